@@ -1,0 +1,71 @@
+# Every verb is one step of CI and sets up .venv by itself.
+.DEFAULT_GOAL := help
+
+# The first Python that is new enough; `make PYTHON=... test` takes another.
+PYTHON ?= $(firstword $(foreach python, python3 python3.14 python3.13 python3.12 python3.11, \
+	$(shell $(python) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(python))))
+BIN := .venv/bin
+READY := .venv/.ready
+PIP := -m pip --disable-pip-version-check install -qq
+PEERS := tianshou@1.2.0
+
+help:  ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+$(READY): pyproject.toml constraints.txt
+	$(if $(PYTHON),,$(error trainkit needs Python 3.11 or newer, found none: make PYTHON=/path/to/python))
+	@echo "installing into .venv (some minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## train Rainbow on CartPole until it is solved
+	@$(BIN)/python examples/rainbow_cartpole.py
+
+test: $(READY)  ## run the fast tests with coverage
+	@$(BIN)/pytest --cov
+
+test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
+	@$(BIN)/pytest -m 'slow and not gpu' --timeout=3600
+
+test-gpu: $(READY)  ## run the tests that need a CUDA device
+	@$(BIN)/pytest -m gpu --timeout=600
+
+check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests
+	@$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory lint type test
+
+format: $(READY)  ## format the code and mend what the linter can
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+lint: $(READY)  ## lint
+	@$(BIN)/ruff check .
+
+type: $(READY)  ## check the types
+	@$(BIN)/mypy
+
+bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
+	@$(BIN)/python -m benchmarks.quick
+
+bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the same work, in turn
+	@$(BIN)/python -m benchmarks.peers
+
+.peers/%/.ready: constraints.txt
+	@echo "installing $* into .peers/$*"
+	@$(PYTHON) -m venv .peers/$*
+	@.peers/$*/bin/python $(PIP) "$$(grep '^torch==' constraints.txt)" '$(subst @,==,$*)'
+	@touch $@
+
+docs: $(READY)  ## run all code of README and docs, follow their links
+	@$(BIN)/pytest -m 'slow or not slow' --timeout=600 tests/test_readme.py
+
+build: $(READY)  ## build the wheel and the sdist into dist/
+	@rm -rf build dist
+	@$(BIN)/python -m build --quiet --no-isolation
+
+clean:  ## remove what the verbs made, but the environments and runs
+	@rm -rf build dist src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers docs build clean

@@ -1,0 +1,355 @@
+"""The replay buffer: rings of rows, a sampler that picks among them, and n-step returns on the way out."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainkit import files, seeding, tree
+from trainkit.buffer.nstep import Windows, read_windows
+from trainkit.buffer.samplers import Prioritized, Sampler, Uniform, checked_priority
+from trainkit.buffer.storage import Rings, Rows
+from trainkit.data import ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
+from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, nearest
+from trainkit.schedules import Scheduled, to_plain
+
+_log = logging.getLogger(__name__)
+
+
+class ReplayBuffer:
+    """Keep the last `capacity` transitions and draw batches from them uniformly, with replacement.
+
+    A collector binds the buffer: it tells the number of environments and the shape of a row, and memory is
+    claimed then. A buffer used by hand binds at its first `add`.
+
+    Args:
+        capacity: transitions in all, split over the environments.
+        n_envs: environments whose rows will be added, only when used by hand; default: those of the first `add`.
+        stack: frames per observation, only when used by hand: observations come as [K, stack, ...], one frame is
+            stored, and stacks are gathered on read.
+        seed: root of the draws; None takes the trainer's.
+    """
+
+    prioritized: ClassVar[bool] = False  # whether `update_priorities` has any effect
+
+    def __init__(self, capacity: int, *, n_envs: int | None = None, stack: int = 1, seed: int | None = None) -> None:
+        checks = Checks(type(self).__name__)
+        checks.integer("capacity", capacity, low=1)
+        checks.integer("stack", stack, low=1)
+        if n_envs is not None:
+            checks.integer("n_envs", n_envs, low=1)
+        if seed is not None:
+            checks.integer("seed", seed, low=0)
+        checks.done()
+        self.capacity = int(capacity)
+        self._n_envs = n_envs
+        self._stack = stack
+        self._sampler: Sampler = Uniform()
+        self._bound: Rings | None = None
+        self.is_seeded = seed is not None
+        self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "buffer")
+
+    def __len__(self) -> int:
+        return 0 if self._bound is None else self._bound.n_live
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} of {self.capacity:,} transitions, {self.nbytes:,} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes claimed, 0 before the buffer is bound."""
+        return 0 if self._bound is None else self._bound.nbytes + self._sampler.nbytes
+
+    def seed(self, root: int) -> None:
+        """Start the buffer's stream of draws anew from a root seed."""
+        self._rng = seeding.generator(root, "buffer")
+        self.is_seeded = True
+
+    def bind(self, spec: RowSpec) -> None:
+        """Claim all memory for rows of this shape; binding again is allowed with an equal spec only."""
+        if self._bound is not None:
+            if self._bound.spec != spec:
+                raise ConfigError(
+                    f"{type(self).__name__} holds rows of {self._bound.spec} and cannot take {spec}: "
+                    "use a new buffer, or the environments and policy it was made for"
+                )
+            return
+        if self.capacity < spec.n_envs:
+            raise ConfigError(
+                f"{type(self).__name__}.capacity {self.capacity} is smaller than the {spec.n_envs} environments: "
+                "raise it to hold at least one transition of each"
+            )
+        self._bound = Rings(self.capacity, spec)
+        self._sampler.bind(self._bound)
+        _log.info("%s claimed %s bytes for %s transitions", type(self).__name__, self.nbytes, self.capacity)
+
+    def add(self, transition: Transition) -> NDArray[np.int64]:
+        """Store K rows, one step of each of K environments, and return their slots [K].
+
+        Rows of one environment follow each other: where the next observation is not the one acted on next, end
+        the episode first, with a flag or with `cut`.
+        """
+        if self._bound is None:
+            self.bind(self._spec_of(transition))
+        rings = self._rings
+        rows, dead = rings.add(transition)
+        self._sampler.touch(rows, dead)
+        return rings.slots(rows)
+
+    def sample(
+        self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> TransitionBatch:
+        """Draw B rows with replacement and compute their n-step returns.
+
+        Args:
+            batch_size: B, at least 1.
+            horizon: what return to compute.
+            step: the environment step, for schedules.
+            columns: what to bring along in `extras`: "n" (real steps of the window), "t" (step in the episode),
+                "episode", "env_id", "terminated", "truncated" (of the row itself), or a column of the policy's.
+
+        Raises:
+            EmptyBufferError: there is no row.
+        """
+        if not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
+            raise ConfigError(f"{type(self).__name__}.sample needs a batch_size >= 1, got {batch_size!r}")
+        if len(self) == 0:
+            raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
+        rows, weight = self._sampler.draw(batch_size, step, self._rng)
+        rings = self._rings
+        windows = read_windows(rings, rows, horizon, self._rng)
+        return TransitionBatch(
+            obs=rings.obs_at(rows),
+            action=rings.action[rows],
+            reward=windows.reward,
+            discount=windows.discount,
+            next_obs=rings.next_obs_at(windows.last),
+            weight=weight,
+            slots=rings.slots(rows),
+            extras={name: self._column(name, rows, windows) for name in columns},
+        )
+
+    def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
+        """Write priorities [B]; rows overwritten since they were sampled are left alone, of twins the last stays.
+
+        Raises:
+            PriorityError: a priority is nan, infinite or negative; nothing is written then.
+        """
+        values = checked_priority(priority, len(slots))
+        rows, lives = self._rings.rows(np.asarray(slots))
+        self._sampler.set_priority(rows[lives], values[lives])
+
+    def cut(self, env_ids: ArrayLike) -> None:
+        """End the open episodes of these environments here; their last rows keep their bootstrap."""
+        if self._bound is not None:
+            self._bound.end_episodes(np.atleast_1d(np.asarray(env_ids, np.intp)))
+
+    def drop(self, env_ids: ArrayLike) -> int:
+        """Take the open episodes of these environments back and return how many rows that were."""
+        if self._bound is None:
+            return 0
+        rows = self._bound.drop_episodes(np.atleast_1d(np.asarray(env_ids, np.intp)))
+        self._sampler.touch(rows)
+        return len(rows)
+
+    def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike) -> None:
+        """Change the rewards of stored rows, the only thing that can be changed; overwritten rows are left alone."""
+        rows, lives = self._rings.rows(np.asarray(slots))
+        self._rings.reward[rows[lives]] = np.broadcast_to(np.asarray(reward, np.float64), rows.shape)[lives]
+
+    def clear(self) -> None:
+        """Forget every row and priority; the memory stays claimed."""
+        if self._bound is not None:
+            self._bound.clear()
+            self._sampler.clear()
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return what dashboards show about the buffer."""
+        return {"size": float(len(self)), **self._sampler.metrics(step)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything: rows, priorities, counters, the generator. Arrays may be views: copy or write them."""
+        rings = self._bound
+        return {
+            "kind": type(self).__name__,
+            "capacity": self.capacity,
+            "spec": None if rings is None else rings.spec.to_plain(),
+            "rings": None if rings is None else rings.state_dict(),
+            "sampler": None if rings is None else self._sampler.state_dict(),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what a buffer of the same kind and capacity returned."""
+        kind = (type(self).__name__, self.capacity)
+        if (state["kind"], state["capacity"]) != kind:
+            raise CheckpointError(
+                f"a {state['kind']} of capacity {state['capacity']} was saved, this is a {kind[0]} of {kind[1]}: "
+                "make the buffer as it was"
+            )
+        if state["spec"] is not None:
+            self.bind(RowSpec.from_plain(state["spec"]))
+            self._rings.load_state_dict(state["rings"])
+            self._sampler.load_state_dict(state["sampler"])
+        self._rng.bit_generator.state = state["rng"]
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole buffer as one file, whole or not at all."""
+        files.save_state(Path(path), {"options": self._options(), "state": self.state_dict()})
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Self:
+        """Read a buffer that `save` wrote; `options` replace saved ones, such as a beta that was a function."""
+        saved = files.load_state(Path(path))
+        buffer = cls(**saved["options"] | options)
+        buffer.load_state_dict(saved["state"])
+        return buffer
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        obs: Obs,
+        action: NDArray[Any],
+        reward: NDArray[Any],
+        terminated: NDArray[Any],
+        truncated: NDArray[Any] | None = None,
+        next_obs: Obs | None = None,
+        extras: Mapping[str, NDArray[Any]] | None = None,
+        capacity: int | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build a buffer from T transitions in time order, [T, ...] each, as of one environment.
+
+        An episode also ends, with its bootstrap, where `next_obs` is not the next row's `obs`. Without `next_obs`
+        it is taken from the next row; then only terminations may end an episode.
+        """
+        n_steps = len(reward)
+        terminated = np.asarray(terminated, np.bool_)
+        truncated = np.zeros(n_steps, np.bool_) if truncated is None else np.asarray(truncated, np.bool_)
+        if next_obs is None:
+            if truncated.any() or not terminated[-1]:
+                raise ConfigError(
+                    f"{cls.__name__}.from_arrays needs next_obs where an episode is truncated or left open: "
+                    "without it there is nothing to bootstrap from"
+                )
+            next_obs = tree.map_tree(lambda leaf: np.concatenate([leaf[1:], leaf[-1:]]), obs)
+        columns = [*tree.leaves(obs), *tree.leaves(next_obs), action, terminated, truncated, *(extras or {}).values()]
+        lengths = sorted({len(column) for column in columns} | {n_steps})
+        if lengths != [n_steps] or n_steps == 0:
+            raise ConfigError(f"{cls.__name__}.from_arrays needs columns of one length >= 1, got lengths {lengths}")
+        step = Transition(
+            obs,
+            action,
+            np.asarray(reward, np.float64),
+            next_obs,
+            terminated,
+            truncated,
+            np.zeros(1, np.intp),
+            extras or {},
+        )
+        follows = np.ones(n_steps, np.bool_)
+        for here, after in zip(tree.leaves(obs), tree.leaves(next_obs), strict=True):
+            same = (here[1:] == after[:-1]).reshape(n_steps - 1, -1).all(axis=1)
+            follows[:-1] &= same
+        buffer = cls(n_steps if capacity is None else capacity, n_envs=1, **options)
+        if buffer.capacity < n_steps:
+            raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {n_steps} rows given")
+        buffer.bind(buffer._spec_of(step, stacked=False))
+        buffer._rings.fill(step, terminated | truncated | ~follows)
+        buffer._sampler.touch(np.arange(n_steps))
+        return buffer
+
+    @property
+    def _rings(self) -> Rings:
+        if self._bound is None:
+            raise EmptyBufferError(
+                f"{type(self).__name__} is not bound yet: give it to a Collector, or add a transition"
+            )
+        return self._bound
+
+    def _options(self) -> dict[str, Any]:
+        """Return the constructor's arguments, for `load`."""
+        return {"capacity": self.capacity, "n_envs": self._n_envs, "stack": self._stack}
+
+    def _spec_of(self, step: Transition, *, stacked: bool = True) -> RowSpec:
+        """Read the shape of a row off a first transition."""
+        n_envs = self._n_envs
+        if n_envs is None:
+            n_envs = int(step.env_ids.max()) + 1
+
+        def spec(rows: NDArray[Any]) -> ArraySpec:
+            if stacked:
+                return ArraySpec.of(rows, self._stack)
+            return ArraySpec(shape=rows.shape[1:], dtype=rows.dtype, stack=self._stack)
+
+        extras = {name: ArraySpec.of(column) for name, column in step.extras.items()}
+        return RowSpec(
+            n_envs=n_envs,
+            obs=tree.map_tree(spec, step.obs),
+            action=ArraySpec.of(np.asarray(step.action)),
+            extras=extras,
+        )
+
+    def _column(self, name: str, rows: Rows, windows: Windows) -> NDArray[Any]:
+        rings = self._rings
+        if name == "n":
+            return windows.n_steps
+        if name == "env_id":
+            return rows % rings.n_envs
+        stored = {
+            "t": rings.age,
+            "episode": rings.episode,
+            "terminated": rings.terminated,
+            "truncated": rings.truncated,
+            **rings.extras,
+        }
+        if name not in stored:
+            known = ["n", "env_id", *stored]
+            raise ConfigError(f"{type(self).__name__} has no column {name!r}, only {known}{nearest(name, known)}")
+        column: NDArray[Any] = stored[name][rows]
+        return column
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016).
+
+    Args:
+        capacity: transitions in all.
+        alpha: how much priority counts, in [0, 1]; 0 is uniform.
+        beta: exponent of the importance weights, in [0, 1]; a number, knots or a schedule of the environment step.
+        eps: added to every priority, so that none is drawn never.
+        normalize: divide weights by the largest of the "batch" (default: Dopamine, ChainerRL) or of the "buffer"
+            (the paper), where one row of priority 0 can scale all others to almost nothing.
+        draw: "stratified" (the paper) or "iid".
+        n_envs: as in `ReplayBuffer`.
+        stack: as in `ReplayBuffer`.
+        seed: as in `ReplayBuffer`.
+    """
+
+    prioritized: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        alpha: float = 0.6,
+        beta: Scheduled = 0.4,
+        eps: float = 1e-6,
+        normalize: Literal["batch", "buffer"] = "batch",
+        draw: Literal["stratified", "iid"] = "stratified",
+        n_envs: int | None = None,
+        stack: int = 1,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(capacity, n_envs=n_envs, stack=stack, seed=seed)
+        self._sampler = Prioritized(alpha, beta, eps, normalize, draw)
+
+    def _options(self) -> dict[str, Any]:
+        sampler = self._sampler
+        assert isinstance(sampler, Prioritized)
+        named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.how}
+        return super()._options() | named | {"beta": to_plain(sampler.beta)}

@@ -1,0 +1,189 @@
+"""Which rows to learn from next: uniformly, or in proportion to their priority."""
+
+import logging
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.buffer.segment_tree import MinTree, SumTree
+from trainkit.buffer.storage import Rings, Rows
+from trainkit.errors import Checks, PriorityError
+from trainkit.schedules import Scheduled, as_schedule
+
+_log = logging.getLogger(__name__)
+_LARGEST_PRIORITY = 1e30  # its power still adds up in float64
+_PENDING_STEPS = 256  # vector steps whose tree writes are saved up at most
+
+
+class Sampler(Protocol):
+    """Draw live rows, with the weights that undo how they were drawn."""
+
+    def bind(self, rings: Rings) -> None: ...
+
+    def touch(self, *rows: Rows) -> None:
+        """Hear of rows that were added or died."""
+
+    def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]: ...
+
+    def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def metrics(self, step: int) -> dict[str, float]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Uniform:
+    """Draw every live row with the same probability, with replacement."""
+
+    _rings: Rings
+
+    def bind(self, rings: Rings) -> None:
+        self._rings = rings
+
+    def touch(self, *rows: Rows) -> None:
+        """Need nothing: whether a row lives is read off the rings."""
+
+    def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]:
+        index = rng.integers(self._rings.n_live, size=n_rows)
+        return self._rings.live_row(index), np.ones(n_rows, np.float32)
+
+    def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
+        """Ignore it: all rows are alike."""
+
+    def clear(self) -> None:
+        """Keep nothing."""
+
+    def metrics(self, step: int) -> dict[str, float]:
+        return {}
+
+    nbytes = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep nothing."""
+
+
+class Prioritized:
+    """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016, section 3.3).
+
+    New rows get the largest priority written so far. A draw of B is stratified: one point in each of B equal
+    parts of the total mass ("iid" draws B independent points). The weight (size * P)**-beta is divided by the
+    largest of the batch, or of the buffer.
+    """
+
+    _rings: Rings
+    _tree: SumTree
+    _min_tree: MinTree | None
+
+    def __init__(
+        self,
+        alpha: float,
+        beta: Scheduled,
+        eps: float,
+        normalize: Literal["batch", "buffer"],
+        draw: Literal["stratified", "iid"],
+    ) -> None:
+        owner = "PrioritizedReplayBuffer"
+        checks = Checks(owner)
+        checks.number("alpha", alpha, low=0, high=1)
+        checks.number("eps", eps, low=0, above_low=True)
+        checks.one_of("normalize", normalize, ["batch", "buffer"])
+        checks.one_of("draw", draw, ["stratified", "iid"])
+        checks.done()
+        self.alpha, self.eps, self.normalize, self.how = alpha, eps, normalize, draw
+        self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
+        self.largest_priority = 1.0
+        self._pending: list[Rows] = []  # rows whose mass must follow their life before the next draw
+
+    def bind(self, rings: Rings) -> None:
+        self._rings = rings
+        self._tree = SumTree(rings.n_rows)
+        self._min_tree = MinTree(rings.n_rows) if self.normalize == "buffer" else None
+
+    def touch(self, *rows: Rows) -> None:
+        self._pending.extend(rows)
+        if len(self._pending) > _PENDING_STEPS:
+            self._settle()
+
+    def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]:
+        self._settle()
+        total = self._tree.total
+        if self.how == "stratified":
+            point = (np.arange(n_rows) + rng.random(n_rows)) * (total / n_rows)
+        else:
+            point = rng.random(n_rows) * total
+        rows = self._tree.find(point)
+        mass = self._tree[rows]
+        smallest = mass.min() if self._min_tree is None else self._min_tree.min
+        weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
+        return rows, weight.astype(np.float32)
+
+    def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
+        self._settle()
+        if len(rows) == 0:
+            return
+        self.largest_priority = max(self.largest_priority, float(priority.max()))
+        self._set_mass(rows, (priority + self.eps) ** self.alpha)
+
+    def clear(self) -> None:
+        self._pending.clear()
+        self.largest_priority = 1.0
+        self.bind(self._rings)
+
+    def metrics(self, step: int) -> dict[str, float]:
+        return {"beta": self.beta(step), "largest_priority": self.largest_priority}
+
+    @property
+    def nbytes(self) -> int:
+        return self._tree.nbytes + (0 if self._min_tree is None else self._min_tree.nbytes)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._settle()
+        return {"mass": self._tree[:].copy(), "largest_priority": self.largest_priority}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.clear()
+        self.largest_priority = state["largest_priority"]
+        with_mass = np.flatnonzero(state["mass"])
+        self._set_mass(with_mass, state["mass"][with_mass])
+
+    def _settle(self) -> None:
+        """Give rows added since the last draw the largest priority, and the dead none; order does not matter."""
+        if not self._pending:
+            return
+        rows = np.concatenate(self._pending)
+        self._pending.clear()
+        lives = self._rings.stamp[rows] >= 0
+        self._set_mass(rows, np.where(lives, (self.largest_priority + self.eps) ** self.alpha, 0.0))
+
+    def _set_mass(self, rows: Rows, mass: NDArray[np.float64]) -> None:
+        self._tree[rows] = mass
+        if self._min_tree is not None:
+            self._min_tree[rows] = np.where(mass > 0.0, mass, np.inf)
+
+
+def checked_priority(priority: NDArray[Any], n_rows: int) -> NDArray[np.float64]:
+    """Refuse what is no priority, in float64 and clipped where its power could no longer be added up."""
+    values = np.asarray(priority, np.float64)
+    if values.shape != (n_rows,):
+        raise PriorityError(f"update_priorities needs one priority per slot [{n_rows}], got shape {values.shape}")
+    if n_rows == 0:
+        return values
+    low, high = values.min(), values.max()
+    if not (low >= 0.0 and high < np.inf):
+        at = int(np.flatnonzero(~((values >= 0.0) & (values < np.inf)))[0])
+        raise PriorityError(f"a priority must be finite and >= 0, got {values[at]} at index {at} of {n_rows}")
+    if high > _LARGEST_PRIORITY:
+        _log.warning("priorities above %g were clipped, the largest was %g", _LARGEST_PRIORITY, high)
+        values = np.minimum(values, _LARGEST_PRIORITY)
+    return values

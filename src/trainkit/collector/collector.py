@@ -1,0 +1,253 @@
+"""The collector: drives a policy through environments and hands every real step to a buffer."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trainkit import seeding, tree
+from trainkit.collector.backends import Ids
+from trainkit.collector.envs import Envs
+from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.data import ActOutput, Obs, RowSpec, Transition
+from trainkit.errors import Checks, ConfigError
+from trainkit.protocols import Buffer, Policy
+from trainkit.spaces import array_specs, random_actions
+from trainkit.stats import CollectStats
+
+
+class Collector:
+    """Bind a policy, environments and a buffer, and fill the buffer step by step.
+
+    Construction checks that the three fit and has the buffer claim its memory, so that every misfit fails here.
+    Without a buffer nothing is stored: that is a collector for evaluation.
+
+    Args:
+        policy: chooses the actions.
+        envs: from `make_envs`; a collector has them to itself.
+        buffer: receives every real step; the transition's arrays are borrowed until the next step.
+        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show.
+
+    Attributes:
+        env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
+        between_steps: called before every vector step when set; what it raises leaves everything whole, and
+            `resume` goes on.
+    """
+
+    def __init__(
+        self, policy: Policy, envs: Envs, buffer: Buffer | None = None, *, reward_metric: RewardMetric | None = None
+    ) -> None:
+        if not isinstance(envs, Envs):
+            raise ConfigError(f"Collector.envs must come from make_envs, got {envs!r}: use make_envs(...)")
+        policy.check_spaces(envs.observation_space, envs.action_space)
+        if buffer is not None:
+            obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
+            buffer.bind(RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=dict(policy.extras_spec)))
+        self.policy = policy
+        self.envs = envs
+        self.buffer = buffer
+        self.env_step = 0
+        self.between_steps: Callable[[], None] | None = None
+        self.is_seeded = False
+        self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
+        self._episodes = Episodes(envs.n, reward_metric)
+        self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
+        self._state: Any = None  # the policy's own
+        self._goal: Goal = StepGoal(0)
+        self._options: dict[str, Any] = {"explore": True, "random": False, "step": None, "seed": None}
+        self._tally = Tally()
+        self._needs_reset = True
+
+    @property
+    def n_episode(self) -> int:
+        """Episodes ever finished."""
+        return self._episodes.n_finished
+
+    def use_reward_metric(self, metric: RewardMetric) -> None:
+        """Let statistics show `metric(returns [episodes])` of the episodes that finish from now on."""
+        self._episodes.metric = metric
+
+    def seed(self, root: int) -> None:
+        """Give environments that have no seed yet, and random actions, streams of this root."""
+        self._rng = seeding.generator(root, "collector")
+        self.is_seeded = True
+        if not self.envs.is_seeded:
+            self.envs.seed(seeding.derive(root, "envs"))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Cut what is open and begin an episode everywhere; a seed repeats the same episodes."""
+        if self.buffer is not None:
+            self.buffer.cut(self.envs.all_ids)
+        self._needs_reset = True  # until the reset has succeeded
+        self.envs.reset(seed=seed, options=options)
+        self._episodes.begin(self.envs.all_ids)
+        self._starts[:] = True
+        self._state = None
+        self._needs_reset = False
+
+    def collect(
+        self,
+        *,
+        n_step: int | None = None,
+        n_episode: int | None = None,
+        explore: bool = True,
+        random: bool = False,
+        step: int | None = None,
+        seed: int | None = None,
+    ) -> CollectStats:
+        """Collect a number of steps or of episodes, exactly one of the two.
+
+        Args:
+            n_step: steps in all environments together. Ends with the vector step that reaches it; what is over is
+                taken off the next call.
+            n_episode: episodes in all, a fixed quota per environment (10 on 4: 3, 3, 2, 2). Cuts what is open and
+                resets first.
+            explore: let the policy explore.
+            random: act uniformly at random among the legal actions instead of asking the policy.
+            step: the environment step that schedules see; default: this collector's clock.
+            seed: of the reset that `n_episode` begins with: the same episodes each time.
+
+        Raises:
+            EnvError: an environment failed; what was stored is whole, and the next collect begins with a reset.
+        """
+        given = {"n_step": n_step, "n_episode": n_episode}
+        asked = {name: value for name, value in given.items() if value is not None}
+        if len(asked) != 1:
+            raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
+        ((name, count),) = asked.items()
+        checks = Checks("Collector.collect")
+        checks.integer(name, count, low=1)
+        checks.done()
+        if random and self.policy.extras_spec:
+            raise ConfigError(
+                f"Collector.collect(random=True) cannot fill the columns {sorted(self.policy.extras_spec)} that "
+                f"{type(self.policy).__name__} stores with each step: let the policy explore instead"
+            )
+        if seed is not None and n_episode is None:
+            raise ConfigError("Collector.collect(seed=) seeds the reset that n_episode begins with: use reset(seed=)")
+        self._options = {"explore": explore, "random": random, "step": step, "seed": seed}
+        self._tally = Tally()
+        if name == "n_episode" or (isinstance(self._goal, EpisodeGoal) and self.is_interrupted):
+            self._needs_reset = True  # a quota given up half-way leaves environments at an episode's end
+        if name == "n_step":
+            self._goal = StepGoal(self._owed + int(count))
+        else:
+            self._goal = EpisodeGoal(int(count), self.envs.n)
+        return self.resume()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a collect was left unfinished by an exception."""
+        return not self._goal.is_reached
+
+    def resume(self) -> CollectStats:
+        """Go on with a collect that an exception interrupted; the statistics are of all of it."""
+        began = time.perf_counter()
+        try:
+            if self._needs_reset and self.is_interrupted:
+                self.reset(seed=self._options["seed"])
+                self._options["seed"] = None  # should a later reset be needed, not the same episodes again
+                self._tally.env_seconds += time.perf_counter() - began
+            while not self._goal.is_reached:
+                if self.between_steps is not None:
+                    self.between_steps()
+                self._vector_step(self._tally)
+        finally:
+            self._tally.seconds += time.perf_counter() - began
+        if isinstance(self._goal, EpisodeGoal):
+            self._needs_reset = True
+        return self._tally.stats(self._episodes.recent_returns)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the clock, the counts and the generators; episodes that run are not in it."""
+        return {
+            "env_step": self.env_step,
+            "owed": self._owed,
+            "episodes": self._episodes.state_dict(),
+            "envs": self.envs.state_dict(),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
+        self.env_step = state["env_step"]
+        self._goal = StepGoal(state["owed"])
+        self._episodes.load_state_dict(state["episodes"])
+        self.envs.load_state_dict(state["envs"])
+        self._rng.bit_generator.state = state["rng"]
+        self._needs_reset = True
+
+    @property
+    def _owed(self) -> int:
+        """Steps to be made up for, negative where the last collect went over."""
+        return self._goal.owed if isinstance(self._goal, StepGoal) else 0
+
+    def _vector_step(self, tally: Tally) -> None:
+        """Act, step, store: one action in every environment that awaits one."""
+        clock = time.perf_counter
+        envs = self.envs
+        env_ids = self._goal.open(envs.ready)
+        n_rows = len(env_ids)  # 0 where every environment is being reset by its next step
+        obs = envs.obs if n_rows == envs.n else tree.map_tree(lambda leaf: leaf[env_ids], envs.obs)
+        began = clock()
+        output = self._act(obs, env_ids)
+        acted = clock()
+        self._needs_reset = True  # should anything fail before the step is whole
+        outcome = envs.step(output.action, env_ids)
+        stepped = clock()
+        if self.buffer is not None and n_rows:
+            self.buffer.add(
+                Transition(
+                    obs,
+                    output.action,
+                    outcome.reward,
+                    outcome.next_obs,
+                    outcome.terminated,
+                    outcome.truncated,
+                    env_ids,
+                    output.extras,
+                )
+            )
+        tally.act_seconds += acted - began
+        tally.env_seconds += stepped - acted
+        tally.store_seconds += clock() - stepped
+        tally.n_step += n_rows
+        tally.n_vector_step += 1
+        self.env_step += n_rows
+        self._state = output.state
+        self._starts[slice(None) if n_rows == envs.n else env_ids] = False
+        self._goal.step(n_rows)
+        self._episodes.step(env_ids, outcome.reward)
+        ended = outcome.terminated | outcome.truncated
+        if np.count_nonzero(ended):
+            self._end_episodes(env_ids[ended], tally)
+        self._needs_reset = False
+
+    def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
+        if self._options["random"] or len(env_ids) == 0:
+            action = random_actions(self.envs.action_space, obs, len(env_ids), self._rng, env_ids)
+            return ActOutput(action, {}, self._state)
+        step = self._options["step"]
+        return self.policy.act(
+            obs,
+            step=self.env_step if step is None else step,
+            explore=self._options["explore"],
+            state=self._state,
+            starts=self._starts[env_ids],
+            env_ids=env_ids,
+        )
+
+    def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
+        """Write finished episodes down and begin the next ones."""
+        self._episodes.finish(env_ids, tally)
+        self._starts[env_ids] = True
+        again = self._goal.finish(env_ids)
+        if len(again):
+            began = time.perf_counter()
+            self.envs.begin(again)
+            tally.env_seconds += time.perf_counter() - began

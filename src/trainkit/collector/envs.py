@@ -1,0 +1,302 @@
+"""N environments as one: what the policy may act on now, and the true outcome of each step.
+
+Here stacks of frames are made for acting, masks lifted into the observation, episodes seeded, and data checked,
+so that no row leaves this file that must not be learnt from.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit import seeding, tree
+from trainkit.collector.backends import Backend, Begun, Failure, Ids
+from trainkit.collector.reading import Infos
+from trainkit.data import ACTION_MASK, Obs
+from trainkit.errors import BadEnvDataError, EnvError
+from trainkit.spaces import masked_space, stacked_space
+
+
+class VectorStep(NamedTuple):
+    """The true outcome of one vector step, K rows."""
+
+    next_obs: Obs  # [K, ...], before any reset
+    reward: NDArray[np.float64]  # [K]
+    terminated: NDArray[np.bool_]  # [K]
+    truncated: NDArray[np.bool_]  # [K]
+    infos: Infos  # of K rows
+
+
+class Envs:
+    """Environments stepped together; `make_envs` makes one.
+
+    `obs` [N, ...] is what to act on, `ready` the ids of the environments that await an action. A collector calls
+    `reset` once, then `step` and, where episodes ended, `begin`.
+
+    Attributes:
+        n: number of environments.
+        observation_space: of one environment as the policy sees it: stacked, with the mask in.
+        action_space: of one environment as the policy sees it: a Discrete space starts at 0.
+        frame_space: of one environment as the buffer stores it: one frame, with the mask in.
+        stack: frames per observation.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        stack: int = 1,
+        mask_key: str | None = None,
+        seed: int | None = None,
+        name: str = "custom",
+    ) -> None:
+        self._backend = backend
+        self.n = backend.n
+        self.name = name
+        self.stack = stack
+        self._mask_key = mask_key
+        space, action_space = backend.observation_space, backend.action_space
+        self._first_action = 0
+        if isinstance(action_space, gym.spaces.Discrete):
+            self._first_action = int(action_space.start)
+            action_space = gym.spaces.Discrete(int(action_space.n))
+        self.action_space: gym.Space[Any] = action_space
+        self._action_shape = action_space.shape or ()
+        self._bounds = _bounds(action_space)
+        self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
+        self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
+        self.observation_space = stacked_space(self.frame_space, stack)
+        self.is_seeded = seed is not None
+        self._root = seeding.fresh_root() if seed is None else seed
+        self.all_ids: Ids = np.arange(self.n)
+        self.ready: Ids = self.all_ids
+        self.obs: Obs = None
+        self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the episode that runs
+        self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"Envs({self.name!r}, n={self.n}, {self.observation_space} -> {self.action_space})"
+
+    def seed(self, root: int) -> None:
+        """Seed every episode that begins from now on by (root, environment, episode)."""
+        self._root = root
+        self.is_seeded = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Obs:
+        """Begin an episode everywhere and return the observations [N, ...].
+
+        With a `seed` the same episodes follow as the last time it was given, where the environments allow it.
+        """
+        if seed is not None:
+            self.seed(seed)
+            self.episodes[:] = -1
+        self.episodes += 1
+        self._steps[:] = 0
+        try:
+            begun = self._backend.reset(self._seeds_of(self.all_ids), options)
+        except Failure as failure:
+            raise self._explain(failure) from failure.__cause__
+        self.ready = self.all_ids
+        self.obs = self._first_obs(begun)
+        return self.obs
+
+    def step(self, action: NDArray[Any], env_ids: Ids) -> VectorStep:
+        """Step environments [K] with actions [K, ...] and return what came of it.
+
+        Raises:
+            EnvError: an environment raised, or returned what must not be learnt from; reset before going on.
+        """
+        self._check_action(action, env_ids)
+        try:
+            raw = self._backend.step(action + self._first_action if self._first_action else action, env_ids)
+        except Failure as failure:
+            raise self._explain(failure, (action, env_ids)) from failure.__cause__
+        everyone = len(env_ids) == self.n
+        if everyone:
+            self._steps += 1
+        else:
+            self._steps[env_ids] += 1
+        self._check_reward(raw.reward, action, env_ids)
+        next_obs = self._frame(raw.next_obs, raw.infos, env_ids)
+        if self.stack > 1:
+            next_obs = _shift(self.obs if everyone else _rows(self.obs, env_ids), next_obs)
+        self.obs = next_obs if everyone else _put(self.obs, env_ids, next_obs)
+        if raw.begun is not None:
+            self._take(raw.begun)
+            self.ready = np.union1d(self.ready, raw.begun.env_ids)
+            if len(self.ready) == self.n:
+                self.ready = self.all_ids
+        return VectorStep(next_obs, raw.reward, raw.terminated, raw.truncated, raw.infos)
+
+    def begin(self, env_ids: Ids) -> None:
+        """Begin the next episode of environments whose episode ended; some are `ready` a step later only."""
+        self.episodes[env_ids] += 1
+        self._steps[env_ids] = 0
+        try:
+            begun = self._backend.begin(env_ids, self._seeds_of(env_ids))
+        except Failure as failure:
+            raise self._explain(failure) from failure.__cause__
+        if begun is None:
+            self.ready = np.setdiff1d(self.ready, env_ids)
+        else:
+            self._take(begun)
+
+    def close(self) -> None:
+        """Close the environments; closing twice is fine."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._backend.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next episodes are seeded by."""
+        return {"root": self._root, "episodes": self.episodes.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the seeds of the episodes after those saved; a reset must follow."""
+        self._root = state["root"]
+        self.episodes[:] = state["episodes"]
+        self.is_seeded = True
+
+    def _seeds_of(self, env_ids: Ids) -> list[int]:
+        return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+
+    def _take(self, begun: Begun) -> None:
+        """Let begun episodes' first observations be acted on next."""
+        self.obs = _put(self.obs, begun.env_ids, self._first_obs(begun))
+
+    def _first_obs(self, begun: Begun) -> Obs:
+        frame = self._frame(begun.obs, begun.infos, begun.env_ids)
+        return _repeat(frame, self.stack) if self.stack > 1 else frame
+
+    def _frame(self, obs: Obs, infos: Infos, env_ids: Ids) -> Obs:
+        """Return single frames [K, ...], checked, with the mask in."""
+        for path, leaf in tree.named_leaves(obs):
+            if leaf.dtype.kind == "f" and not _is_finite(leaf):
+                name = f"observation[{path}]" if path else "observation"
+                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned {name}", leaf)
+        if self._mask_key is None:
+            return obs
+        inner = {"obs": obs} if self._is_bare else obs
+        return {**inner, ACTION_MASK: self._read_masks(infos.column(self._mask_key), env_ids)}
+
+    def _read_masks(self, masks: Sequence[Any] | NDArray[Any], env_ids: Ids) -> NDArray[np.int8]:
+        """Read the masks [K, A] of K infos."""
+        n_actions = int(self.action_space.n)  # type: ignore[attr-defined]  # masked_space lets only Discrete through
+        try:
+            column: NDArray[Any] = np.asarray(masks)
+        except ValueError:  # of different lengths
+            column = np.empty(0)
+        if column.shape != (len(env_ids), n_actions) or column.dtype.kind not in "biu":
+            self._refuse_mask(masks, n_actions, env_ids)
+        legal: NDArray[np.bool_] = column != 0
+        return legal.astype(np.int8)
+
+    def _refuse_mask(self, masks: Sequence[Any] | NDArray[Any], n_actions: int, env_ids: Ids) -> NoReturn:
+        given = [(env_id, np.asarray(mask)) for env_id, mask in zip(env_ids.tolist(), masks, strict=True)]
+        env_id, mask = next(
+            (env_id, mask) for env_id, mask in given if mask.shape != (n_actions,) or mask.dtype.kind not in "biu"
+        )
+        raise BadEnvDataError(
+            f"env {env_id}: info[{self._mask_key!r}] must be {n_actions} bools, one per action, in every reset and "
+            f"step, got {mask.dtype} {mask.shape} at {self._when(env_id)}"
+        )
+
+    def _check_action(self, action: NDArray[Any], env_ids: Ids) -> None:
+        """Refuse what no environment can take, before one sees it."""
+        if len(action) != len(env_ids) or action.shape[1:] != self._action_shape:
+            raise EnvError(
+                f"the policy produced actions of shape {action.shape} for {len(env_ids)} environments of "
+                f"{self.action_space}: it must be {(len(env_ids), *self._action_shape)}"
+            )
+        if self._bounds is None:
+            if action.dtype.kind == "f" and not _is_finite(action):
+                self._refuse_first(~np.isfinite(action), env_ids, "the policy produced action", action)
+            return
+        if action.dtype.kind not in "biu":
+            raise EnvError(
+                f"the policy produced {action.dtype} actions for {self.action_space}: make them whole numbers"
+            )
+        low, high = self._bounds
+        outside = (action < low) | (action > high)
+        if np.count_nonzero(outside):
+            self._refuse_first(outside, env_ids, f"the policy produced an action outside {self.action_space}:", action)
+
+    def _check_reward(self, reward: NDArray[np.float64], action: NDArray[Any], env_ids: Ids) -> None:
+        if not _is_finite(reward):
+            self._refuse_first(~np.isfinite(reward), env_ids, "returned reward", reward, action)
+
+    def _refuse_first(
+        self, bad: NDArray[np.bool_], env_ids: Ids, what: str, values: NDArray[Any], action: NDArray[Any] | None = None
+    ) -> NoReturn:
+        """Refuse the first bad value, saying which environment, when, and after which action."""
+        at = np.argwhere(bad)[0]
+        env_id = int(env_ids[at[0]])
+        where = f" at index {tuple(at[1:].tolist())}" if len(at) > 1 else ""
+        acted = "" if action is None else f" (action {action[at[0]]})"
+        raise BadEnvDataError(f"env {env_id}: {what} {values[tuple(at)]}{where}, at {self._when(env_id)}{acted}")
+
+    def _when(self, env_id: int) -> str:
+        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}"
+
+    def _explain(self, failure: Failure, acted: tuple[NDArray[Any], Ids] | None = None) -> EnvError:
+        """Turn a backend's failure into an error that says which environment, when, and after which action."""
+        env_id = failure.env_id
+        if env_id is None:
+            return EnvError(f"{self.name}: {failure.what}")
+        when = self._when(env_id)
+        if acted is not None:
+            action, env_ids = acted
+            when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
+        kind = EnvError if failure.__cause__ is not None else BadEnvDataError
+        (seed,) = self._seeds_of(np.array([env_id]))
+        return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
+
+
+def _bounds(space: gym.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return the least and the largest action, None for a Box: there the environment clips."""
+    if isinstance(space, gym.spaces.Discrete):
+        return np.array(0), np.array(int(space.n) - 1)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return (np.array(0), np.array(1)) if isinstance(space, gym.spaces.MultiBinary) else None
+
+
+def _is_finite(array: NDArray[Any]) -> bool:
+    """Say whether there is no nan or infinity: a sum of squares tells it in one pass, when it does not overflow."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
+
+
+def _rows(obs: Obs, env_ids: Ids) -> Obs:
+    return tree.map_tree(lambda leaf: leaf[env_ids], obs)
+
+
+def _put(obs: Obs, env_ids: Ids, rows: Obs) -> Obs:
+    """Return a copy of [N, ...] leaves with rows [K, ...] in their places."""
+    copy = tree.map_tree(np.copy, obs)
+    for leaf, new in zip(tree.leaves(copy), tree.leaves(rows), strict=True):
+        leaf[env_ids] = new
+    return copy
+
+
+def _map_frames(fn: Callable[..., NDArray[Any]], obs: Obs, *others: Obs) -> Obs:
+    """Map over the leaves that are stacked: all but the mask, which comes from the last tree."""
+    if isinstance(obs, dict):
+        children = {key: (child, *(other[key] for other in others)) for key, child in obs.items()}
+        return {key: trees[-1] if key == ACTION_MASK else _map_frames(fn, *trees) for key, trees in children.items()}
+    if isinstance(obs, tuple):
+        return tuple(_map_frames(fn, *trees) for trees in zip(obs, *others, strict=True))
+    return fn(obs, *others)
+
+
+def _shift(stacked: Obs, frame: Obs) -> Obs:
+    """Append one frame [K, ...] to stacks [K, stack, ...], dropping the oldest."""
+    return _map_frames(lambda old, new: np.concatenate([old[:, 1:], new[:, None]], axis=1), stacked, frame)
+
+
+def _repeat(frame: Obs, stack: int) -> Obs:
+    """Begin stacks [K, stack, ...] with one frame [K, ...] repeated."""
+    return _map_frames(lambda leaf: np.repeat(leaf[:, None], stack, axis=1), frame)

@@ -1,0 +1,163 @@
+"""Counting episodes: returns and lengths that are exact across calls, and the time each part took."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.errors import ConfigError
+from trainkit.stats import CollectStats, Summary
+
+_RECENT = 100  # episodes in `recent_returns`
+
+RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+class Tally:
+    """What happens during one `collect`, interruptions left out."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.n_step = self.n_vector_step = 0
+        self.act_seconds = self.env_seconds = self.store_seconds = 0.0
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.durations: list[float] = []
+
+    def stats(self, recent_returns: Summary | None) -> CollectStats:
+        """Tell what was counted."""
+        other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds
+        steps = self.n_vector_step
+        per_step = 1e3 / steps if steps else None
+        return CollectStats(
+            n_step=self.n_step,
+            n_episode=len(self.returns),
+            returns=Summary.of(self.returns) if self.returns else None,
+            lengths=Summary.of(self.lengths) if self.lengths else None,
+            durations=Summary.of(self.durations) if self.durations else None,
+            recent_returns=recent_returns,
+            seconds=self.seconds,
+            n_vector_step=steps,
+            n_faulty_episodes=0,
+            n_env_restarts=0,
+            env_ms=per_step and self.env_seconds * per_step,
+            act_ms=per_step and self.act_seconds * per_step,
+            store_ms=per_step and self.store_seconds * per_step,
+            other_ms=per_step and other_seconds * per_step,
+        )
+
+
+class Episodes:
+    """The running episode of each environment."""
+
+    def __init__(self, n_envs: int, reward_metric: RewardMetric | None) -> None:
+        self._returns = np.zeros(n_envs, np.float64)  # [N], so far
+        self._lengths = np.zeros(n_envs, np.int64)  # [N], so far
+        self._began = np.full(n_envs, time.perf_counter())  # [N]
+        self.metric = reward_metric
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._recent_summary: Summary | None = None  # made when asked for
+        self.n_finished = 0
+
+    def step(self, env_ids: NDArray[np.intp], reward: NDArray[np.float64]) -> None:
+        """Count one step of these environments."""
+        if len(env_ids) == len(self._returns):
+            self._returns += reward
+            self._lengths += 1
+        else:
+            self._returns[env_ids] += reward
+            self._lengths[env_ids] += 1
+
+    def finish(self, env_ids: NDArray[np.intp], tally: Tally) -> None:
+        """Write finished episodes into the tally and begin to count the next ones."""
+        now = time.perf_counter()
+        returns = self._returns[env_ids]
+        if self.metric is not None:
+            returns = np.asarray(self.metric(returns), np.float64)
+            if returns.shape != env_ids.shape:
+                raise ConfigError(
+                    f"reward_metric must give one number per episode [{len(env_ids)}], got {returns.shape}"
+                )
+        tally.returns += returns.tolist()
+        tally.lengths += self._lengths[env_ids].tolist()
+        tally.durations += (now - self._began[env_ids]).tolist()
+        self._recent.extend(returns.tolist())
+        self._recent_summary = None
+        self.n_finished += len(env_ids)
+        self.begin(env_ids, now)
+
+    def begin(self, env_ids: NDArray[np.intp], now: float | None = None) -> None:
+        """Forget what ran here."""
+        self._returns[env_ids] = 0.0
+        self._lengths[env_ids] = 0
+        self._began[env_ids] = time.perf_counter() if now is None else now
+
+    @property
+    def recent_returns(self) -> Summary | None:
+        """The last 100 finished episodes, None when there were none."""
+        if self._recent_summary is None and self._recent:
+            self._recent_summary = Summary.of(self._recent)
+        return self._recent_summary
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what outlives a run: the count and the recent returns."""
+        return {"n_finished": self.n_finished, "recent": list(self._recent)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved count; the running episodes begin anew."""
+        self.n_finished = state["n_finished"]
+        self._recent = deque(state["recent"], maxlen=_RECENT)
+        self._recent_summary = None
+        self.begin(np.arange(len(self._returns)))
+
+
+class StepGoal:
+    """Reach a number of steps in all; what one collect goes over is taken off the next."""
+
+    def __init__(self, owed: int) -> None:
+        self.owed = owed
+
+    @property
+    def is_reached(self) -> bool:
+        return self.owed <= 0
+
+    def open(self, ready: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Let every environment go on."""
+        return ready
+
+    def step(self, n_rows: int) -> None:
+        self.owed -= n_rows
+
+    def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return where another episode shall begin."""
+        return env_ids
+
+
+class EpisodeGoal:
+    """Finish a fixed quota of episodes in each environment, so that short ones do not count more than others."""
+
+    def __init__(self, n_episode: int, n_envs: int) -> None:
+        share, rest = divmod(n_episode, n_envs)
+        self.quota = share + (np.arange(n_envs) < rest)  # [N], 10 on 4 environments: 3, 3, 2, 2
+
+    @property
+    def is_reached(self) -> bool:
+        return not self.quota.any()
+
+    def open(self, ready: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Let go on those that still owe an episode."""
+        return ready[self.quota[ready] > 0]
+
+    def step(self, n_rows: int) -> None:
+        """Count episodes, not steps."""
+
+    def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return where another episode shall begin."""
+        self.quota[env_ids] -= 1
+        return env_ids[self.quota[env_ids] > 0]
+
+
+Goal = StepGoal | EpisodeGoal

@@ -1,0 +1,176 @@
+"""What passes between the rooms: rows on their way in, batches on their way out.
+
+Axis letters, here and everywhere: N environments, K rows, B batch, T time, A actions, W numbers per action.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit import tree
+from trainkit.errors import Checks
+from trainkit.stats import EpochStats, RunInfo
+
+# An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).
+Obs = Any
+
+# The mask's place in every observation that has one: True where an action is legal.
+ACTION_MASK = "action_mask"
+
+
+class Transition(NamedTuple):
+    """K rows of one vector step; `next_obs` is the true successor, never an autoreset's.
+
+    A NamedTuple only because one is made per vector step; read it by name.
+    """
+
+    obs: Obs  # [K, ...]
+    action: NDArray[Any]  # [K, ...], as the policy gave it
+    reward: NDArray[np.float64]  # [K]
+    next_obs: Obs  # [K, ...]
+    terminated: NDArray[np.bool_]  # [K], no future: the bootstrap is dropped
+    truncated: NDArray[np.bool_]  # [K], cut by a limit: the bootstrap stays
+    env_ids: NDArray[np.intp]  # [K], distinct, rising
+    extras: Mapping[str, NDArray[Any]]  # {name: [K, ...]}, as in the policy's `extras_spec`
+
+
+class ActOutput(NamedTuple):
+    """What a policy answers to K observations."""
+
+    action: NDArray[Any]  # [K, ...]
+    extras: Mapping[str, NDArray[Any]]  # stored with the step: log_prob, value, action_prob
+    state: Any  # handed back at the next call, opaque to everyone else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionBatch:
+    """B rows to learn from. Arrays are valid until the second next `sample`; `copy()` keeps them."""
+
+    obs: Obs  # [B, ...]
+    action: NDArray[Any]  # [B, ...]
+    reward: NDArray[np.float32]  # [B], the discounted sum of the window's rewards
+    discount: NDArray[np.float32]  # [B], gamma**m after m real steps, 0 when the window ended in termination
+    next_obs: Obs  # [B, ...], the observation after the window's last step
+    weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
+    slots: NDArray[np.int64]  # [B], the rows' names, for `update_priorities`
+    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [B, ...]}, those asked for
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def copy(self) -> "TransitionBatch":
+        """Return the same rows in arrays of their own."""
+        return replace(
+            self,
+            obs=tree.map_tree(np.copy, self.obs),
+            action=self.action.copy(),
+            next_obs=tree.map_tree(np.copy, self.next_obs),
+            extras={name: column.copy() for name, column in self.extras.items()},
+        )
+
+
+RewardRule = Literal["sign"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Say what return a policy learns from; the buffer computes it on read.
+
+    Args:
+        n_step: real steps per window, or a closed range (lo, hi) drawn anew for every row.
+        gamma: discount per step, in [0, 1].
+        reward: applied to each row's reward *before* the sum: "sign", a clip (lo, hi), a scale, or a function
+            of the window's columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]; None keeps it.
+    """
+
+    n_step: int | tuple[int, int] = 1
+    gamma: float = 0.99
+    reward: RewardRule | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks("Horizon")
+        if isinstance(self.n_step, tuple):
+            if checks.require(len(self.n_step) == 2, f".n_step must be (lo, hi), got {self.n_step}"):
+                lo, hi = self.n_step
+                checks.integer("n_step", lo, low=1)
+                checks.integer("n_step", hi, low=lo)
+        else:
+            checks.integer("n_step", self.n_step, low=1)
+        checks.number("gamma", self.gamma, low=0, high=1)
+        rule = self.reward
+        if isinstance(rule, tuple):
+            ordered = len(rule) == 2 and rule[0] < rule[1]
+            checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
+        elif rule is not None and rule != "sign" and not callable(rule):
+            checks.number("reward", rule)
+        checks.done()
+
+    @property
+    def longest(self) -> int:
+        """The most steps one window can span."""
+        return self.n_step[1] if isinstance(self.n_step, tuple) else self.n_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySpec:
+    """Describe one column of rows: a row's shape (one frame where stacked), its dtype, its frames per stack."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stack: int = 1
+
+    @classmethod
+    def of(cls, rows: NDArray[Any], stack: int = 1) -> "ArraySpec":
+        """Read the spec off an array of rows [K, ...], or [K, stack, ...] where stacked."""
+        return cls(shape=rows.shape[2 if stack > 1 else 1 :], dtype=rows.dtype, stack=stack)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpec:
+    """Describe every row a collector will add, so that a buffer can claim its memory at once."""
+
+    n_envs: int
+    obs: Any  # a tree of ArraySpec
+    action: ArraySpec
+    extras: Mapping[str, ArraySpec]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Describe the spec in values that JSON keeps; a node of the tree becomes [kind, content]."""
+        extras = {name: _plain_node(spec) for name, spec in self.extras.items()}
+        action = _plain_node(self.action)
+        return {"n_envs": self.n_envs, "obs": _plain_node(self.obs), "action": action, "extras": extras}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RowSpec":
+        """Read what `to_plain` described."""
+        extras = {name: _node(item) for name, item in plain["extras"].items()}
+        return cls(n_envs=plain["n_envs"], obs=_node(plain["obs"]), action=_node(plain["action"]), extras=extras)
+
+
+def _plain_node(node: Any) -> list[Any]:
+    if isinstance(node, dict):
+        return ["dict", {key: _plain_node(child) for key, child in node.items()}]
+    if isinstance(node, tuple):
+        return ["tuple", [_plain_node(child) for child in node]]
+    return ["array", [list(node.shape), node.dtype.str, node.stack]]
+
+
+def _node(plain: Sequence[Any]) -> Any:
+    kind, content = plain
+    if kind == "dict":
+        return {key: _node(child) for key, child in content.items()}
+    if kind == "tuple":
+        return tuple(_node(child) for child in content)
+    shape, dtype, stack = content
+    return ArraySpec(shape=tuple(shape), dtype=np.dtype(dtype), stack=stack)
+
+
+class EpochResult(NamedTuple):
+    """What a trainer yields: unpack it, or read its attributes."""
+
+    epoch: int
+    stats: EpochStats
+    info: RunInfo

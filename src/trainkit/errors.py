@@ -1,0 +1,125 @@
+"""Everything trainkit raises, and the checks that raise it at construction.
+
+    TrainkitError
+     +-- ConfigError (ValueError)            an argument that cannot work, refused before anything runs
+     |    +-- SpaceMismatchError             spaces of two parts that do not fit each other
+     +-- EnvError (RuntimeError)             an environment broke its contract or raised
+     |    +-- BadEnvDataError (ValueError)   ... by what it returned: nan, a wrong shape, a flag that is no bool
+     |    +-- NoLegalActionError             ... by a mask that allows nothing
+     +-- EmptyBufferError (LookupError)      nothing to sample yet
+     +-- PriorityError (ValueError)          a priority that is nan, infinite or negative
+     +-- DivergedError (ArithmeticError)     nan or infinity in a value, a loss or a gradient
+     +-- CheckpointError (RuntimeError)      a checkpoint that is missing, damaged or of another run
+     +-- DeviceError (RuntimeError)          a device that is not there
+     +-- BusyError (RuntimeError)            an iterator entered twice
+
+Every message names its subject, the rule, what came, and what to do.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+
+
+class TrainkitError(Exception):
+    """Base of every error trainkit raises on purpose."""
+
+
+class ConfigError(TrainkitError, ValueError):
+    """Refuse an argument that cannot work."""
+
+
+class SpaceMismatchError(ConfigError):
+    """Refuse two parts whose observation or action spaces do not fit."""
+
+
+class EnvError(TrainkitError, RuntimeError):
+    """Report an environment that raised or broke its contract."""
+
+
+class BadEnvDataError(EnvError, ValueError):
+    """Report data of an environment that must not be learnt from."""
+
+
+class NoLegalActionError(EnvError):
+    """Report an action mask that allows no action."""
+
+
+class EmptyBufferError(TrainkitError, LookupError):
+    """Refuse to sample from a buffer that holds no row."""
+
+
+class PriorityError(TrainkitError, ValueError):
+    """Refuse a priority that is nan, infinite or negative."""
+
+
+class DivergedError(TrainkitError, ArithmeticError):
+    """Stop before nan or infinity reaches the weights."""
+
+
+class CheckpointError(TrainkitError, RuntimeError):
+    """Refuse a checkpoint that is missing, damaged or belongs elsewhere."""
+
+
+class DeviceError(TrainkitError, RuntimeError):
+    """Refuse a device this machine does not have."""
+
+
+class BusyError(TrainkitError, RuntimeError):
+    """Refuse to enter an iterator that is already running."""
+
+
+class Checks:
+    """Gather everything wrong with one object's arguments and refuse them in one message."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.problems: list[str] = []
+
+    def require(self, holds: bool, problem: str) -> bool:
+        """Note `problem` (which follows the subject's name) unless `holds`."""
+        if not holds:
+            self.problems.append(f"{self.subject}{problem}")
+        return holds
+
+    def integer(self, name: str, value: object, *, low: int | None = None) -> bool:
+        """Require a whole number, at least `low`; a bool is not a number."""
+        rule = "must be a whole number" + ("" if low is None else f" >= {low}")
+        fits = isinstance(value, Integral) and not isinstance(value, bool) and (low is None or int(value) >= low)
+        return self.require(fits, f".{name} {rule}, got {value!r}")
+
+    def number(
+        self, name: str, value: object, *, low: float = -math.inf, high: float = math.inf, above_low: bool = False
+    ) -> bool:
+        """Require a finite number in [low, high], or in (low, high] when `above_low`."""
+        left = "(" if above_low or math.isinf(low) else "["
+        right = ")" if math.isinf(high) else "]"
+        rule = f"must be in {left}{low:g}, {high:g}{right}"
+        fits = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        fits = fits and low <= float(value) <= high and not (above_low and value == low)  # type: ignore[arg-type]  # fits
+        return self.require(fits, f".{name} {rule}, got {value!r}")
+
+    def one_of(self, name: str, value: object, allowed: Iterable[str]) -> bool:
+        """Require one of a few words, offering the nearest."""
+        words = list(allowed)
+        return self.require(value in words, f".{name} must be one of {words}, got {value!r}{nearest(value, words)}")
+
+    def done(self, kind: type[ConfigError] = ConfigError) -> None:
+        """Raise one error with every problem noted, if there was any."""
+        if self.problems:
+            raise kind("\n".join(self.problems))
+
+
+def nearest(word: object, words: Iterable[str]) -> str:
+    """Say `, did you mean 'x'?` when one of `words` is close to `word`, else nothing."""
+    close = difflib.get_close_matches(str(word), list(words), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def refuse_unknown(subject: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse the first option that `subject` does not know, offering the nearest one."""
+    names = sorted(known)
+    problems = [f"{subject}: unknown option {name!r}{nearest(name, names)}" for name in given if name not in names]
+    if problems:
+        raise ConfigError("\n".join(problems))

@@ -1,0 +1,156 @@
+"""What every policy is: a module that acts on observations, with generators and a device of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit import seeding, tree
+from trainkit.data import ActOutput, ArraySpec, Obs
+from trainkit.errors import ConfigError, SpaceMismatchError
+from trainkit.policy.device import resolve_device
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What an update leaves on the device."""
+
+    priority: Tensor | None  # [B]
+
+    def read_priority(self) -> NDArray[np.float32] | None:
+        """Wait for the device and return the priorities [B], None where the learner has none."""
+        return None if self.priority is None else self.priority.cpu().numpy()
+
+
+class Meter:
+    """Means of named scalars, summed on the device and read once in a while."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._sum: Tensor | None = None
+        self._count = 0
+
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """Add one update's scalars, always of the same names."""
+        values = torch.stack(list(metrics.values()))
+        if self._sum is None:
+            self._names, self._sum = tuple(metrics), values
+        else:
+            self._sum += values
+        self._count += 1
+
+    def read(self) -> dict[str, float]:
+        """Wait for the device, return the means since the last read, and begin anew; empty after no update."""
+        if self._sum is None:
+            return {}
+        means: list[float] = (self._sum / self._count).tolist()
+        self._sum, self._count = None, 0
+        return dict(zip(self._names, means, strict=True))
+
+
+class Policy(nn.Module):
+    """Base of the policies: spaces, device, random streams, and `predict`.
+
+    A subclass gives `act`, and `update` or `learn`. Acting is in eval mode, updating in train mode; noise follows
+    `explore`, never the mode.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_space: Space[Any] | None = None,
+        action_space: Space[Any] | None = None,
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.device = resolve_device(device)
+        self.is_seeded = False
+        self._start_streams(seeding.fresh_root() if seed is None else seed)
+        self.is_seeded = seed is not None
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        """Columns that `act` gives with each action, to be stored; none unless a subclass says so."""
+        return {}
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        """Choose actions [K, ...] for observations [K, ...].
+
+        Args:
+            obs: raw observations, as the environments gave them.
+            step: the environment step, for schedules.
+            explore: whether to explore; if not, nothing random is drawn.
+            state: what the last call returned, None at first.
+            starts: [K], whose episode begins here.
+            env_ids: [K], which environments these rows are.
+        """
+        raise TypeError(f"{type(self).__name__} must define act")
+
+    def predict(self, obs: Obs, *, explore: bool = False) -> NDArray[Any]:
+        """Choose an action for one observation, or actions [K, ...] for K of them."""
+        if self.observation_space is None:
+            raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
+        is_one = np.ndim(tree.first_leaf(obs)) == _depth(self.observation_space)
+        rows = tree.map_tree(lambda leaf: np.asarray(leaf)[None], obs) if is_one else obs
+        action = self.act(rows, explore=explore).action
+        return action[0] if is_one else action
+
+    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Refuse environments whose spaces are not those the policy was made for; take over what it was not told."""
+        pairs = {
+            "observation_space": (self.observation_space, observation_space),
+            "action_space": (self.action_space, action_space),
+        }
+        wrong = [
+            f"{type(self).__name__}.{name} is {own}, the environments' is {theirs}: make one fit the other"
+            for name, (own, theirs) in pairs.items()
+            if own is not None and own != theirs
+        ]
+        if wrong:
+            raise SpaceMismatchError("\n".join(wrong))
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def seed(self, root: int) -> None:
+        """Start every random stream anew from a root seed."""
+        self._start_streams(root)
+        self.is_seeded = True
+
+    def _start_streams(self, root: int) -> None:
+        self._rng = seeding.generator(root, "policy", "explore")
+        self._noise = torch.Generator(self.device).manual_seed(seeding.derive(root, "policy", "noise"))
+
+    def streams_state(self) -> dict[str, Any]:
+        """Return the state of the random streams."""
+        return {"rng": self._rng.bit_generator.state, "noise": self._noise.get_state()}
+
+    def load_streams_state(self, state: Mapping[str, Any]) -> None:
+        """Take over saved random streams."""
+        self._rng.bit_generator.state = state["rng"]
+        self._noise.set_state(state["noise"])
+
+
+def _depth(space: Space[Any]) -> int:
+    """Count the axes of one observation's first leaf."""
+    if isinstance(space, spaces.Dict):
+        return _depth(space.spaces[min(space.spaces)])
+    if isinstance(space, spaces.Tuple):
+        return _depth(space.spaces[0])
+    assert space.shape is not None
+    return len(space.shape)

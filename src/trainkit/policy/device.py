@@ -1,0 +1,52 @@
+"""Where tensors live, and the way there: once per call, through pinned memory on CUDA."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainkit import tree
+from trainkit.errors import DeviceError
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Turn "auto", a name or a device into a device that is there ("auto": CUDA where there is one).
+
+    Raises:
+        DeviceError: CUDA was asked for and is not there; the message says why.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise DeviceError(f"device must be 'auto', 'cpu', 'cuda' or a torch.device, got {device!r}") from error
+    if resolved.type == "cuda":
+        _require_cuda(resolved)
+    return resolved
+
+
+def _require_cuda(device: torch.device) -> None:
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise DeviceError(f"device {str(device)!r} needs CUDA, but this torch {torch.__version__} is a CPU build")
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            f"device {str(device)!r} needs CUDA, but no GPU is visible: check the driver and CUDA_VISIBLE_DEVICES"
+        )
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise DeviceError(f"device {str(device)!r} is not there, only {torch.cuda.device_count()} GPUs are")
+
+
+def to_device(obs: Any, device: torch.device) -> Any:
+    """Return a tree of arrays as a tree of tensors on the device; on the CPU they share memory."""
+    if device.type == "cpu":
+        return tree.map_tree(_share, obs)
+    return tree.map_tree(lambda leaf: _share(leaf).pin_memory().to(device, non_blocking=True), obs)
+
+
+def _share(array: NDArray[Any]) -> Tensor:
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = np.array(array)
+    return torch.from_numpy(array)

@@ -1,0 +1,227 @@
+"""Networks of action values: an encoder for any observation, and plain, dueling or noisy heads on it."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from trainkit import seeding
+from trainkit.errors import Checks, ConfigError
+from trainkit.policy.noisy import NoisyLinear, draw_uniform
+from trainkit.policy.preprocess import feature_leaves, feature_sizes
+
+
+class Prediction(NamedTuple):
+    """What a network says about every action."""
+
+    numbers: Tensor  # [B, A, W], values, logits or quantiles
+    fractions: Tensor | None = None  # [B, W], where the value part draws them
+
+
+@runtime_checkable
+class ActionValues(Protocol):
+    """A network of action values, as a policy calls it: with noise [R, noise_size] for R rows or for all."""
+
+    noise_size: int
+
+    def __call__(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction: ...
+
+
+def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
+    """Initialise linear and convolution layers as torch does, from a generator of one's own, others as they say.
+
+    Weights and biases are uniform in +-1/sqrt(fan_in).
+    """
+    for layer in module.modules():
+        if isinstance(layer, NoisyLinear):
+            layer.draw_parameters(generator)
+        elif isinstance(layer, (nn.Linear, nn.Conv2d)):
+            bound = 1.0 / math.sqrt(layer.weight[0].numel())
+            draw_uniform(layer.weight, bound, generator)
+            if layer.bias is not None:
+                draw_uniform(layer.bias, bound, generator)
+
+
+def _linear(in_features: int, out_features: int) -> nn.Linear:
+    """Make a linear layer without drawing from the global generator."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, in_features, out_features)  # type: ignore[no-untyped-call]  # torch
+    return layer
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation after each but the last; noisy ones on request.
+
+    `sizes` are (in, hidden ..., out); with `activate_last` the last layer has an activation too.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        activate_last: bool = False,
+        noisy: bool = False,
+        sigma0: float = 0.5,
+    ) -> None:
+        super().__init__()
+        pairs = list(itertools.pairwise(sizes))
+        layers = [NoisyLinear(a, b, sigma0=sigma0) if noisy else _linear(a, b) for a, b in pairs]
+        self.layers = nn.ModuleList(layers)
+        self.activation = activation
+        self._n_active = len(layers) if activate_last else len(layers) - 1
+        self._noise_sizes = [layer.noise_size if isinstance(layer, NoisyLinear) else 0 for layer in layers]
+        self.noise_size = sum(self._noise_sizes)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        split = (None,) * len(self.layers) if noise is None else torch.split(noise, self._noise_sizes, dim=1)
+        for position, (layer, own) in enumerate(zip(self.layers, split, strict=True)):
+            x = layer(x) if own is None else layer(x, own)
+            if position < self._n_active:
+                x = self.activation(x)
+        return x
+
+
+class NatureCNN(nn.Module):
+    """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        channels, height, width = shape
+        plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
+        self.convolutions = nn.ModuleList([nn.utils.skip_init(nn.Conv2d, *layer) for layer in plan])  # type: ignore[no-untyped-call]  # torch
+        for _, _, kernel, stride in plan:
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        self.n_features = 64 * height * width
+
+    def forward(self, x: Tensor) -> Tensor:
+        for convolution in self.convolutions:
+            x = torch.relu(convolution(x))
+        return x.flatten(1)
+
+
+class Encoder(nn.Module):
+    """Turn a tree of features into one vector: images through NatureCNN, all joined, then hidden layers."""
+
+    def __init__(self, shapes: Any, hidden: Sequence[int], activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        sizes = feature_sizes(shapes)
+        self.images = nn.ModuleList([NatureCNN(size) for size in sizes if len(size) == 3])
+        self._is_image = [len(size) == 3 for size in sizes]
+        flat = sum(size[0] for size in sizes if len(size) == 1)
+        n_inputs = flat + sum(image.n_features for image in self.images if isinstance(image, NatureCNN))
+        self.body = MLP([n_inputs, *hidden], activation=activation, activate_last=True)
+        self.n_features = [n_inputs, *hidden][-1]
+
+    def forward(self, features: Any) -> Tensor:
+        if isinstance(features, Tensor) and not self.images:
+            return self.body(features)  # type: ignore[no-any-return]  # a module's call is Any
+        images = iter(self.images)
+        parts = [
+            next(images)(leaf) if is_image else leaf
+            for leaf, is_image in zip(feature_leaves(features), self._is_image, strict=True)
+        ]
+        return self.body(torch.cat(parts, dim=1))  # type: ignore[no-any-return]  # a module's call is Any
+
+
+class QNetwork(nn.Module):
+    """Give W numbers for each of A actions.
+
+    Args:
+        shapes: the features' shapes, as `Preprocess(space).shapes` tells them.
+        n_actions: A.
+        width: W, as the value part tells it.
+        hidden: layers shared by all.
+        head: hidden layers of the head, of each of the two heads when dueling.
+        dueling: add a value [B, 1, W] and advantages [B, A, W] whose mean over the *actions*, the legal ones where
+            there is a mask, is taken out (Wang et al., 2016, equation 9).
+        noisy: make the heads' layers noisy (Fortunato et al., 2018).
+        sigma0: the noisy layers' initial noise.
+        activation: after each hidden layer.
+    """
+
+    def __init__(
+        self,
+        shapes: Any,
+        n_actions: int,
+        *,
+        width: int = 1,
+        hidden: Sequence[int] = (128, 128),
+        head: Sequence[int] = (),
+        dueling: bool = False,
+        noisy: bool = False,
+        sigma0: float = 0.5,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
+        checks = Checks("QNetwork")
+        checks.integer("n_actions", n_actions, low=1)
+        checks.integer("width", width, low=1)
+        for size in (*hidden, *head):
+            checks.integer("hidden and head sizes", size, low=1)
+        checks.number("sigma0", sigma0, low=0)
+        checks.done()
+        super().__init__()
+        self.n_actions, self.width = n_actions, width
+        self.encoder = Encoder(shapes, hidden, activation)
+
+        def mlp(outputs: int) -> MLP:
+            sizes = [self.encoder.n_features, *head, outputs]
+            return MLP(sizes, activation=activation, noisy=noisy, sigma0=sigma0)
+
+        self.advantage = mlp(n_actions * width)
+        self.state_value = mlp(width) if dueling else None
+        self.noise_size = self.advantage.noise_size + (0 if self.state_value is None else self.state_value.noise_size)
+        self.draw(seeding.fresh_root())
+
+    def draw(self, seed: int) -> None:
+        """Draw all parameters anew from a seed."""
+        draw_parameters(self, torch.Generator().manual_seed(seed))
+        self._drawn = self._fingerprint()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the parameters still are the ones last drawn, neither trained nor loaded."""
+        return self._fingerprint() == self._drawn
+
+    def _fingerprint(self) -> list[float]:
+        return [float(parameter.detach().double().sum()) for parameter in self.parameters()]
+
+    def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
+        x = self.encoder(features)
+        noise_a = noise_v = None
+        if noise is not None:
+            noise_a, noise_v = noise[:, : self.advantage.noise_size], noise[:, self.advantage.noise_size :]
+        advantage = self.advantage(x, noise_a).view(-1, self.n_actions, self.width)
+        if self.state_value is None:
+            return Prediction(advantage)
+        state_value = self.state_value(x, noise_v).view(-1, 1, self.width)
+        return Prediction(state_value + advantage - _mean_over_actions(advantage, legal))
+
+
+def _mean_over_actions(advantage: Tensor, legal: Tensor | None) -> Tensor:
+    """Average [B, A, W] over the legal actions, [B, 1, W]."""
+    if legal is None:
+        return advantage.mean(dim=1, keepdim=True)
+    counts = legal.unsqueeze(2).to(advantage.dtype)
+    return (advantage * counts).sum(dim=1, keepdim=True) / counts.sum(dim=1, keepdim=True)
+
+
+class PlainModule(nn.Module):
+    """Let any module, features -> [B, A, W] or [B, A], serve as a network of action values."""
+
+    noise_size = 0
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
+        numbers = self.module(features)
+        if isinstance(numbers, Prediction):
+            return numbers
+        if not isinstance(numbers, Tensor) or numbers.dim() not in (2, 3):
+            got = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
+            raise ConfigError(f"a network must map observations to [B, A, W] or [B, A], got {got}")
+        return Prediction(numbers.unsqueeze(2) if numbers.dim() == 2 else numbers)

@@ -1,0 +1,57 @@
+"""Noisy linear layers (Fortunato et al., 2018), whose noise is an argument and never a hidden state."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class NoisyLinear(nn.Module):
+    """Compute y = (w + s_w * e_w) x + b + s_b * e_b with factorised noise, e_w = f(e_out) f(e_in)^T, e_b = f(e_out).
+
+    `forward(x [B, in], noise [R, in + out] | None)`: `noise` holds f(e_in) and f(e_out), f(e) = sign(e) sqrt|e|,
+    for R = B rows (each row its own network, when acting) or R = 1 (one network for a batch, when learning); None is
+    the mean network. Equations 9 to 11; w and b start uniform in +-1/sqrt(in), both s at sigma0/sqrt(in).
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, sigma0: float = 0.5) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.sigma0 = in_features, out_features, sigma0
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.bias_sigma = nn.Parameter(torch.empty(out_features))
+
+    @property
+    def noise_size(self) -> int:
+        """Numbers of noise per row."""
+        return self.in_features + self.out_features
+
+    def draw_parameters(self, generator: torch.Generator) -> None:
+        """Initialise as in the paper, section 3.2."""
+        bound = 1.0 / math.sqrt(self.in_features)
+        draw_uniform(self.weight, bound, generator)
+        draw_uniform(self.bias, bound, generator)
+        with torch.no_grad():
+            self.weight_sigma.fill_(self.sigma0 * bound)
+            self.bias_sigma.fill_(self.sigma0 * bound)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        mean = functional.linear(x, self.weight, self.bias)
+        if noise is None:
+            return mean
+        noise_in, noise_out = noise[:, : self.in_features], noise[:, self.in_features :]
+        return mean + functional.linear(x * noise_in, self.weight_sigma, self.bias_sigma) * noise_out
+
+
+def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
+    """Fill a parameter uniformly in +-bound; drawn on the CPU, so that all devices start alike."""
+    with torch.no_grad():
+        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+
+
+def draw_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
+    """Draw f(e) for standard normal e, [R, size], on the generator's device."""
+    normal = torch.randn(rows, size, generator=generator, device=generator.device)
+    return normal.sign() * normal.abs().sqrt()

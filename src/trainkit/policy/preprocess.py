@@ -1,0 +1,126 @@
+"""From raw observations to what a network takes: float tensors, one-hot numbers, scaled images, no mask."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainkit import tree
+from trainkit.data import ACTION_MASK
+
+_SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
+
+
+class Preprocess(nn.Module):
+    """Turn observations of one space into float32 features, leaf by leaf.
+
+    Vectors and small grids are flattened to [B, F]; Discrete and MultiDiscrete leaves become one-hot [B, F]; uint8
+    images of at least 36 x 36 pixels become [B, C, H, W] in 0..1, whatever the place of their channel and stack
+    axes. The mask is taken out, and a dict that held nothing else but "obs" with it.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        super().__init__()
+        self._space = _unmasked(space)
+        self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
+        self.sees_images = any(len(size) == 3 for size in feature_sizes(self.shapes))
+
+    def forward(self, obs: Any) -> Any:
+        return _map_space(_features, self._space, without_mask(obs))
+
+
+class WithoutMask(nn.Module):
+    """Hand observations on as they are, without their mask."""
+
+    def forward(self, obs: Any) -> Any:
+        return without_mask(obs)
+
+
+def without_mask(obs: Any) -> Any:
+    """Return an observation without its mask; of a dict of nothing else but "obs", that leaf."""
+    if isinstance(obs, dict) and ACTION_MASK in obs:
+        rest = {key: child for key, child in obs.items() if key != ACTION_MASK}
+        return rest["obs"] if rest.keys() == {"obs"} else rest
+    return obs
+
+
+def _unmasked(space: Space[Any]) -> Space[Any]:
+    if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
+        rest = without_mask(dict(space.spaces))
+        return spaces.Dict(rest) if isinstance(rest, dict) else rest
+    return space
+
+
+def _map_space(fn: Any, space: Space[Any], *obs: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _map_space(fn, child, *(one[key] for one in obs)) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_map_space(fn, child, *(one[i] for one in obs)) for i, child in enumerate(space.spaces))
+    return fn(space, *obs)
+
+
+def _features(space: Space[Any], obs: Tensor) -> Tensor:
+    """Turn one leaf [B, ...] into features."""
+    if isinstance(space, spaces.Discrete):
+        return functional.one_hot(obs.long() - int(space.start), int(space.n)).float()
+    if isinstance(space, spaces.MultiDiscrete):
+        start, count = space.start.ravel().tolist(), space.nvec.ravel().tolist()
+        digits = (obs.flatten(1).long() - torch.as_tensor(start, device=obs.device)).unbind(1)
+        return torch.cat([functional.one_hot(d, n) for d, n in zip(digits, count, strict=True)], dim=1).float()
+    order = _image_axes(space)
+    if order is None:
+        return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(len(obs), -1)
+    channels, height, width = order
+    moved = obs.permute(0, *(axis + 1 for axis in (*channels, height, width)))
+    return moved.flatten(1, len(channels)).float() / 255.0
+
+
+def _feature_shape(space: Space[Any]) -> tuple[int, ...]:
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, spaces.MultiDiscrete):
+        return (int(space.nvec.sum()),)
+    assert space.shape is not None
+    order = _image_axes(space)
+    if order is None:
+        return (math.prod(space.shape),)
+    channels, height, width = order
+    return math.prod(space.shape[axis] for axis in channels), space.shape[height], space.shape[width]
+
+
+def _image_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
+    """Find (channel axes, height, width) of a uint8 image, stacked or not; None for what is no image."""
+    shape = space.shape
+    if not isinstance(space, spaces.Box) or space.dtype != "uint8" or shape is None or len(shape) not in (2, 3, 4):
+        return None
+    large = [axis for axis, size in enumerate(shape) if size >= _SMALLEST_IMAGE]
+    if len(large) != 2:
+        return None
+    return [axis for axis in range(len(shape)) if axis not in large], large[0], large[1]
+
+
+def feature_sizes(shapes: Any) -> list[tuple[int, ...]]:
+    """List the shapes of a tree of features, in the tree's order."""
+    found: list[tuple[int, ...]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, dict):
+            for key in sorted(node):
+                visit(node[key])
+        elif isinstance(node, tuple) and not all(isinstance(size, int) for size in node):
+            for child in node:
+                visit(child)
+        else:
+            found.append(node)
+
+    visit(shapes)
+    return found
+
+
+def feature_leaves(features: Any) -> list[Tensor]:
+    """List the tensors of a tree of features, in the order of `feature_sizes`."""
+    return tree.leaves(features)

@@ -1,0 +1,129 @@
+"""How a network's numbers stand for a return: what they mean, what they should become, how wrong they are."""
+
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainkit.errors import Checks
+
+
+class Value(Protocol):
+    """Interpret the last axis of a network's numbers."""
+
+    width: int
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        """Return the expected return, [...], of numbers [..., W]."""
+        ...
+
+    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return what the chosen numbers should become, [B, W].
+
+        `after` [B, W] are the next value's numbers, `reward` and `discount` [B] the window's; where the discount is
+        0 the next value counts nothing, whatever it is.
+        """
+        ...
+
+    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (loss [B], priority [B]) of the chosen actions' numbers [B, W]; weighting is the policy's."""
+        ...
+
+    def metrics(
+        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        """Return what dashboards show, scalars."""
+        ...
+
+
+class ExpectedValue(nn.Module):
+    """One number: the expected return (Mnih et al., 2015).
+
+    The loss is huber, td**2 / 2 up to |td| = delta and delta * (|td| - delta / 2) beyond, or mse, td**2; the priority
+    is |td|.
+    """
+
+    width = 1
+
+    def __init__(self, loss: Literal["huber", "mse"] = "huber", *, delta: float = 1.0) -> None:
+        checks = Checks("ExpectedValue")
+        checks.one_of("loss", loss, ["huber", "mse"])
+        checks.number("delta", delta, low=0, above_low=True)
+        checks.done()
+        super().__init__()
+        self.kind, self.delta = loss, delta
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return numbers.squeeze(-1)
+
+    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
+        return reward + torch.where(discount > 0, discount * after, 0.0)
+
+    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        chosen, goal = chosen.squeeze(1), goal.squeeze(1)
+        priority = (goal - chosen).detach().abs()
+        if self.kind == "mse":
+            return functional.mse_loss(chosen, goal, reduction="none"), priority
+        return functional.huber_loss(chosen, goal, reduction="none", delta=self.delta), priority
+
+    def metrics(
+        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        return {"td_abs_mean": (goal - chosen).abs().mean()}
+
+
+class CategoricalValue(nn.Module):
+    """Logits of a distribution over fixed returns z_i, `atoms` of them evenly in [v_min, v_max] (C51).
+
+    Bellemare et al. (2017): the goal is the distribution of R + discount * z, each atom's mass shared between its two
+    neighbours in the support (the Cramer projection, algorithm 1), the loss the cross-entropy to it. The priority
+    is the divergence KL(goal || chosen), which vanishes at the optimum (Hessel et al., 2018), or the cross-entropy.
+    """
+
+    support: Tensor  # [W]
+
+    def __init__(
+        self, atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0, *, priority: Literal["kl", "ce"] = "kl"
+    ) -> None:
+        checks = Checks("CategoricalValue")
+        checks.integer("atoms", atoms, low=2)
+        if checks.number("v_min", v_min) and checks.number("v_max", v_max):
+            checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+        checks.one_of("priority", priority, ["kl", "ce"])
+        checks.done()
+        super().__init__()
+        self.width, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
+        self._gap = (self.v_max - self.v_min) / (atoms - 1)
+        self.register_buffer("support", torch.linspace(self.v_min, self.v_max, atoms), persistent=False)
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return functional.softmax(numbers, dim=-1) @ self.support
+
+    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        probability = functional.softmax(after, dim=1)
+        moved = self._moved(reward, discount).clamp(self.v_min, self.v_max)  # [B, W]
+        distance = (moved.unsqueeze(2) - self.support).abs()  # [B, from, to]
+        share = (1.0 - distance / self._gap).clamp(min=0.0)
+        return torch.bmm(probability.unsqueeze(1), share).squeeze(1)
+
+    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        cross_entropy = -(goal * functional.log_softmax(chosen, dim=1)).sum(dim=1)
+        priority = cross_entropy.detach()
+        if self.priority == "kl":
+            priority = (priority + torch.xlogy(goal, goal).sum(dim=1)).clamp(min=0.0)
+        return cross_entropy, priority
+
+    def metrics(
+        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        moved = self._moved(reward, discount)
+        beyond = (moved < self.v_min - 1e-3 * self._gap) | (moved > self.v_max + 1e-3 * self._gap)
+        clipped = (functional.softmax(after, dim=1) * beyond).sum(dim=1).mean()
+        td = goal @ self.support - self.mean(chosen)
+        return {"td_abs_mean": td.abs().mean(), "clipped_share": clipped}
+
+    def _moved(self, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return the returns R + discount * z, [B, W], before any clipping."""
+        return reward.unsqueeze(1) + discount.unsqueeze(1) * self.support

@@ -1,0 +1,136 @@
+"""What rooms may ask of each other: the borders of policy, buffer and logger."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import ArrayLike, NDArray
+
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
+
+
+class EnvSpaces(Protocol):
+    """Anything with the spaces of one environment."""
+
+    @property
+    def observation_space(self) -> Space[Any]: ...
+
+    @property
+    def action_space(self) -> Space[Any]: ...
+
+
+class Stateful(Protocol):
+    """A part whose state goes into a checkpoint."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+class Seedable(Protocol):
+    """A part with streams of random numbers of its own."""
+
+    is_seeded: bool
+
+    def seed(self, root: int) -> None: ...
+
+
+class Policy(Protocol):
+    """What a collector asks of a policy."""
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        """Columns that `act` gives with each action, to be stored."""
+        ...
+
+    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Refuse spaces this policy was not made for."""
+        ...
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput: ...
+
+
+class UpdateResult(Protocol):
+    """What an update leaves behind, still on its device."""
+
+    def read_priority(self) -> NDArray[np.float32] | None:
+        """Wait for the device and return the priorities [B], None where the learner has none."""
+        ...
+
+
+class Learner(Policy, Seedable, Protocol):
+    """What an off-policy trainer asks of a policy."""
+
+    horizon: Horizon
+    n_updates: int
+
+    def training_state(self) -> dict[str, Any]: ...
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None: ...
+
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult: ...
+
+    def read_metrics(self) -> dict[str, float]:
+        """Return the means since the last call, and begin new ones."""
+        ...
+
+    def explore_metrics(self, step: int) -> dict[str, float]: ...
+
+
+class Buffer(Seedable, Stateful, Protocol):
+    """What a collector and a trainer ask of a buffer."""
+
+    capacity: int
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether `update_priorities` has any effect."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def bind(self, spec: RowSpec) -> None: ...
+
+    def add(self, transition: Transition) -> NDArray[np.int64]: ...
+
+    def cut(self, env_ids: ArrayLike) -> None: ...
+
+    def sample(
+        self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> TransitionBatch: ...
+
+    def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None: ...
+
+    def metrics(self, step: int) -> dict[str, float]: ...
+
+
+class Logger(Protocol):
+    """Write numbers and words somewhere."""
+
+    @property
+    def folder(self) -> str | None:
+        """Where it writes, None where that is no folder."""
+        ...
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write numbers at an environment step, whole: a reader sees all of them or none."""
+        ...
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        """Write the run's settings, once."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,94 @@
+"""Schedules: pure functions of the environment step."""
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from trainkit.errors import Checks, ConfigError
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Give a value for each environment step (for each update when training offline)."""
+
+    def __call__(self, step: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Hold one value."""
+
+    value: float
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise:
+    """Join knots `(step, value)` by straight lines: exact at each knot, the last value held after it.
+
+    The first knot is at step 0 and steps grow strictly. Two knots are RLlib's and Dopamine's linear decay.
+    """
+
+    knots: Sequence[tuple[int, float]]
+
+    def __post_init__(self) -> None:
+        checks = Checks("Piecewise")
+        knots = self.knots
+        if checks.require(len(knots) > 0, " needs at least one knot (step, value), got none"):
+            checks.require(knots[0][0] == 0, f"'s first knot must be at step 0, got step {knots[0][0]}")
+            for step, value in knots:
+                checks.integer("knots step", step, low=0)
+                checks.number("knots value", value)
+            steps = [step for step, _ in knots]
+            grows = all(a < b for a, b in itertools.pairwise(steps))
+            checks.require(grows, f"'s steps must grow strictly, got {steps}")
+        checks.done()
+
+    def __call__(self, step: int) -> float:
+        right = bisect.bisect_right(self.knots, step, key=lambda knot: knot[0])
+        if right == len(self.knots):
+            return float(self.knots[-1][1])
+        (start, a), (end, b) = self.knots[right - 1], self.knots[right]
+        return float(a + (b - a) * (step - start) / (end - start))
+
+    @property
+    def values(self) -> list[float]:
+        """The knots' values, for range checks."""
+        return [value for _, value in self.knots]
+
+
+Scheduled = float | Schedule | Sequence[tuple[int, float]]
+
+
+def as_schedule(
+    owner: str, name: str, value: object, *, low: float, high: float = float("inf"), above_low: bool = False
+) -> Schedule:
+    """Turn a number, a list of knots or a schedule into a schedule whose known values lie in the range."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = Piecewise(value)
+    if not callable(value):
+        checks = Checks(owner)
+        checks.number(name, value, low=low, high=high, above_low=above_low)
+        checks.done()
+        return Constant(float(value))  # type: ignore[arg-type]  # checked just above
+    if isinstance(value, Piecewise):
+        checks = Checks(owner)
+        for knot in value.values:
+            checks.number(name, knot, low=low, high=high, above_low=above_low)
+        checks.done()
+    if not isinstance(value, Schedule):
+        raise ConfigError(f"{owner}.{name} must be a number, knots or a function of the step, got {value!r}")
+    return value
+
+
+def to_plain(schedule: Schedule) -> float | list[list[float]] | None:
+    """Describe a schedule as a number or knots, which `as_schedule` takes back; None for any other function."""
+    if isinstance(schedule, Constant):
+        return schedule.value
+    if isinstance(schedule, Piecewise):
+        return [[step, value] for step, value in schedule.knots]
+    return None

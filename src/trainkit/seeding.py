@@ -1,0 +1,31 @@
+"""One root seed, many named streams that do not know each other."""
+
+import hashlib
+import secrets
+
+import numpy as np
+
+
+def derive(root: int, *names: str | int) -> int:
+    """Derive a 63-bit seed from a root and a path of names: equal paths agree, others are independent.
+
+    A hash rather than a counter, so that a part added tomorrow leaves the streams of today's parts as they are.
+    """
+    path = "/".join(map(str, (root, *names)))
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(root: int, *names: str | int) -> np.random.Generator:
+    """Return numpy's generator for one named stream."""
+    return np.random.default_rng(derive(root, *names))
+
+
+def episode_seed(root: int, env_id: int, episode: int) -> int:
+    """Return the 32-bit seed that `env.reset` gets for one episode of one environment."""
+    return derive(root, env_id, episode) & 0xFFFFFFFF
+
+
+def fresh_root() -> int:
+    """Draw a root from the operating system, for runs that asked for no seed."""
+    return secrets.randbits(63)

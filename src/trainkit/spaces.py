@@ -1,0 +1,182 @@
+"""Gymnasium's spaces as the rooms need them: which are supported, what a row looks like, random actions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from trainkit.data import ACTION_MASK, ArraySpec, Obs
+from trainkit.errors import ConfigError, NoLegalActionError
+
+_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def check_space(space: Space[Any], name: str) -> None:
+    """Refuse a space whose rows are no arrays of one shape, or that holds nothing."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)) and not space.spaces:
+        raise ConfigError(f"{name} is an empty {type(space).__name__}: there is nothing to see in it")
+    if isinstance(space, spaces.Dict):
+        for key, child in space.spaces.items():
+            check_space(child, f"{name}[{key!r}]")
+        return
+    if isinstance(space, spaces.Tuple):
+        for position, child in enumerate(space.spaces):
+            check_space(child, f"{name}[{position}]")
+        return
+    if not isinstance(space, _LEAVES):
+        raise ConfigError(
+            f"{name} is a {type(space).__name__}, which has no fixed array of numbers per step: wrap the environment "
+            "so that it gives Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them "
+            "(for MiniGrid: ImgObsWrapper or FlatObsWrapper)"
+        )
+    if isinstance(space, spaces.Box):
+        if space.dtype == np.object_ or 0 in space.shape:
+            raise ConfigError(f"{name} must be a Box of numbers with no empty axis, got {space}")
+        if bool(np.all(space.low == space.high)):
+            raise ConfigError(f"{name} has equal bounds everywhere, so it can only hold one value, got {space}")
+
+
+def check_spaces(observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Refuse spaces an environment may have, but a collector has no arrays for."""
+    check_space(observation_space, "the observation space")
+    check_space(action_space, "the action space")
+    if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
+        raise ConfigError(
+            f"the action space is a {type(action_space).__name__}, and an action must be one array: wrap the "
+            "environment so that it takes a Box, Discrete, MultiDiscrete or MultiBinary"
+        )
+    if isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces:
+        mask = observation_space[ACTION_MASK]
+        expected = (_n_masked(action_space),)
+        if mask.shape != expected or mask.dtype is None or mask.dtype.kind not in "biu":
+            raise ConfigError(
+                f"the observation space's {ACTION_MASK!r} must hold one bool or whole number per action, {expected}, "
+                f"got {mask}: make it a MultiBinary"
+            )
+
+
+def array_specs(space: Space[Any], stack: int = 1) -> Any:
+    """Return the tree of array specs of one row of `space`; `stack` frames per leaf other than the mask."""
+    if isinstance(space, spaces.Dict):
+        return {key: array_specs(child, 1 if key == ACTION_MASK else stack) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(array_specs(child, stack) for child in space.spaces)
+    shape, dtype = space.shape, space.dtype
+    assert shape is not None, "check_space lets only arrays through"
+    assert dtype is not None, "check_space lets only arrays through"
+    return ArraySpec(shape=shape, dtype=np.dtype(dtype), stack=stack)
+
+
+def zeros_of(space: Space[Any], n_rows: int = 1) -> Obs:
+    """Return K rows of a space as near to zero as it allows, masks that allow everything."""
+    if isinstance(space, spaces.Dict):
+        blank = {key: zeros_of(child, n_rows) for key, child in space.spaces.items()}
+        if ACTION_MASK in blank:
+            blank[ACTION_MASK][:] = 1
+        return blank
+    if isinstance(space, spaces.Tuple):
+        return tuple(zeros_of(child, n_rows) for child in space.spaces)
+    assert space.shape is not None, "check_space lets only arrays through"
+    rows = np.zeros((n_rows, *space.shape), space.dtype)
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        rows += space.start
+    return np.clip(rows, space.low, space.high) if isinstance(space, spaces.Box) else rows
+
+
+def stacked_space(space: Space[Any], stack: int) -> Space[Any]:
+    """Return the space of `stack` frames, on a new leading axis of every leaf other than the mask."""
+    if stack == 1:
+        return space
+    if isinstance(space, spaces.Dict):
+        children = space.spaces.items()
+        return spaces.Dict({key: stacked_space(child, 1 if key == ACTION_MASK else stack) for key, child in children})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([stacked_space(child, stack) for child in space.spaces])
+    if isinstance(space, spaces.Box):
+        low, high = (np.repeat(bound[None], stack, axis=0) for bound in (space.low, space.high))
+        return spaces.Box(low, high, dtype=space.dtype.type)
+    if isinstance(space, spaces.Discrete):
+        return spaces.MultiDiscrete(np.full(stack, space.n), dtype=space.dtype, start=np.full(stack, space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = (np.stack([numbers] * stack) for numbers in (space.nvec, space.start))
+        return spaces.MultiDiscrete(nvec, dtype=space.dtype.type, start=start)
+    assert isinstance(space, spaces.MultiBinary)
+    return spaces.MultiBinary((stack, *space.shape))
+
+
+def masked_space(space: Space[Any], action_space: Space[Any]) -> spaces.Dict:
+    """Return `space` with a leaf `action_mask` beside it, one bool per action."""
+    mask = spaces.MultiBinary(_n_masked(action_space))
+    inner = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
+    if ACTION_MASK in inner:
+        raise ConfigError(f"the observation space has a leaf {ACTION_MASK!r} already: leave mask_key out")
+    return spaces.Dict({**inner, ACTION_MASK: mask})
+
+
+def legal_actions(obs: Obs) -> NDArray[np.bool_] | None:
+    """Return the mask [K, A] in an observation, None where there is none."""
+    if isinstance(obs, Mapping) and ACTION_MASK in obs:
+        mask: NDArray[Any] = obs[ACTION_MASK]
+        return mask if mask.dtype == np.bool_ else mask != 0
+    return None
+
+
+def refuse_empty_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> None:
+    """Refuse a mask [K, A] one of whose rows allows nothing."""
+    any_legal = legal.any(axis=1)
+    if not any_legal.all():
+        row = int(np.flatnonzero(~any_legal)[0])
+        env = row if env_ids is None else int(env_ids[row])
+        raise NoLegalActionError(f"env {env} allows no action: its {ACTION_MASK} is all False; end the episode instead")
+
+
+def random_legal(legal: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw one legal action per row [K, A], uniformly, each row by a draw of its own."""
+    drawn: NDArray[np.int64] = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
+    return drawn
+
+
+def random_actions(
+    space: Space[Any], obs: Obs, n_rows: int, rng: np.random.Generator, env_ids: NDArray[np.intp] | None = None
+) -> NDArray[Any]:
+    """Draw K actions uniformly from a space, legal ones where masked.
+
+    As in gymnasium, an unbounded Box axis is standard normal, one with a single bound exponential from there.
+    """
+    if isinstance(space, spaces.Discrete):
+        legal = legal_actions(obs)
+        if legal is not None:
+            refuse_empty_mask(legal, env_ids)
+            return random_legal(legal, rng)
+        return rng.integers(space.n, size=n_rows)
+    if isinstance(space, spaces.MultiDiscrete):
+        return (space.start + rng.integers(space.nvec, size=(n_rows, *space.shape))).astype(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(2, size=(n_rows, *space.shape), dtype=np.int8)
+    if isinstance(space, spaces.Box):
+        return _random_box(space, (n_rows, *space.shape), rng)
+    raise ConfigError(f"random actions need a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
+
+
+def _random_box(space: spaces.Box, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+    if space.dtype.kind in "iu":
+        bounds = space.low.astype(np.int64), space.high.astype(np.int64)
+        return rng.integers(*bounds, size=shape, endpoint=True).astype(space.dtype)
+    has_low, has_high = np.isfinite(space.low), np.isfinite(space.high)
+    low: NDArray[Any] = np.where(has_low, space.low, 0.0)
+    high: NDArray[Any] = np.where(has_high, space.high, 0.0)
+    between = rng.uniform(np.minimum(low, high), np.maximum(low, high), shape)
+    beyond = rng.standard_exponential(shape)
+    one_sided = np.where(has_low, low + beyond, high - beyond)
+    unbounded = rng.standard_normal(shape)
+    drawn = np.where(has_low & has_high, between, np.where(has_low | has_high, one_sided, unbounded))
+    return np.clip(drawn, space.low, space.high).astype(space.dtype)
+
+
+def _n_masked(action_space: Space[Any]) -> int:
+    """Return how many actions a mask has to speak of."""
+    if not isinstance(action_space, spaces.Discrete):
+        raise ConfigError(f"an action mask needs a Discrete action space, got {action_space}")
+    return int(action_space.n)

@@ -1,0 +1,87 @@
+"""How good a policy is: fixed quotas of episodes, on environments of its own, without exploring."""
+
+from typing import Any
+
+from trainkit import seeding
+from trainkit.collector import Collector, make_envs
+from trainkit.collector.make import EnvSpec
+from trainkit.errors import Checks, ConfigError
+from trainkit.protocols import Policy
+from trainkit.stats import CollectStats
+
+
+class Evaluation:
+    """Evaluate a policy every so many epochs, on the same seeds each time (common random numbers).
+
+    Args:
+        collector: without a buffer, with environments of its own.
+        duration: episodes per evaluation, a fixed quota per environment.
+        every: epochs from one evaluation to the next.
+        explore: whether the policy explores.
+        seed: root of the episodes; None takes the trainer's.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        *,
+        duration: int = 10,
+        every: int = 1,
+        explore: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        checks = Checks("Evaluation")
+        checks.integer("duration", duration, low=1)
+        checks.integer("every", every, low=1)
+        checks.require(
+            isinstance(collector, Collector), f".collector must be a Collector, got {type(collector).__name__}"
+        )
+        checks.done()
+        if collector.buffer is not None:
+            raise ConfigError("Evaluation.collector must have no buffer: an evaluation stores nothing")
+        self.collector = collector
+        self.every = every
+        self.duration = duration
+        self._explore = explore
+        self.is_seeded = seed is not None
+        self.root = seeding.fresh_root() if seed is None else seed
+
+    def seed(self, root: int) -> None:
+        """Take the root of the episodes' seeds."""
+        self.root = root
+        self.is_seeded = True
+
+    def run(self, step: int, *, fresh: int | None = None) -> CollectStats:
+        """Evaluate, or go on with an evaluation that was interrupted; `fresh` numbers a draw of other seeds."""
+        if self.collector.is_interrupted:
+            return self.collector.resume()
+        seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
+        return self.collector.collect(n_episode=self.duration, explore=self._explore, step=step, seed=seed)
+
+
+def evaluate(
+    policy: Policy,
+    env: EnvSpec,
+    *,
+    n_episode: int = 10,
+    n_envs: int | None = None,
+    explore: bool = False,
+    seed: int | None = None,
+    **env_options: Any,
+) -> CollectStats:
+    """Let a policy play episodes of its own and tell how it fared.
+
+    Args:
+        policy: any policy.
+        env: as in `make_envs`, whose further options are `env_options`.
+        n_episode: episodes in all, a fixed quota per environment.
+        n_envs: environments to play in; default: as many as episodes, at most 16.
+        explore: whether the policy explores.
+        seed: root of the episodes; None draws one.
+    """
+    envs = make_envs(env, min(n_episode, 16) if n_envs is None else n_envs, **env_options)
+    try:
+        root = seeding.fresh_root() if seed is None else seed
+        return Collector(policy, envs).collect(n_episode=n_episode, explore=explore, seed=root)
+    finally:
+        envs.close()

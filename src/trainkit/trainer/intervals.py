@@ -1,0 +1,124 @@
+"""What is gathered between two reports: means over updates, statistics of collects, and where the time went."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+
+from trainkit.stats import CollectStats, TimeStats
+
+
+class Credit:
+    """Owe `ratio` updates per step, exactly: 0.3 gives 300 in 1,000 steps, whatever the steps come in."""
+
+    def __init__(self, ratio: float | Fraction) -> None:
+        self._ratio = ratio if isinstance(ratio, Fraction) else Fraction(str(ratio))
+        self._n_steps = 0
+        self._n_paid = 0
+
+    def add(self, n_steps: int) -> None:
+        """Count steps."""
+        self._n_steps += n_steps
+
+    def pay(self) -> None:
+        """Count one update."""
+        self._n_paid += 1
+
+    @property
+    def owed(self) -> int:
+        """Whole updates owed now."""
+        return int(self._ratio * self._n_steps) - self._n_paid
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counts."""
+        return {"n_steps": self._n_steps, "n_paid": self._n_paid}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Take over saved counts."""
+        self._n_steps, self._n_paid = state["n_steps"], state["n_paid"]
+
+
+class Interval:
+    """Gather from one report to the next."""
+
+    def __init__(self, env_step: int) -> None:
+        self.env_step = env_step  # where the interval began
+        self.n_updates = 0
+        self._collects: list[CollectStats] = []
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self.seconds = {"total": 0.0, "collect": 0.0, "update": 0.0, "evaluate": 0.0}
+
+    def add_collect(self, stats: CollectStats) -> None:
+        """Add one collect, or all of an interval within this one."""
+        self._collects.append(stats)
+
+    def add_means(self, means: Mapping[str, float], n_updates: int) -> None:
+        """Add means over `n_updates` updates."""
+        self.n_updates += n_updates
+        for name, mean in means.items():
+            self._sums[name] = self._sums.get(name, 0.0) + mean * n_updates
+            self._counts[name] = self._counts.get(name, 0) + n_updates
+
+    def collected(self) -> CollectStats | None:
+        """Tell all collects as one, None when there were none."""
+        merged = CollectStats.merge(self._collects)
+        self._collects = [] if merged is None else [merged]
+        return merged
+
+    def means(self) -> dict[str, float]:
+        """Return the means over all updates."""
+        return {name: total / self._counts[name] for name, total in self._sums.items()}
+
+    def time(self, n_steps: int) -> TimeStats:
+        """Tell where the time went, as shares that add up to 1."""
+        total = max(self.seconds["total"], 1e-9)
+        collect, update, evaluate = (self.seconds[name] / total for name in ("collect", "update", "evaluate"))
+        return TimeStats(
+            seconds=self.seconds["total"],
+            collect=collect,
+            update=update,
+            evaluate=evaluate,
+            other=1.0 - collect - update - evaluate,
+            steps_per_second=n_steps / total,
+        )
+
+
+class Stopwatch:
+    """Time the parts of a run into several intervals at once; nothing runs between two calls of `next`."""
+
+    def __init__(self, *intervals: Interval) -> None:
+        self.intervals = list(intervals)
+        self.seconds = 0.0
+        self._since: float | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the total run."""
+        self._since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.settle()
+            self._since = None
+
+    def settle(self) -> None:
+        """Write the total down up to now."""
+        if self._since is not None:
+            now = time.perf_counter()
+            self._add("total", now - self._since)
+            self.seconds += now - self._since
+            self._since = now
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Let one part of it run."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._add(part, time.perf_counter() - began)
+
+    def _add(self, part: str, seconds: float) -> None:
+        for interval in self.intervals:
+            interval.seconds[part] += seconds

@@ -1,0 +1,118 @@
+"""Off-policy training: collect a little, learn what is owed for it, over and over."""
+
+from fractions import Fraction
+from typing import Literal, Unpack
+
+from trainkit.collector import Collector
+from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.protocols import Learner
+from trainkit.stats import CollectStats
+from trainkit.trainer.base import CommonOptions, Trainer
+from trainkit.trainer.intervals import Credit
+
+
+class OffpolicyTrainer(Trainer):
+    """Fill a replay buffer and learn from it, an exact number of updates per environment step.
+
+    Args:
+        policy: learns; its `horizon` says what return the buffer shall compute.
+        train_collector: has the buffer.
+        max_epoch: epochs in all.
+        step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
+        step_per_collect: environment steps between rounds of updates; None is one vector step.
+        update_per_step: updates per environment step, exact: 0.3 are 300 in 1,000 steps. Default 1.
+        training_intensity: instead of it, rows replayed per row collected: update_per_step * batch_size.
+        batch_size: rows per update.
+        learning_starts: environment steps before the first update, at least `batch_size`; no update is owed for
+            those steps.
+        warmup: who acts before learning starts: the exploring "policy", or "random" legal actions.
+        refresh_priorities: "update": new priorities are written before the next batch is drawn, exactly.
+        common: see `Trainer`.
+    """
+
+    def __init__(
+        self,
+        policy: Learner,
+        train_collector: Collector,
+        *,
+        max_epoch: int,
+        step_per_epoch: int,
+        batch_size: int,
+        step_per_collect: int | None = None,
+        update_per_step: float | None = None,
+        training_intensity: float | None = None,
+        learning_starts: int | None = None,
+        warmup: Literal["policy", "random"] = "policy",
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        name = type(self).__name__
+        refuse_unknown(name, common, CommonOptions.__annotations__)
+        buffer = train_collector.buffer
+        if buffer is None:
+            raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")
+        checks = Checks(name)
+        if checks.integer("batch_size", batch_size, low=1):
+            checks.require(
+                batch_size <= buffer.capacity,
+                f".batch_size {batch_size} is larger than the buffer's capacity {buffer.capacity}: "
+                "lower it or raise the capacity",
+            )
+        if step_per_collect is not None:
+            checks.integer("step_per_collect", step_per_collect, low=1)
+        if learning_starts is not None:
+            checks.integer("learning_starts", learning_starts, low=0)
+        checks.one_of("warmup", warmup, ["policy", "random"])
+        both = update_per_step is not None and training_intensity is not None
+        checks.require(not both, " was given both update_per_step and training_intensity: give one")
+        for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
+            if value is not None:
+                checks.number(option, value, low=0)
+        checks.done()
+        self.batch_size = batch_size
+        self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect
+        self.learning_starts = max(learning_starts or 0, batch_size)
+        self._warmup = warmup
+        ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
+        if training_intensity is not None:
+            ratio = Fraction(str(training_intensity)) / batch_size
+        self._credit = Credit(ratio)
+        self._ratio = float(ratio)
+        self._collector = train_collector
+        super().__init__(policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, **common)
+
+    def _train_step(self) -> None:
+        """Collect, unless updates are owed already; then learn all that is owed."""
+        if self._credit.owed < 1:
+            with self._watch.measure("collect"):
+                stats = self._collect()
+            if self.env_step >= self.learning_starts:
+                self._credit.add(stats.n_step)
+            self._report.add_collect(stats)
+            self._hooks.fire("on_collect_end", self, stats)
+            self._watch_for_success(stats)
+        with self._watch.measure("update"):
+            while self._credit.owed >= 1:
+                self._interrupt.check()
+                self._update()
+
+    def _collect(self) -> CollectStats:
+        """Collect, or go on with a collect that was interrupted."""
+        collector = self._collector
+        collector.between_steps = self._interrupt.check
+        if collector.is_interrupted:
+            return collector.resume()
+        self._hooks.fire("on_collect_start", self)
+        is_random = self._warmup == "random" and self.env_step < self.learning_starts
+        return collector.collect(n_step=self.step_per_collect, random=is_random)
+
+    def _update(self) -> None:
+        """Draw a batch, learn from it, and write its priorities back."""
+        step = self.env_step
+        batch = self.buffer.sample(self.batch_size, horizon=self.policy.horizon, step=step)
+        result = self.policy.update(batch, step=step)
+        if self.buffer.prioritized:
+            priority = result.read_priority()
+            if priority is not None:
+                self.buffer.update_priorities(batch.slots, priority)
+        self._credit.pay()
+        self._hooks.fire("on_update_end", self)

@@ -1,0 +1,75 @@
+"""What a person sees while a run goes on: one bar and one line per epoch, each of which can be off."""
+
+import sys
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from trainkit.data import EpochResult
+
+
+class Progress:
+    """One bar over the whole run, and lines above it.
+
+    Args:
+        total: steps of the whole run.
+        show_bar: None shows it on a terminal and in a notebook, and nowhere else.
+        show_lines: whether to print a line per epoch.
+        unit: of the steps.
+    """
+
+    def __init__(self, total: int, *, show_bar: bool | None, show_lines: bool, unit: str) -> None:
+        self._total, self._unit = total, unit
+        self._show_bar, self._show_lines = show_bar, show_lines
+        self._bar: Any = None
+
+    def advance_to(self, step: int) -> None:
+        """Move the bar, opening it at the first call."""
+        if self._bar is None:
+            wanted = _is_watched() if self._show_bar is None else self._show_bar
+            self._bar = tqdm(total=self._total, unit=self._unit, disable=not wanted, dynamic_ncols=True)
+        if step > self._bar.n:
+            self._bar.update(min(step, self._total) - self._bar.n)
+
+    def show(self, numbers: dict[str, str]) -> None:
+        """Write a few numbers behind the bar."""
+        if self._bar is not None and not self._bar.disable:
+            self._bar.set_postfix(numbers, refresh=False)
+
+    def epoch(self, result: EpochResult) -> None:
+        """Print one line about an epoch."""
+        if self._show_lines:
+            self._print(epoch_line(result))
+
+    def close(self) -> None:
+        """Take the bar off; a later `advance_to` opens it again."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _print(self, line: str) -> None:
+        try:
+            if self._bar is not None and not self._bar.disable:
+                self._bar.write(line)
+            else:
+                print(line, flush=True)  # noqa: T201  # what `verbose` asks for
+        except BrokenPipeError:  # `| head` has gone: the run goes on
+            self._show_lines = False
+
+
+def epoch_line(result: EpochResult) -> str:
+    """Tell an epoch in one line."""
+    stats, info = result.stats, result.info
+    parts = [f"epoch {result.epoch}", f"{info.env_step:,} steps", f"{info.gradient_step:,} updates"]
+    for name, collect in (("test", stats.test), ("train", stats.train)):
+        if collect is not None and collect.returns is not None:
+            parts.append(f"{name} {collect.returns.mean:.1f} +- {collect.returns.std:.1f}")
+    if "loss" in stats.update:
+        parts.append(f"loss {stats.update['loss']:.4g}")
+    parts.append(f"{stats.time.steps_per_second:,.0f} steps/s")
+    return " | ".join(parts)
+
+
+def _is_watched() -> bool:
+    """Whether somebody is looking: a terminal, or a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules

@@ -1,0 +1,39 @@
+"""Nested observations: an array, or a dict or tuple of them, walked leaf by leaf."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# A leaf is whatever is neither a dict nor a tuple: an array, a tensor, a column. Mapping may change its type: so Any.
+
+
+def map_tree(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply `fn` leaf by leaf to one tree, or to several of the same structure in step."""
+    if isinstance(tree, dict):
+        return {key: map_tree(fn, child, *(other[key] for other in others)) for key, child in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(map_tree(fn, *children) for children in zip(tree, *others, strict=True))
+    return fn(tree, *others)
+
+
+def named_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, leaf) in a fixed order; the path of a lone leaf is the empty string."""
+    if isinstance(tree, dict):
+        for key in sorted(tree):
+            yield from named_leaves(tree[key], f"{path}.{key}" if path else key)
+    elif isinstance(tree, tuple):
+        for position, child in enumerate(tree):
+            yield from named_leaves(child, f"{path}.{position}" if path else str(position))
+    else:
+        yield path, tree
+
+
+def leaves(tree: Any) -> list[Any]:
+    """List the leaves in the order of `named_leaves`."""
+    if isinstance(tree, (dict, tuple)):
+        return [leaf for _, leaf in named_leaves(tree)]
+    return [tree]
+
+
+def first_leaf(tree: Any) -> Any:
+    """Return any one leaf, to read a length or a device from."""
+    return next(named_leaves(tree))[1]

@@ -1,0 +1,40 @@
+"""What holds for every test: one torch thread, repeatable hypothesis examples, no draw from a global generator."""
+
+import random
+from collections.abc import Iterator
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)  # the same bits on any number of cores
+
+hypothesis.settings.register_profile("trainkit", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("trainkit")  # --hypothesis-profile=default explores afresh
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, torch finds none")
+
+
+@pytest.fixture(autouse=True)
+def global_generators_stand_still(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that draws from or reseeds a global generator, unless marked `global_rng`."""
+    before = _global_states()
+    yield
+    if request.node.get_closest_marker("global_rng"):
+        return
+    after = _global_states()
+    moved = [name for name in before if before[name] != after[name]]
+    assert not moved, f"the global generator of {', '.join(moved)} was drawn from or reseeded"
+
+
+def _global_states() -> dict[str, object]:
+    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 - read, not drawn from
+    return {
+        "random": random.getstate(),
+        "numpy": (numpy_state["state"]["key"].tobytes(), numpy_state["state"]["pos"], numpy_state["has_gauss"]),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
