@@ -1,13 +1,12 @@
-"""A checkpoint: a folder with a manifest and one file per component, put in place whole.
+"""A checkpoint: a folder with a manifest and one file per component, of which the manifest names the newest whole set.
 
-Weights and moments are read by `torch.load(weights_only=True)`, everything else as arrays and JSON: loading never
-executes code.
+Every save writes files of its own, and only then the manifest over the former one, in one move: at every moment the
+manifest names files that are all there. What else lies in the folder is left alone. Weights and moments are read by
+`torch.load(weights_only=True)`, everything else as arrays and JSON: loading never executes code.
 """
 
 import json
 import pickle
-import shutil
-import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,66 +20,102 @@ from trainkit.errors import CheckpointError
 FORMAT = 1
 _MANIFEST = "manifest.json"
 _TORCH, _ARRAYS = ".pt", ".npz"
+_DAMAGE = (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, pickle.UnpicklingError)
 
 
-def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
-    """Write components and a manifest into `folder`, replacing a checkpoint that was there only when all is written.
+def save_checkpoint(folder: str | Path, components: Mapping[str, Any], settings: Mapping[str, Any]) -> Path:
+    """Write components and a manifest into `folder`; until all is written a checkpoint that was there stays.
 
     A component is nested dicts and lists of plain values with tensors, or with arrays, in them.
+
+    Raises:
+        CheckpointError: it cannot be written; the former one is as it was.
     """
     folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    former = _read_manifest(folder) if (folder / _MANIFEST).exists() else None
+    serial = 1 if former is None else former["serial"] + 1
+    names = {name: f"{name}-{serial}{_TORCH if _has_tensor(state) else _ARRAYS}" for name, state in components.items()}
+    manifest = {
+        "format": FORMAT,
+        "serial": serial,
+        "versions": {package: _version(package) for package in ("trainkit", "torch", "numpy", "gymnasium")},
+        "settings": dict(settings),
+        "components": names,
+    }
     try:
-        names = {}
         for name, state in components.items():
-            suffix = _TORCH if _has_tensor(state) else _ARRAYS
-            path = staging / f"{name}{suffix}"
-            if suffix == _TORCH:
-                files.write_whole(path, lambda file, state=state: torch.save(state, file))  # type: ignore[misc]  # bound now
-            else:
-                files.save_state(path, state)
-            names[name] = path.name
-        versions = {package: _version(package) for package in ("trainkit", "torch", "numpy", "gymnasium")}
-        manifest = {"format": FORMAT, "versions": versions, "components": names, **about}
-        text = json.dumps(manifest, indent=2)
-        files.write_whole(staging / _MANIFEST, lambda file: file.write(text.encode()))
-        _swap(staging, folder)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+            _write(folder / names[name], state)
+        text = json.dumps(manifest, indent=2, default=str).encode()
+        files.write_whole(folder / _MANIFEST, lambda file: file.write(text))
+    except BaseException as error:
+        _remove(folder, names)
+        if isinstance(error, OSError):
+            raise CheckpointError(
+                f"no checkpoint could be written to {folder}: {error}; a former one is whole"
+            ) from error
         raise
+    if former is not None:
+        _remove(folder, former["components"])
     return folder
 
 
-def load_checkpoint(folder: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read (manifest, components) of a checkpoint, tensors on the CPU.
+def load_checkpoint(folder: str | Path, same: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the components of a checkpoint, tensors on the CPU.
+
+    Args:
+        folder: where one was saved.
+        same: settings that must be as they were when it was saved.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or it is of a newer format.
+        CheckpointError: there is none, it is damaged, of a newer format, or of another run.
     """
     folder = Path(folder)
+    manifest = _read_manifest(folder)
+    settings = manifest["settings"]
+    wrong = [
+        f"{folder} was saved with {name} {settings.get(name)!r}, this run has {own!r}: make it as it was"
+        for name, own in same.items()
+        if settings.get(name) != own
+    ]
+    if wrong:
+        raise CheckpointError("\n".join(wrong))
+    return {name: _read(folder / Path(file).name) for name, file in manifest["components"].items()}
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())
-        names: dict[str, str] = manifest["components"]
-        written = manifest["format"]
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{folder} holds no readable checkpoint: {error}") from error
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        written, *_ = (manifest[name] for name in ("format", "serial", "settings", "components"))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"{folder} holds no readable checkpoint: {error!r}") from error
     if written > FORMAT:
         raise CheckpointError(
             f"{folder} has checkpoint format {written}, this trainkit reads up to {FORMAT}: install a newer trainkit"
         )
-    return manifest, {name: _load(folder / Path(file).name) for name, file in names.items()}
+    return dict(manifest)
 
 
-def _load(path: Path) -> Any:
+def _write(path: Path, state: Any) -> None:
+    if path.suffix == _TORCH:
+        files.write_whole(path, lambda file: torch.save(state, file))
+    else:
+        files.save_state(path, state)
+
+
+def _read(path: Path) -> Any:
     if path.suffix == _ARRAYS:
         return files.load_state(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except _DAMAGE as error:
         raise CheckpointError(
             f"{path} cannot be read: it is missing, damaged, or holds more than tensors ({error})"
         ) from error
+
+
+def _remove(folder: Path, names: Mapping[str, str]) -> None:
+    for name in names.values():
+        (folder / Path(name).name).unlink(missing_ok=True)
 
 
 def _has_tensor(state: Any) -> bool:
@@ -89,17 +124,6 @@ def _has_tensor(state: Any) -> bool:
     if isinstance(state, (list, tuple)):
         return any(_has_tensor(child) for child in state)
     return isinstance(state, torch.Tensor)
-
-
-def _swap(staging: Path, folder: Path) -> None:
-    """Put the staged folder in place of the old one."""
-    if not folder.exists():
-        staging.rename(folder)
-        return
-    old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-    folder.rename(old / folder.name)
-    staging.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _version(package: str) -> str | None:

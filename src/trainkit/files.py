@@ -2,7 +2,7 @@
 
 import json
 import os
-import tempfile
+import secrets
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,20 +15,22 @@ from trainkit.errors import CheckpointError
 
 _ARRAY = "$array"  # marks the place of an array inside the JSON skeleton
 _SKELETON = "skeleton"
+# What numpy, zipfile and json raise over bytes that are not what was written.
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile)
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let `write` fill a file beside `path`, then put it in place in one move; on any error nothing stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        beside.replace(path)
     except BaseException:
-        os.unlink(name)
+        beside.unlink(missing_ok=True)
         raise
 
 
@@ -43,16 +45,19 @@ def save_state(path: Path, state: Any) -> None:
 def load_state(path: Path) -> Any:
     """Read what `save_state` wrote; nothing in the file is ever executed."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: numpy leaves a damaged file that it opened itself open.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return _fill(json.loads(arrays.pop(_SKELETON).tobytes()), arrays)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise CheckpointError(f"{path} cannot be read as a saved state ({error}): it is missing or damaged") from error
 
 
 def _strip(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Replace every array by its name, gathering them in `arrays`."""
     if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise CheckpointError("an array of Python objects cannot be saved without pickle: store numbers instead")
         name = f"array_{len(arrays)}"
         arrays[name] = value
         return {_ARRAY: name}

@@ -3,6 +3,10 @@
 import json
 import logging
 import math
+import os
+import socket
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,11 +22,15 @@ def free_folder(folder: str | Path) -> Path:
     base = Path(folder)
     for number in range(1, 10_000):
         candidate = base if number == 1 else base.with_name(f"{base.name}_{number}")
-        candidate.mkdir(parents=True, exist_ok=True)
         try:
-            (candidate / ".trainkit-run").touch(exist_ok=False)
+            candidate.mkdir(parents=True, exist_ok=True)
+            (candidate / ".trainkit-run").open("x").close()
         except FileExistsError:
+            if not candidate.is_dir():
+                raise ConfigError(f"logger cannot write to {candidate}, which is a file: name a folder") from None
             continue
+        except OSError as error:
+            raise ConfigError(f"logger cannot write to {candidate}: {error}") from error
         if number > 1:
             _log.warning("%s already holds a run: this one writes to %s", base, candidate)
         return candidate
@@ -30,22 +38,25 @@ def free_folder(folder: str | Path) -> Path:
 
 
 class TensorboardLogger:
-    """Write event files for tensorboard into `folder`, or `folder_2`, ... where another run is in it."""
+    """Write an event file for tensorboard into `folder`, or `folder_2`, ... where another run is in it."""
 
     def __init__(self, folder: str | Path) -> None:
         # imported here: half a second that a run without it need not pay
         from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         self.folder: str | None = str(free_folder(folder))
-        self._writer = EventFileWriter(self.folder)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (Path(self.folder) / name).open("wb")
+        weakref.finalize(self, self._file.close)
+        self._records = RecordWriter(self._file)
+        self._add(file_version="brain.Event:2")
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write numbers as one event and flush it, so that a dashboard sees all of them at once."""
         values = [self._summary.Value(tag=tag, simple_value=number) for tag, number in numbers.items()]
-        self._add(self._summary(value=values), step)
-        self._writer.flush()
+        self._add(step=step, summary=self._summary(value=values))
 
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as text, and those that are numbers or words as hyper-parameters."""
@@ -59,19 +70,17 @@ class TensorboardLogger:
             metadata=metadata.create_summary_metadata(display_name="", description=""),
             tensor=tensor_util.make_tensor_proto([f"| setting | value |\n|---|---|\n{rows}".encode()], shape=(1,)),
         )
-        self._add(self._summary(value=[text]), 0)
+        self._add(step=0, summary=self._summary(value=[text]))
         plain = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
-        self._add(self._summary.FromString(hparams.hparams_pb(plain).SerializeToString()), 0)
-        self._writer.flush()
+        self._add(step=0, summary=self._summary.FromString(hparams.hparams_pb(plain).SerializeToString()))
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
+        """Close the file."""
+        self._file.close()
 
-    def _add(self, summary: Any, step: int) -> None:
-        import time
-
-        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
+    def _add(self, **content: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
+        self._file.flush()
 
 
 class JsonlLogger:
@@ -80,10 +89,11 @@ class JsonlLogger:
     def __init__(self, folder: str | Path) -> None:
         self.folder: str | None = str(free_folder(folder))
         self._file: TextIO = (Path(self.folder) / "numbers.jsonl").open("a", encoding="utf-8")
+        weakref.finalize(self, self._file.close)
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write one line and flush it."""
-        self._line({"step": step, **{tag: x if math.isfinite(x) else None for tag, x in numbers.items()}})
+        self._line({"step": step, **{tag: float(x) if math.isfinite(x) else None for tag, x in numbers.items()}})
 
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as a line of their own."""
@@ -99,10 +109,11 @@ class JsonlLogger:
 
 
 class Loggers:
-    """Write to several loggers at once."""
+    """Write to several loggers at once; one that cannot write is told about once, and does not end the run."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self._loggers = list(loggers)
+        self._is_failing = [False] * len(self._loggers)
 
     @property
     def folder(self) -> str | None:
@@ -111,30 +122,43 @@ class Loggers:
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write to each."""
-        for logger in self._loggers:
-            logger.write(step, numbers)
+        self._each("write", step, numbers)
 
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Describe to each."""
-        for logger in self._loggers:
-            logger.describe(settings)
+        self._each("describe", settings)
 
     def close(self) -> None:
         """Close each."""
-        for logger in self._loggers:
-            logger.close()
+        self._each("close")
+
+    def _each(self, method: str, *arguments: Any) -> None:
+        for number, logger in enumerate(self._loggers):
+            try:
+                getattr(logger, method)(*arguments)
+            except OSError as error:
+                if not self._is_failing[number]:
+                    _log.warning("%s cannot %s, the run goes on without: %s", type(logger).__name__, method, error)
+                self._is_failing[number] = True
+            else:
+                self._is_failing[number] = False
 
 
 def as_logger(logger: object) -> Logger:
     """Turn what a user gives into a logger: a folder means tensorboard there, None nothing, a list all of it."""
+    return Loggers(_listed(logger))
+
+
+def _listed(logger: object) -> list[Logger]:
     if logger is None:
-        return Loggers([])
+        return []
     if isinstance(logger, (str, Path)):
-        return TensorboardLogger(logger)
+        return [TensorboardLogger(logger)]
     if isinstance(logger, Sequence):
-        return Loggers([as_logger(one) for one in logger])
-    if all(callable(getattr(logger, name, None)) for name in ("write", "describe", "close")):
-        return logger  # type: ignore[return-value]  # it has the protocol's methods
+        return [one for item in logger for one in _listed(item)]
+    has_methods = all(callable(getattr(logger, name, None)) for name in ("write", "describe", "close"))
+    if has_methods and hasattr(logger, "folder"):
+        return [logger]  # type: ignore[list-item]  # it has the protocol's members
     raise ConfigError(
-        f"logger must be a folder, a logger with write, describe and close, or a list of them, got {logger!r}"
+        f"logger must be a folder, a logger with folder, write, describe and close, or a list of them, got {logger!r}"
     )

@@ -19,7 +19,7 @@ from trainkit.errors import ConfigError, refuse_unknown
 from trainkit.policy import Adam, CategoricalValue, DQNPolicy, EpsilonGreedy, Greedy, Target
 from trainkit.schedules import Scheduled
 from trainkit.trainer import OffpolicyTrainer
-from trainkit.trainer.base import CommonOptions, TrainerOptions
+from trainkit.trainer.options import CommonOptions, TrainerOptions
 
 
 class QSettings(TypedDict, total=False):
@@ -76,18 +76,18 @@ _DQN = QSettings(
     v_min=0.0,
     v_max=100.0,
     n_step=1,
-    gamma=0.99,  # rl-zoo
+    gamma=0.98,  # rl-zoo: 0.99
     reward=None,
-    lr=2.3e-3,  # rl-zoo
+    lr=[(0, 1e-3), (60_000, 1e-4)],  # rl-zoo: 2.3e-3 throughout
     adam_eps=1e-8,
     max_grad_norm=10.0,  # rl-zoo (stable-baselines3's default)
     epsilon=[(0, 1.0), (8_000, 0.04)],  # rl-zoo: to 0.04
-    target_every=160,
+    target_every=80,
     prioritized=False,
     alpha=0.6,
     beta=0.4,
     capacity=100_000,  # rl-zoo
-    batch_size=64,  # rl-zoo
+    batch_size=128,  # rl-zoo: 64
     step_per_collect=8,
     update_per_step=0.5,  # rl-zoo: 128 updates per 256 steps
     learning_starts=1_000,  # rl-zoo
@@ -109,12 +109,16 @@ _RAINBOW = QSettings(
         "atoms": 51,
         "n_step": 3,
         "lr": 1e-3,
+        "sigma0": 0.1,
+        "gamma": 0.97,
+        "v_max": 34.0,
+        "batch_size": 64,
         "epsilon": None,
-        "target_every": 200,
+        "target_every": 50,
         "prioritized": True,
         "alpha": 0.5,
         "beta": [(0, 0.4), (60_000, 1.0)],
-        "update_per_step": 0.25,
+        "update_per_step": 0.5,
     }
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from trainkit.errors import Checks, ConfigError
+from trainkit.errors import Checks
 
 
 @runtime_checkable
@@ -25,6 +25,11 @@ class Constant:
     def __call__(self, step: int) -> float:
         return self.value
 
+    @property
+    def values(self) -> list[float]:
+        """All values it can have, for range checks."""
+        return [self.value]
+
 
 @dataclass(frozen=True, slots=True)
 class Piecewise:
@@ -38,7 +43,8 @@ class Piecewise:
     def __post_init__(self) -> None:
         checks = Checks("Piecewise")
         knots = self.knots
-        if checks.require(len(knots) > 0, " needs at least one knot (step, value), got none"):
+        pairs = len(knots) > 0 and all(isinstance(knot, Sequence) and len(knot) == 2 for knot in knots)
+        if checks.require(pairs, f" needs knots (step, value), at least one, got {knots!r}"):
             checks.require(knots[0][0] == 0, f"'s first knot must be at step 0, got step {knots[0][0]}")
             for step, value in knots:
                 checks.integer("knots step", step, low=0)
@@ -57,7 +63,7 @@ class Piecewise:
 
     @property
     def values(self) -> list[float]:
-        """The knots' values, for range checks."""
+        """The knots' values: all others lie between them."""
         return [value for _, value in self.knots]
 
 
@@ -70,19 +76,12 @@ def as_schedule(
     """Turn a number, a list of knots or a schedule into a schedule whose known values lie in the range."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = Piecewise(value)
-    if not callable(value):
-        checks = Checks(owner)
-        checks.number(name, value, low=low, high=high, above_low=above_low)
-        checks.done()
-        return Constant(float(value))  # type: ignore[arg-type]  # checked just above
-    if isinstance(value, Piecewise):
-        checks = Checks(owner)
-        for knot in value.values:
-            checks.number(name, knot, low=low, high=high, above_low=above_low)
-        checks.done()
-    if not isinstance(value, Schedule):
-        raise ConfigError(f"{owner}.{name} must be a number, knots or a function of the step, got {value!r}")
-    return value
+    known = value.values if isinstance(value, (Constant, Piecewise)) else [] if callable(value) else [value]
+    checks = Checks(owner)
+    for number in known:
+        checks.number(name, number, low=low, high=high, above_low=above_low)
+    checks.done()
+    return value if isinstance(value, Schedule) else Constant(float(value))  # type: ignore[arg-type]  # a number
 
 
 def to_plain(schedule: Schedule) -> float | list[list[float]] | None:

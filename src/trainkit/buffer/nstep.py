@@ -1,5 +1,6 @@
 """The return of a window of steps, computed when it is read, from one-step rows."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from trainkit import tree
 from trainkit.buffer.storage import Rings, Rows
 from trainkit.data import Horizon, Obs
+from trainkit.errors import ConfigError
 
 
 class Windows(NamedTuple):
@@ -26,22 +28,28 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     Only a termination drops the bootstrap; at a truncation, a cut or the head the window is shorter and its
     discount is that of the steps it really has (Sutton & Barto, 2018, section 7.1, with m for n).
     """
-    wanted = horizon.n_step
+    if horizon.longest == 1:
+        total, n_steps, last = _shape(horizon.reward, rings, rows[None])[0], np.ones(len(rows), np.int64), rows
+        discount = horizon.gamma * ~rings.terminated[rows]
+        return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last)
+    wanted: Any = horizon.n_step
     if isinstance(wanted, tuple):
         wanted = rng.integers(wanted[0], wanted[1], size=len(rows), endpoint=True)
     step = np.arange(horizon.longest)[:, None]  # [n, 1]
     window = rings.after(rows, step)  # [n, B]
-    reward = _shape(horizon.reward, rings, window)
-    if horizon.longest == 1:
-        last, n_steps, total = rows, np.ones(len(rows), np.int64), reward[0]
-    else:
-        reach = np.minimum(wanted, rings.steps_to_head(rows))  # [B], steps not past the head
-        counts = step < reach  # [n, B], whether a step belongs to its window
-        counts[1:] &= np.logical_and.accumulate(rings.final[window[:-1]] < 0, axis=0)
-        n_steps = counts.sum(axis=0)
-        total = (reward * counts * horizon.gamma**step).sum(axis=0)
-        last = window[n_steps - 1, np.arange(len(rows))]
-    discount = np.where(rings.terminated[last], 0.0, horizon.gamma**n_steps)
+    counts = np.empty(window.shape, np.bool_)  # whether a step belongs to its window
+    counts[:] = step < wanted
+    counts[1:] &= (rings.final[window[:-1]] < 0) & (rings.stamp[window[1:]] >= 0)  # no end before it, not the head
+    for earlier, later in itertools.pairwise(counts):
+        later &= earlier
+    n_steps = counts.sum(axis=0)
+    last = rings.after(rows, n_steps - 1)
+    powers = horizon.gamma ** np.arange(horizon.longest + 1)
+    if callable(horizon.reward):
+        window = np.where(counts, window, last)  # a function sees no row but its window's
+    reward = np.where(counts, _shape(horizon.reward, rings, window), 0.0)
+    total = (reward * powers[:-1, None]).sum(axis=0)
+    discount = powers[n_steps] * ~rings.terminated[last]
     return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last)
 
 
@@ -59,7 +67,7 @@ class _Columns(Mapping[str, NDArray[Any]]):
             "next_obs": lambda: _fold(rings.next_obs_at(window.ravel()), window.shape),
         }
         self._columns = columns | {
-            name: (lambda column=column: column[window])  # type: ignore[misc]  # bound now, not at the loop's end
+            name: (lambda column=column: column[window])  # bound now, not at the loop's end
             for name, column in rings.extras.items()
         }
 
@@ -81,7 +89,9 @@ def _fold(obs: Obs, shape: tuple[int, ...]) -> Obs:
 def _shape(rule: Any, rings: Rings, window: NDArray[np.int64]) -> NDArray[np.float64]:
     """Apply a horizon's reward rule row by row, before any sum: the clip of a sum is not the sum of clips."""
     if callable(rule):
-        shaped: NDArray[np.float64] = rule(_Columns(rings, window))
+        shaped = np.asarray(rule(_Columns(rings, window)))
+        if shaped.shape != window.shape:
+            raise ConfigError(f"Horizon.reward must give one reward per row {list(window.shape)}, got {shaped.shape}")
         return shaped
     reward = rings.reward[window]
     if rule is None:
@@ -90,4 +100,5 @@ def _shape(rule: Any, rings: Rings, window: NDArray[np.int64]) -> NDArray[np.flo
         return np.sign(reward)
     if isinstance(rule, tuple):
         return np.clip(reward, *rule)
-    return reward * rule
+    scaled: NDArray[np.float64] = reward * rule
+    return scaled

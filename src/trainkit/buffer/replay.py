@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import files, seeding, tree
+from trainkit.buffer.dataset import recorded
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Prioritized, Sampler, Uniform, checked_priority
+from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows
-from trainkit.data import ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
+from trainkit.data import ACTION_MASK, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, nearest
 from trainkit.schedules import Scheduled, to_plain
 
@@ -51,6 +53,7 @@ class ReplayBuffer:
         self._bound: Rings | None = None
         self.is_seeded = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "buffer")
+        self._scratch = Scratch()
 
     def __len__(self) -> int:
         return 0 if self._bound is None else self._bound.n_live
@@ -114,19 +117,20 @@ class ReplayBuffer:
         Raises:
             EmptyBufferError: there is no row.
         """
-        if not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
-            raise ConfigError(f"{type(self).__name__}.sample needs a batch_size >= 1, got {batch_size!r}")
+        if isinstance(batch_size, bool) or not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
+            raise ConfigError(f"{type(self).__name__}.sample needs a whole batch_size >= 1, got {batch_size!r}")
         if len(self) == 0:
             raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
         rows, weight = self._sampler.draw(batch_size, step, self._rng)
         rings = self._rings
         windows = read_windows(rings, rows, horizon, self._rng)
+        self._scratch.turn()
         return TransitionBatch(
-            obs=rings.obs_at(rows),
+            obs=rings.obs_at(rows, self._scratch),
             action=rings.action[rows],
             reward=windows.reward,
             discount=windows.discount,
-            next_obs=rings.next_obs_at(windows.last),
+            next_obs=rings.next_obs_at(windows.last, self._scratch),
             weight=weight,
             slots=rings.slots(rows),
             extras={name: self._column(name, rows, windows) for name in columns},
@@ -145,13 +149,13 @@ class ReplayBuffer:
     def cut(self, env_ids: ArrayLike) -> None:
         """End the open episodes of these environments here; their last rows keep their bootstrap."""
         if self._bound is not None:
-            self._bound.end_episodes(np.atleast_1d(np.asarray(env_ids, np.intp)))
+            self._bound.end_episodes(self._checked_ids(env_ids))
 
     def drop(self, env_ids: ArrayLike) -> int:
         """Take the open episodes of these environments back and return how many rows that were."""
         if self._bound is None:
             return 0
-        rows = self._bound.drop_episodes(np.atleast_1d(np.asarray(env_ids, np.intp)))
+        rows = self._bound.drop_episodes(self._checked_ids(env_ids))
         self._sampler.touch(rows)
         return len(rows)
 
@@ -190,6 +194,7 @@ class ReplayBuffer:
                 f"a {state['kind']} of capacity {state['capacity']} was saved, this is a {kind[0]} of {kind[1]}: "
                 "make the buffer as it was"
             )
+        self.clear()
         if state["spec"] is not None:
             self.bind(RowSpec.from_plain(state["spec"]))
             self._rings.load_state_dict(state["rings"])
@@ -198,12 +203,15 @@ class ReplayBuffer:
 
     def save(self, path: str | Path) -> None:
         """Write the whole buffer as one file, whole or not at all."""
-        files.save_state(Path(path), {"options": self._options(), "state": self.state_dict()})
+        saved = {"kind": type(self).__name__, "options": self._options(), "state": self.state_dict()}
+        files.save_state(Path(path), saved)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
         """Read a buffer that `save` wrote; `options` replace saved ones, such as a beta that was a function."""
         saved = files.load_state(Path(path))
+        if not (isinstance(saved, dict) and saved.get("kind") == cls.__name__):
+            raise CheckpointError(f"{path} does not hold a {cls.__name__}: load it with the class that saved it")
         buffer = cls(**saved["options"] | options)
         buffer.load_state_dict(saved["state"])
         return buffer
@@ -225,51 +233,40 @@ class ReplayBuffer:
         """Build a buffer from T transitions in time order, [T, ...] each, as of one environment.
 
         An episode also ends, with its bootstrap, where `next_obs` is not the next row's `obs`. Without `next_obs`
-        it is taken from the next row; then only terminations may end an episode.
+        it is taken from the next row; then only terminations may end an episode. With `stack=`, observations are
+        given as single frames.
         """
-        n_steps = len(reward)
-        terminated = np.asarray(terminated, np.bool_)
-        truncated = np.zeros(n_steps, np.bool_) if truncated is None else np.asarray(truncated, np.bool_)
-        if next_obs is None:
-            if truncated.any() or not terminated[-1]:
-                raise ConfigError(
-                    f"{cls.__name__}.from_arrays needs next_obs where an episode is truncated or left open: "
-                    "without it there is nothing to bootstrap from"
-                )
-            next_obs = tree.map_tree(lambda leaf: np.concatenate([leaf[1:], leaf[-1:]]), obs)
-        columns = [*tree.leaves(obs), *tree.leaves(next_obs), action, terminated, truncated, *(extras or {}).values()]
-        lengths = sorted({len(column) for column in columns} | {n_steps})
-        if lengths != [n_steps] or n_steps == 0:
-            raise ConfigError(f"{cls.__name__}.from_arrays needs columns of one length >= 1, got lengths {lengths}")
-        step = Transition(
-            obs,
-            action,
-            np.asarray(reward, np.float64),
-            next_obs,
-            terminated,
-            truncated,
-            np.zeros(1, np.intp),
-            extras or {},
+        step, ends = recorded(
+            f"{cls.__name__}.from_arrays",
+            obs=obs,
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            next_obs=next_obs,
+            extras=extras or {},
         )
-        follows = np.ones(n_steps, np.bool_)
-        for here, after in zip(tree.leaves(obs), tree.leaves(next_obs), strict=True):
-            same = (here[1:] == after[:-1]).reshape(n_steps - 1, -1).all(axis=1)
-            follows[:-1] &= same
-        buffer = cls(n_steps if capacity is None else capacity, n_envs=1, **options)
-        if buffer.capacity < n_steps:
-            raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {n_steps} rows given")
+        buffer = cls(len(ends) if capacity is None else capacity, n_envs=1, **options)
+        if buffer.capacity < len(ends):
+            raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")
         buffer.bind(buffer._spec_of(step, stacked=False))
-        buffer._rings.fill(step, terminated | truncated | ~follows)
-        buffer._sampler.touch(np.arange(n_steps))
+        buffer._rings.fill(step, ends)
+        buffer._sampler.touch(np.arange(len(ends)))
         return buffer
 
     @property
     def _rings(self) -> Rings:
         if self._bound is None:
-            raise EmptyBufferError(
-                f"{type(self).__name__} is not bound yet: give it to a Collector, or add a transition"
-            )
+            raise EmptyBufferError(f"{type(self).__name__} holds nothing: give it to a Collector, or add a transition")
         return self._bound
+
+    def _checked_ids(self, env_ids: ArrayLike) -> NDArray[np.intp]:
+        """Return ids of environments [K], distinct; refuse masks and strangers."""
+        ids = np.unique(np.atleast_1d(np.asarray(env_ids)))
+        n_envs = self._rings.n_envs
+        if len(ids) and not (ids.dtype.kind in "iu" and ids[0] >= 0 and ids[-1] < n_envs):
+            raise ConfigError(f"env_ids must be whole numbers in [0, {n_envs}), got {env_ids!r}")
+        return ids.astype(np.intp)
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor's arguments, for `load`."""
@@ -286,13 +283,11 @@ class ReplayBuffer:
                 return ArraySpec.of(rows, self._stack)
             return ArraySpec(shape=rows.shape[1:], dtype=rows.dtype, stack=self._stack)
 
+        obs = tree.map_tree(spec, step.obs)
+        if isinstance(obs, dict) and ACTION_MASK in obs:
+            obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked
         extras = {name: ArraySpec.of(column) for name, column in step.extras.items()}
-        return RowSpec(
-            n_envs=n_envs,
-            obs=tree.map_tree(spec, step.obs),
-            action=ArraySpec.of(np.asarray(step.action)),
-            extras=extras,
-        )
+        return RowSpec(n_envs=n_envs, obs=obs, action=ArraySpec.of(np.asarray(step.action)), extras=extras)
 
     def _column(self, name: str, rows: Rows, windows: Windows) -> NDArray[Any]:
         rings = self._rings

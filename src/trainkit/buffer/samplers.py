@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from trainkit.buffer.segment_tree import MinTree, SumTree
 from trainkit.buffer.storage import Rings, Rows
-from trainkit.errors import Checks, PriorityError
+from trainkit.errors import CheckpointError, Checks, PriorityError
 from trainkit.schedules import Scheduled, as_schedule
 
 _log = logging.getLogger(__name__)
 _LARGEST_PRIORITY = 1e30  # its power still adds up in float64
-_PENDING_STEPS = 256  # vector steps whose tree writes are saved up at most
+_MOST_PENDING = 256  # arrays of rows whose tree writes are saved up at most
 
 
 class Sampler(Protocol):
@@ -112,7 +112,7 @@ class Prioritized:
 
     def touch(self, *rows: Rows) -> None:
         self._pending.extend(rows)
-        if len(self._pending) > _PENDING_STEPS:
+        if len(self._pending) > _MOST_PENDING:
             self._settle()
 
     def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]:
@@ -149,9 +149,16 @@ class Prioritized:
 
     def state_dict(self) -> dict[str, Any]:
         self._settle()
-        return {"mass": self._tree[:].copy(), "largest_priority": self.largest_priority}
+        kept = {"mass": self._tree[:].copy(), "largest_priority": self.largest_priority}
+        return kept | {"alpha": self.alpha, "eps": self.eps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("alpha", "eps"):
+            if state[name] != getattr(self, name):
+                raise CheckpointError(
+                    f"priorities were saved with {name} {state[name]}, this buffer has {getattr(self, name)}: "
+                    "make the buffer as it was"
+                )
         self.clear()
         self.largest_priority = state["largest_priority"]
         with_mass = np.flatnonzero(state["mass"])

@@ -1,49 +1,53 @@
 """Segment trees over an array of masses: total, minimum, and the leaf under a point of the cumulative sum.
 
-Leaves lie at the bottom; every level above holds one number per pair below. The pyramid stops at a *top* of at
-most 4,096 numbers, where one cumulative sum and one binary search beat twelve more levels of gathers.
+Leaves lie at the bottom; every level above holds one number per block of 16 below, so a walk up or down is one
+gather of whole blocks per level. The pyramid stops at a *top* of at most 4,096 numbers, where one cumulative sum
+and one binary search beat further levels.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.errors import Checks
 
+_BLOCK = 16
 _TOP = 4096
 
 
 class _Pyramid:
-    """Levels of pairwise combinations, each parent recomputed from its children: round-off never adds up."""
+    """Levels of combined blocks, each parent recomputed from its children: round-off never adds up."""
 
-    def __init__(self, size: int, combine: Callable[..., NDArray[np.float64]], neutral: float) -> None:
+    def __init__(self, size: int, combine: np.ufunc, neutral: float) -> None:
         checks = Checks(type(self).__name__)
         checks.integer("size", size, low=1)
         checks.done()
         height = 0
-        while size > _TOP << height:
+        while size > _TOP * _BLOCK**height:
             height += 1
-        n_top = -(-size // (1 << height))
+        n_top = -(-size // _BLOCK**height)
         self.size = size
         self._combine = combine
-        self._levels = [np.full(n_top << (height - level), neutral) for level in range(height + 1)]
+        self._levels = [np.full(n_top * _BLOCK ** (height - level), neutral) for level in range(height + 1)]
+        self._blocks = [level.reshape(-1, _BLOCK) for level in self._levels[:-1]]  # the same memory, block by block
+        self._leaves = self._levels[0][:size]
         self._stale = True  # whether what is derived from the top must be derived again
 
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, slots: ArrayLike) -> NDArray[np.float64]:
-        return self._levels[0][slots]  # type: ignore[no-any-return,index]  # any numpy index
+    def __getitem__(self, slots: ArrayLike | slice) -> NDArray[np.float64]:
+        return self._leaves[slots]  # type: ignore[index]  # any numpy index
 
-    def __setitem__(self, slots: ArrayLike, mass: ArrayLike) -> None:
+    def __setitem__(self, slots: ArrayLike | slice, mass: ArrayLike) -> None:
         """Set masses, which are finite and at least 0; of a slot named twice the last one stays."""
-        self._levels[0][slots] = mass  # type: ignore[index]  # any numpy index
-        index = np.arange(self.size)[slots] if isinstance(slots, slice) else np.asarray(slots)
-        for below, level in zip(self._levels, self._levels[1:], strict=False):
-            index = index >> 1
-            left = index << 1
-            level[index] = self._combine(below[left], below[left + 1])
+        self._leaves[slots] = mass  # type: ignore[index]  # any numpy index
+        index = np.asarray(slots)
+        if index.dtype.kind not in "iu":  # a slice, a mask
+            index = np.arange(self.size)[slots]  # type: ignore[index]  # any numpy index
+        index = index % self.size  # negative slots count from the end
+        for blocks, level in zip(self._blocks, self._levels[1:], strict=True):
+            index = index // _BLOCK
+            level[index] = self._combine.reduce(blocks.take(index, axis=0), axis=-1)
         self._stale = True
 
     @property
@@ -71,22 +75,27 @@ class SumTree(_Pyramid):
         can produce, fall to the last leaf that has mass.
         """
         cumulative = self._prefix_sums()
-        point = np.asarray(mass, np.float64)
+        points = np.asarray(mass, np.float64)
+        rest = points.ravel()
         ends = cumulative[1:]
         last_with_mass = ends.searchsorted(ends[-1], side="left")
-        index = np.minimum(ends.searchsorted(point, side="right"), last_with_mass)
-        rest = point - cumulative[index]
-        for level in reversed(self._levels[:-1]):
-            index = index << 1
-            left = level[index]
-            goes_right = (rest >= left) & (level[index + 1] > 0.0)  # round-off must not end in an empty leaf
-            rest = rest - left * goes_right
-            index = index + goes_right
-        return index
+        index = np.minimum(ends.searchsorted(rest, side="right"), last_with_mass)
+        rest = rest - cumulative[index]
+        begin = np.arange(len(rest)) * _BLOCK  # of each point's block among those gathered
+        for blocks in reversed(self._blocks):
+            children = blocks.take(index, axis=0)  # [B, 16]
+            sums = np.add.accumulate(children, axis=1)
+            rest = np.minimum(rest, np.nextafter(sums[:, -1], 0.0))  # a point past its block falls to the last mass
+            child = (sums > rest[:, None]).argmax(axis=1)
+            at = begin + child
+            rest = np.maximum(rest - (sums.take(at) - children.take(at)), 0.0)
+            index = index * _BLOCK + child
+        leaf: NDArray[np.int64] = index.reshape(points.shape)
+        return leaf
 
     def _prefix_sums(self) -> NDArray[np.float64]:
         if self._stale:
-            np.cumsum(self._levels[-1], out=self._cumulative[1:])
+            np.add.accumulate(self._levels[-1], out=self._cumulative[1:])
             self._stale = False
         return self._cumulative
 

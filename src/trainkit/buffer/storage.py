@@ -1,13 +1,13 @@
 """Where rows lie: one ring per environment, woven into flat columns allocated once.
 
-Environment `e` owns the rows `position * n_envs + e`, so that a vector step of all environments is one slice.
-A ring holds, going back from its head:
+Environment `e` owns the rows `position * n_envs + e`, so that a vector step of all environments is one slice, and
+the row after row r, in the same ring, is `(r + n_envs) % n_rows`. A ring holds, going back from its head:
 
     head          the *pending* row: only its observation is there, the newest `next_obs`
     head - 1      the newest row
       ...         `count` live rows; each one's next observation is the observation of the row after it
     oldest
-      ...         `stack - 1` dead rows, kept because the oldest rows' frame stacks reach back into them
+      ...         at least `stack - 1` dead rows, kept because the oldest rows' frame stacks reach back into them
 
 So every observation is stored once. Where an episode ended, the row after belongs to the next one, and the true
 final observation lies in `finals`, found through the column `final`; `final < 0` means the episode goes on.
@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.buffer.scratch import Scratch
 from trainkit.data import ArraySpec, Obs, RowSpec, Transition
+from trainkit.errors import ConfigError
 
-_FINALS_BLOCK = 64  # final observations are claimed this many at a time
+_FINALS_BLOCK = 16  # final observations are claimed this many at a time, or an eighth of those there are
 
 Rows = NDArray[np.int64]
 
@@ -33,13 +35,17 @@ class Rings:
     def __init__(self, capacity: int, spec: RowSpec) -> None:
         self.spec = spec
         self.n_envs = n_envs = spec.n_envs
-        stack = max(leaf.stack for leaf in tree.leaves(spec.obs))
+        self._obs_specs: list[ArraySpec] = tree.leaves(spec.obs)
+        self._stack = max(leaf.stack for leaf in self._obs_specs)
         share, rest = divmod(capacity, n_envs)
         self.limit = np.full(n_envs, share) + (np.arange(n_envs) < rest)  # [N], live rows a ring can hold
-        self.length = self.limit + stack  # [N], positions of a ring
-        self.n_rows = int(self.length.sum())
-        self.head = np.zeros(n_envs, np.int64)  # [N], position of the pending row
+        self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
+        self.n_rows = n_envs * int(self.limit.max() + self._stack)
+        self._all = np.arange(n_envs)
+        self._all_bytes = self._all.tobytes()
+        self.head = self._all.copy()  # [N], the pending rows
         self.count = np.zeros(n_envs, np.int64)  # [N], live rows
+        self.n_live = 0  # rows that can be sampled, the sum of `count`
         self.open_steps = np.zeros(n_envs, np.int64)  # [N], steps of the open episode so far; 0: none is open
         self.episodes = np.zeros(n_envs, np.int64)  # [N], number of the open episode
         self.serial = 0  # counts vector steps; a slot is serial * n_rows + row, so none is used twice
@@ -49,43 +55,31 @@ class Rings:
 
         self.obs = tree.map_tree(column, spec.obs)  # newest frames only
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
-        self._obs_specs: list[ArraySpec] = tree.leaves(spec.obs)
         self.action = column(spec.action)
         self.reward = np.zeros(self.n_rows, np.float64)
         self.terminated = np.zeros(self.n_rows, np.bool_)
         self.truncated = np.zeros(self.n_rows, np.bool_)
         self.age = np.zeros(self.n_rows, np.int32)  # steps of the episode before this one
         self.episode = np.zeros(self.n_rows, np.int32)
-        self.final = np.full(self.n_rows, -1, np.int32)  # where in `finals` the next observation is, if there
-        self.stamp = np.full(self.n_rows, -1, np.int64)  # the serial a live row was added with
+        self.final = np.full(self.n_rows, -1, np.int32)  # where in `finals` a live row's next observation is, if there
+        self.stamp = np.full(self.n_rows, -1, np.int64)  # the serial a live row was added with, -1 for all others
         self.extras = {name: column(leaf) for name, leaf in spec.extras.items()}
         self.finals = tree.map_tree(lambda leaf: column(leaf, 0), spec.obs)
         self._free_finals: list[int] = []
-        self._all = np.arange(n_envs)
         self._find_step()
 
     # ---- writing ----
 
     def add(self, step: Transition) -> tuple[Rows, Rows]:
         """Write K rows and return (their rows, the rows that died to make room)."""
-        envs: Any = step.env_ids
-        everyone = len(envs) == self.n_envs
-        if everyone and self._in_step:
-            envs = slice(None)
-            position, length = int(self.head[0]), int(self.length[0])
-            here, after = self._slice(position), self._slice((position + 1) % length)
-            full = self.count[0] == self.limit[0]
-            oldest = (position - int(self.limit[0])) % length
-            rows = self._all + position * self.n_envs
-            dead = self._all + oldest * self.n_envs if full else self._all[:0]
-        else:
-            position, length = self.head[envs], self.length[envs]
-            here = rows = position * self.n_envs + envs
-            after = (position + 1) % length * self.n_envs + envs
-            filled = envs[self.count[envs] == self.limit[envs]]
-            dead = (self.head[filled] - self.limit[filled]) % self.length[filled] * self.n_envs + filled
-        if len(dead):
-            self._bury(dead)
+        everyone = self._in_step and step.env_ids.tobytes() == self._all_bytes
+        envs: Any = slice(None) if everyone else self._checked(step.env_ids)
+        rows = self.head[envs].copy()
+        following = (rows + self.n_envs) % self.n_rows
+        here: Any = self._slice(rows) if everyone else rows
+        after: Any = self._slice(following) if everyone else following
+        full = self.count[envs] == self.limit[envs]
+        dead = ((rows - self._reach[envs]) % self.n_rows)[full]
         given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
         for column, leaf, (obs, next_obs) in zip(self._obs_columns, self._obs_specs, given, strict=True):
             column[here] = obs[:, -1] if leaf.stack > 1 else obs
@@ -96,13 +90,15 @@ class Rings:
         self.truncated[here] = step.truncated
         self.age[here] = self.open_steps[envs]
         self.episode[here] = self.episodes[envs]
-        self.final[here] = -1
-        self.stamp[here] = self.serial
         for name, column in self.extras.items():
             column[here] = step.extras[name]
+        if len(dead):
+            self._bury(dead)
+        self.stamp[here] = self.serial
         self.serial += 1
-        self.head[envs] = (position + 1) % length
-        self.count[envs] = np.minimum(self.count[envs] + 1, self.limit[envs])
+        self.head[envs] = following
+        self.count[envs] += ~full
+        self.n_live += len(rows) - len(dead)
         self.open_steps[envs] += 1
         ended = step.terminated | step.truncated
         if ended.any():
@@ -114,12 +110,10 @@ class Rings:
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
         """End the open episodes here: the pending observation becomes the newest row's final one."""
         envs = envs[self.open_steps[envs] > 0]
-        newest = (self.head[envs] - 1) % self.length[envs] * self.n_envs + envs
-        pending = self.head[envs] * self.n_envs + envs
         finals = self._claim_finals(len(envs))
-        self.final[newest] = finals
+        self.final[self.after(self.head[envs], -1)] = finals
         for column, kept in zip(self._obs_columns, tree.leaves(self.finals), strict=True):
-            kept[finals] = column[pending]
+            kept[finals] = column[self.head[envs]]
         self.open_steps[envs] = 0
         self.episodes[envs] += 1
 
@@ -128,13 +122,13 @@ class Rings:
         dropped: list[Rows] = []
         for env in envs:
             n_steps = int(min(self.open_steps[env], self.count[env]))
-            self.head[env] = (self.head[env] - n_steps) % self.length[env]
+            dropped.append(self.after(self.head[env], np.arange(-n_steps, 0)))
+            self.head[env] = self.after(self.head[env], -n_steps)
             self.count[env] -= n_steps
             self.open_steps[env] = 0
-            self.episodes[env] += 1
-            dropped.append((self.head[env] + np.arange(n_steps)) % self.length[env] * self.n_envs + env)
         rows = np.concatenate(dropped) if dropped else self._all[:0]
         self.stamp[rows] = -1
+        self.n_live -= len(rows)
         self._find_step()
         return rows
 
@@ -163,26 +157,17 @@ class Rings:
             column[:n_steps] = values
         self.final[last] = finals
         self.serial = n_steps
-        self.head[0] = self.count[0] = n_steps
+        self.head[0] = self.count[0] = self.n_live = n_steps
         self.open_steps[0] = n_steps - begins[-1]
         self.episodes[0] = len(last)
 
     # ---- reading ----
 
-    @property
-    def n_live(self) -> int:
-        """Rows that can be sampled."""
-        return int(self.count.sum())
-
     def live_row(self, index: NDArray[np.int64]) -> Rows:
         """Return the row of each index into [0, n_live), counted ring by ring from the oldest."""
-        if self._in_step:
-            position, env = np.divmod(index, self.n_envs)
-            return (position + (self.head[0] - self.count[0])) % self.length[0] * self.n_envs + env
         ends = np.cumsum(self.count)
-        env = np.searchsorted(ends, index, side="right")
-        position = self.head[env] - (ends[env] - index)
-        return position % self.length[env] * self.n_envs + env
+        env = ends.searchsorted(index, side="right")
+        return self.after(self.head[env], index - ends[env])
 
     def slots(self, rows: Rows) -> NDArray[np.int64]:
         """Name live rows for good: a slot is never another row's."""
@@ -190,45 +175,43 @@ class Rings:
 
     def rows(self, slots: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return where slots lie, and which of them still hold the row they were given for."""
-        serial, row = np.divmod(slots, self.n_rows)
-        return row, self.stamp[row] == serial
+        rows = slots % self.n_rows
+        return rows, (self.slots(rows) == slots) & (slots >= 0)
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
         """Return the row `n_steps` further on in the same ring (further back when negative)."""
-        position, env = np.divmod(rows, self.n_envs)
-        return (position + n_steps) % self.length[env] * self.n_envs + env
+        return (rows + n_steps * self.n_envs) % self.n_rows
 
-    def steps_to_head(self, rows: Rows) -> NDArray[np.int64]:
-        """Count the stored steps from each row on, itself included."""
-        position, env = np.divmod(rows, self.n_envs)
-        return (self.head[env] - position) % self.length[env]
-
-    def obs_at(self, rows: Rows) -> Obs:
+    def obs_at(self, rows: Rows, scratch: Scratch | None = None) -> Obs:
         """Return the observations acted on, [B, ...], stacked where the spec says so."""
-        age = self.age[rows]
-        return tree.map_tree(lambda leaf, column: self._frames(leaf, column, rows, age), self.spec.obs, self.obs)
+        return self._read(rows, 0, scratch)
 
-    def next_obs_at(self, rows: Rows) -> Obs:
+    def next_obs_at(self, rows: Rows, scratch: Scratch | None = None) -> Obs:
         """Return the true observation after each row's step, [B, ...]."""
-        following = self.after(rows, 1)
-        age = self.age[rows] + 1
+        obs = self._read(rows, 1, scratch)
         final = self.final[rows]
         ended = np.flatnonzero(final >= 0)
+        if len(ended):
+            given = zip(self._obs_specs, tree.leaves(obs), tree.leaves(self.finals), strict=True)
+            for leaf, frames, finals in given:
+                newest = frames[:, -1] if leaf.stack > 1 else frames
+                newest[ended] = finals[final[ended]]
+        return obs
 
-        def read(leaf: ArraySpec, column: NDArray[Any], finals: NDArray[Any]) -> NDArray[Any]:
-            frames = self._frames(leaf, column, following, age)
-            newest = frames[:, -1] if leaf.stack > 1 else frames
-            newest[ended] = finals[final[ended]]
-            return frames
+    def _read(self, rows: Rows, ahead: int, scratch: Scratch | None) -> Obs:
+        """Gather the frames `ahead` of rows, [B, ...]; stacks repeat their episode's first frame before it began."""
+        take = Scratch().take if scratch is None else scratch.take
+        newest = stacked = self.after(rows, ahead) if ahead else rows
+        if self._stack > 1:
+            age = self.age[rows] + ahead
+            back = np.minimum(np.arange(self._stack - 1, -1, -1), age[:, None])  # [B, stack]
+            stacked = self.after(newest[:, None], -back)
 
-        return tree.map_tree(read, self.spec.obs, self.obs, self.finals)
+        def gather(leaf: ArraySpec, column: NDArray[Any]) -> NDArray[Any]:
+            frames = newest if leaf.stack == 1 else stacked[:, -leaf.stack :]
+            return take((ahead, id(column)), column, frames)
 
-    def _frames(self, leaf: ArraySpec, column: NDArray[Any], rows: Rows, age: NDArray[Any]) -> NDArray[Any]:
-        """Gather [B, ...], or [B, stack, ...] the episode's first frame repeated before it began."""
-        if leaf.stack == 1:
-            return np.take(column, rows, axis=0)
-        back = np.minimum(np.arange(leaf.stack - 1, -1, -1), age[:, None])  # [B, stack]
-        return np.take(column, self.after(rows[:, None], -back), axis=0)
+        return tree.map_tree(gather, self.spec.obs, self.obs)
 
     # ---- bookkeeping ----
 
@@ -243,14 +226,14 @@ class Rings:
         self._free_finals = list(range(len(tree.first_leaf(self.finals))))
         for column in (self.final, self.stamp):
             column[:] = -1
-        for counter in (self.head, self.count, self.open_steps):
-            counter[:] = 0
+        self.head[:] = self._all
+        self.count[:] = self.open_steps[:] = self.episodes[:] = self.n_live = 0
         self._find_step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return every column up to the furthest row ever written, and the counters."""
-        wrapped = self.serial >= self.limit.min()
-        used = self.n_rows if wrapped else int(self.head.max() + 1) * self.n_envs
+        may_have_wrapped = self.serial >= self.limit.min()
+        used = self.n_rows if may_have_wrapped else int(self.head.max()) + 1
         return {
             "columns": {name: column[:used] for name, column in self._columns().items()},
             "finals": {path: column.copy() for path, column in tree.named_leaves(self.finals)},
@@ -265,14 +248,15 @@ class Rings:
         for name, column in self._columns().items():
             kept = state["columns"][name]
             column[: len(kept)] = kept
-        n_finals = len(next(iter(state["finals"].values())))
-        self._grow_finals(n_finals - len(tree.first_leaf(self.finals)))
+        n_finals, n_here = len(next(iter(state["finals"].values()))), len(tree.first_leaf(self.finals))
+        self._grow_finals(n_finals - n_here)
         for path, column in tree.named_leaves(self.finals):
             column[:n_finals] = state["finals"][path]
+        self._free_finals = [*range(n_here - 1, n_finals - 1, -1), *state["free_finals"]]  # as if just grown
         for name in _COUNTERS:
             getattr(self, name)[:] = state["counters"][name]
         self.serial = state["serial"]
-        self._free_finals = list(state["free_finals"])
+        self.n_live = int(self.count.sum())
         self._find_step()
 
     def _columns(self) -> dict[str, NDArray[Any]]:
@@ -280,21 +264,25 @@ class Rings:
         named |= {f"extras.{name}": column for name, column in self.extras.items()}
         return named | {name: getattr(self, name) for name in _COLUMNS}
 
-    def _slice(self, position: int) -> slice:
-        return slice(position * self.n_envs, (position + 1) * self.n_envs)
+    def _slice(self, rows: Rows) -> slice:
+        """Return all environments' rows of one vector step as one slice."""
+        begin = int(rows[0])
+        return slice(begin, begin + self.n_envs)
 
     def _bury(self, rows: Rows) -> None:
-        """Give the rows' final observations back; the rows stay readable for the stacks that reach into them."""
+        """Give the rows' final observations back; their frames stay for the stacks that reach into them."""
         self.stamp[rows] = -1
         final = self.final[rows]
-        if final.max() >= 0:
-            self._free_finals.extend(final[final >= 0].tolist())
+        given_back = final[final >= 0]
+        if len(given_back):
+            self._free_finals.extend(given_back.tolist())
+            self.final[rows] = -1
 
     def _claim_finals(self, count: int) -> Rows:
         """Return places for `count` final observations, growing by whole blocks when none is free."""
         missing = count - len(self._free_finals)
         if missing > 0:
-            self._grow_finals(-(-missing // _FINALS_BLOCK) * _FINALS_BLOCK)
+            self._grow_finals(max(missing, _FINALS_BLOCK, len(tree.first_leaf(self.finals)) // 8))
         return np.array([self._free_finals.pop() for _ in range(count)], np.int64)
 
     def _grow_finals(self, count: int) -> None:
@@ -306,12 +294,16 @@ class Rings:
         )
         self._free_finals.extend(range(size + count - 1, size - 1, -1))
 
+    def _checked(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Refuse ids that would write one row twice, or another environment's."""
+        rises = bool((env_ids[1:] > env_ids[:-1]).all())
+        if len(env_ids) and not (rises and env_ids[0] >= 0 and env_ids[-1] < self.n_envs):
+            raise ConfigError(f"env_ids must rise within [0, {self.n_envs}), got {env_ids.tolist()}")
+        return env_ids
+
     def _find_step(self) -> None:
-        self._in_step = bool(
-            (self.head == self.head[0]).all()
-            and (self.count == self.count[0]).all()
-            and (self.length == self.length[0]).all()
-        )
+        """Note whether all environments' pending rows lie side by side."""
+        self._in_step = bool((self.head - self._all == self.head[0]).all())
 
 
 _COLUMNS = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")

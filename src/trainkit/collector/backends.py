@@ -25,7 +25,7 @@ from trainkit.errors import ConfigError
 from trainkit.spaces import check_spaces, zeros_of
 
 Ids = NDArray[np.intp]
-Seeds = Sequence[int | None]
+Seeds = Sequence[int]
 
 # What reading raises when an environment returned something else than its spaces say.
 _MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError)
@@ -104,10 +104,9 @@ class SyncBackend:
         reward = np.empty(n_rows, np.float64)
         terminated, truncated = np.empty((2, n_rows), np.bool_)
         infos: list[dict[str, Any]] = []
-        actions = action.tolist() if action.ndim == 1 and action.dtype.kind == "i" else action
         for row, env_id in enumerate(env_ids.tolist()):
             try:
-                result = self.envs[env_id].step(actions[row])
+                result = self.envs[env_id].step(action[row])
             except Exception as error:
                 raise Failure(env_id, f"raised {type(error).__name__} in step: {error}") from error
             try:
@@ -176,7 +175,7 @@ class VectorBackend:
 
     def reset(self, seeds: Seeds, options: dict[str, Any] | None) -> Begun:
         self._over, self._begins = np.zeros((2, self.n), np.bool_)
-        seed = list(seeds) if self._owned else seeds[0]
+        seed = list(seeds) if self._owned else seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
         return self._reset(self._all_ids, seed=seed, options=options)
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:

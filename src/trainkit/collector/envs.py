@@ -244,14 +244,14 @@ class Envs:
 
     def _explain(self, failure: Failure, acted: tuple[NDArray[Any], Ids] | None = None) -> EnvError:
         """Turn a backend's failure into an error that says which environment, when, and after which action."""
+        kind = EnvError if failure.__cause__ is not None else BadEnvDataError
         env_id = failure.env_id
         if env_id is None:
-            return EnvError(f"{self.name}: {failure.what}")
+            return kind(f"{self.name}: {failure.what}")
         when = self._when(env_id)
         if acted is not None:
             action, env_ids = acted
             when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
-        kind = EnvError if failure.__cause__ is not None else BadEnvDataError
         (seed,) = self._seeds_of(np.array([env_id]))
         return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
 

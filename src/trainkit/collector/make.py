@@ -102,7 +102,7 @@ def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorE
     try:
         # Without shared memory: gymnasium's would broadcast an observation of the wrong shape without a word.
         return AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.DISABLED, shared_memory=False)
-    except EOFError as error:
+    except (EOFError, ConnectionError) as error:
         raise EnvError("make_envs: an environment's process died while it was made; its words are above") from error
     except RuntimeError as error:
         raise ConfigError(f"make_envs: {error}") from error  # spaces that differ
@@ -158,4 +158,4 @@ def _name(spec: Any) -> str:
         return spec
     if isinstance(spec, VectorEnv):
         return spec.spec.id if spec.spec is not None else type(spec).__name__
-    return str(getattr(spec, "__name__", type(spec).__name__))
+    return str(getattr(spec, "__name__", "custom"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Obs
 from trainkit.errors import ConfigError, SpaceMismatchError
 from trainkit.policy.device import resolve_device
+from trainkit.spaces import array_specs
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,11 @@ class Policy(nn.Module):
         """Choose an action for one observation, or actions [K, ...] for K of them."""
         if self.observation_space is None:
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
-        is_one = np.ndim(tree.first_leaf(obs)) == _depth(self.observation_space)
-        rows = tree.map_tree(lambda leaf: np.asarray(leaf)[None], obs) if is_one else obs
+        specs = array_specs(self.observation_space)
+        rows = tree.map_tree(lambda spec, leaf: np.asarray(leaf, spec.dtype), specs, obs)
+        is_one = tree.first_leaf(rows).ndim == len(tree.first_leaf(specs).shape)
+        if is_one:
+            rows = tree.map_tree(lambda leaf: leaf[None], rows)
         action = self.act(rows, explore=explore).action
         return action[0] if is_one else action
 
@@ -144,13 +148,3 @@ class Policy(nn.Module):
         """Take over saved random streams."""
         self._rng.bit_generator.state = state["rng"]
         self._noise.set_state(state["noise"])
-
-
-def _depth(space: Space[Any]) -> int:
-    """Count the axes of one observation's first leaf."""
-    if isinstance(space, spaces.Dict):
-        return _depth(space.spaces[min(space.spaces)])
-    if isinstance(space, spaces.Tuple):
-        return _depth(space.spaces[0])
-    assert space.shape is not None
-    return len(space.shape)

@@ -17,9 +17,10 @@ from trainkit.policy.base import Meter, Policy, UpdateResult
 from trainkit.policy.device import to_device
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
+from trainkit.policy.host import HostNetwork
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.policy.noisy import draw_noise
-from trainkit.policy.preprocess import Preprocess, WithoutMask
+from trainkit.policy.preprocess import Preprocess, WithoutMask, without_mask
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
@@ -93,6 +94,8 @@ class DQNPolicy(Policy):
         self.n_updates = 0
         self._n_updates_read = 0
         self._last_step = 0
+        is_plain = bool(getattr(self.preprocess, "is_identity", False))
+        self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
         self._has_modes = not isinstance(self.network, QNetwork)  # whether train and eval may differ
         self.eval()
         if seed is not None:
@@ -163,7 +166,6 @@ class DQNPolicy(Policy):
 
     # ---- acting ----
 
-    @torch.no_grad()
     def act(
         self,
         obs: Obs,
@@ -190,14 +192,16 @@ class DQNPolicy(Policy):
         action = self.exploration.choose(q, legal, step=step, env_ids=env_ids, rng=self._rng)
         return ActOutput(action, {}, state)
 
-    @torch.no_grad()
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
         self._enter(training=False)
-        rows = to_device(obs, self.device)
         noise = self._draw_noise(len(tree.first_leaf(obs))) if explore else None
-        numbers = self._predict(self.network, rows, noise).numbers
-        values: NDArray[np.float32] = self.value.mean(numbers).cpu().numpy()
+        features = without_mask(obs)
+        if self._host is not None and self._host.takes(features):
+            return self._host.action_values(features, None if noise is None else noise.numpy(), legal_actions(obs))
+        with torch.no_grad():
+            numbers = self._predict(self.network, to_device(obs, self.device), noise).numbers
+            values: NDArray[np.float32] = self.value.mean(numbers).cpu().numpy()
         return values
 
     def explore_metrics(self, step: int) -> dict[str, float]:

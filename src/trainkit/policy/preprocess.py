@@ -27,14 +27,18 @@ class Preprocess(nn.Module):
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
+        self.is_identity = isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
         self.sees_images = any(len(size) == 3 for size in feature_sizes(self.shapes))
 
     def forward(self, obs: Any) -> Any:
-        return _map_space(_features, self._space, without_mask(obs))
+        unmasked = without_mask(obs)
+        return unmasked if self.is_identity else _map_space(_features, self._space, unmasked)
 
 
 class WithoutMask(nn.Module):
     """Hand observations on as they are, without their mask."""
+
+    is_identity = True
 
     def forward(self, obs: Any) -> Any:
         return without_mask(obs)
@@ -61,6 +65,10 @@ def _map_space(fn: Any, space: Space[Any], *obs: Any) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(_map_space(fn, child, *(one[i] for one in obs)) for i, child in enumerate(space.spaces))
     return fn(space, *obs)
+
+
+def _is_float_vector(space: spaces.Box) -> bool:
+    return len(space.shape) == 1 and space.dtype == "float32"
 
 
 def _features(space: Space[Any], obs: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class CategoricalValue(nn.Module):
     """Logits of a distribution over fixed returns z_i, `atoms` of them evenly in [v_min, v_max] (C51).
 
     Bellemare et al. (2017): the goal is the distribution of R + discount * z, each atom's mass shared between its two
-    neighbours in the support (the Cramer projection, algorithm 1), the loss the cross-entropy to it. The priority
+    neighbours in the support (algorithm 1), the loss the cross-entropy to it. The priority
     is the divergence KL(goal || chosen), which vanishes at the optimum (Hessel et al., 2018), or the cross-entropy.
     """
 
@@ -103,10 +103,12 @@ class CategoricalValue(nn.Module):
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         probability = functional.softmax(after, dim=1)
-        moved = self._moved(reward, discount).clamp(self.v_min, self.v_max)  # [B, W]
-        distance = (moved.unsqueeze(2) - self.support).abs()  # [B, from, to]
-        share = (1.0 - distance / self._gap).clamp(min=0.0)
-        return torch.bmm(probability.unsqueeze(1), share).squeeze(1)
+        place = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]
+        below = place.floor().clamp(max=self.width - 2)  # so that the last atom is a neighbour above, never beyond
+        above_share = (place - below).clamp(max=1.0) * probability
+        index = below.long()
+        goal = torch.zeros_like(probability).scatter_add_(1, index, probability - above_share)
+        return goal.scatter_add_(1, index + 1, above_share)
 
     def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         cross_entropy = -(goal * functional.log_softmax(chosen, dim=1)).sum(dim=1)

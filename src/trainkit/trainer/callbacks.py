@@ -7,21 +7,25 @@ The order within an epoch, once each unless said otherwise:
     on_collect_end          after every collect
     on_update_end           after every update
     on_evaluate_start       before an evaluation            (test_fn)
-    on_evaluate_end         after it                        (stop_fn)
     on_best                 when its score is the best so far (save_best_fn)
+    on_evaluate_end         after it                        (stop_fn)
     on_epoch_end            before the epoch is yielded     (save_checkpoint_fn)
     on_checkpoint_saved     after a checkpoint was written
     on_train_end            after the last epoch
 
-Several callbacks hear one event in the order they were given, the trainer's own `*_fn` first.
+Several callbacks hear one event in the order they were given, the trainer's own `*_fn` first. An exception goes
+through; the callbacks after the one that raised it hear the event when the trainer goes on.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainkit.data import EpochResult
-from trainkit.errors import ConfigError, nearest
+from trainkit.errors import Checks, ConfigError, nearest
 from trainkit.stats import CollectStats
 
 if TYPE_CHECKING:
@@ -89,36 +93,51 @@ class Hooks:
             if any(callback is other for other in seen):
                 raise ConfigError(f"callback {type(callback).__name__} was given twice: give it once")
             seen.append(callback)
-        self.callbacks = seen
+        self._callbacks = seen
         self._hearers = {
             event: [c for c in seen if getattr(type(c), event) is not getattr(Callback, event)] for event in EVENTS
         }
+        self._unheard: list[tuple[str, tuple[Any, ...], list[Callback]]] = []  # what an exception kept from some
 
-    def hears(self, event: str) -> bool:
-        """Whether anybody overrides an event."""
-        return bool(self._hearers[event])
-
-    def fire(self, event: str, *arguments: Any) -> None:
+    def fire(self, event: str, trainer: "Trainer", *news: Any) -> None:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
-        for callback in self._hearers[event]:
+        self._tell(event, (trainer, *news), self._hearers[event])
+
+    def finish(self) -> None:
+        """Let the others hear what an exception kept from them; who was interrupted by Ctrl-C hears it again."""
+        while self._unheard:
+            self._tell(*self._unheard.pop(0))
+
+    def forget(self) -> None:
+        """Leave untold what an exception kept from some."""
+        self._unheard.clear()
+
+    def _tell(self, event: str, arguments: tuple[Any, ...], hearers: list[Callback]) -> None:
+        for position, callback in enumerate(hearers):
             try:
                 getattr(callback, event)(*arguments)
-            except StopIteration as error:
-                raise RuntimeError(
-                    f"{type(callback).__name__}.{event} raised StopIteration, which would end the loop"
-                ) from error
             except BaseException as error:
-                error.add_note(f"raised in {type(callback).__name__}.{event}")
+                first = position if isinstance(error, KeyboardInterrupt) else position + 1
+                self._unheard.append((event, arguments, hearers[first:]))
+                name = f"{type(callback).__name__}.{event}"
+                if isinstance(error, StopIteration):
+                    raise RuntimeError(f"{name} raised StopIteration, which would end the loop") from error
+                error.add_note(f"raised in {name}, epoch {arguments[0].epoch}, step {arguments[0].env_step}")
                 raise
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Return every callback's state, in order."""
-        return [callback.state_dict() for callback in self.callbacks]
+    def state_dict(self) -> list[list[Any]]:
+        """Return [class name, state] of every callback that has one, in order."""
+        states = [[type(callback).__name__, callback.state_dict()] for callback in self._callbacks]
+        return [named for named in states if named[1]]
 
-    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Give every callback its state back; callbacks beyond those saved begin anew."""
-        for callback, state in zip(self.callbacks, states, strict=False):
-            callback.load_state_dict(state)
+    def load_state_dict(self, states: Sequence[Sequence[Any]]) -> None:
+        """Give states back to callbacks of the same class, in order; callbacks without one begin anew."""
+        left = list(states)
+        for callback in self._callbacks:
+            named = next((named for named in left if named[0] == type(callback).__name__), None)
+            if named is not None:
+                left.remove(named)
+                callback.load_state_dict(named[1])
 
 
 class TrainFn(Callback):
@@ -172,16 +191,16 @@ class StopFn(Callback):
 
     def holds(self, score: float | None) -> bool:
         """Whether a score stops the run; no score never does."""
-        if score is None or score != score:
+        if score is None or math.isnan(score):
             return False
-        answer: Any = self._fn(score)
-        try:
-            return bool(answer)
-        except ValueError as error:
-            raise ConfigError(f"stop_fn must return a bool, got {answer!r}") from error
+        answer: object = self._fn(score)
+        if not isinstance(answer, (bool, np.bool_)):
+            raise ConfigError(f"stop_fn must return a bool, got {answer!r} for the score {score}")
+        return bool(answer)
 
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        if self.holds(trainer.score(stats)) and self.holds(trainer.score(trainer.confirm())):
+        judge = trainer.judge
+        if self.holds(judge.score(stats)) and self.holds(judge.score(judge.confirm(trainer.env_step))):
             trainer.stop("stop_fn")
 
 
@@ -192,9 +211,11 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, folder: str | Path, *, every: int = 1) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ConfigError(f"Checkpoint.every must be a whole number >= 1, got {every!r}")
         self.folder = Path(folder)
+        checks = Checks("Checkpoint")
+        checks.integer("every", every, low=1)
+        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
+        checks.done()
         self._every = every
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:

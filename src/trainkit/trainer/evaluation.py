@@ -5,7 +5,7 @@ from typing import Any
 from trainkit import seeding
 from trainkit.collector import Collector, make_envs
 from trainkit.collector.make import EnvSpec
-from trainkit.errors import Checks, ConfigError
+from trainkit.errors import Checks
 from trainkit.protocols import Policy
 from trainkit.stats import CollectStats
 
@@ -33,16 +33,18 @@ class Evaluation:
         checks = Checks("Evaluation")
         checks.integer("duration", duration, low=1)
         checks.integer("every", every, low=1)
-        checks.require(
-            isinstance(collector, Collector), f".collector must be a Collector, got {type(collector).__name__}"
-        )
+        if seed is not None:
+            checks.integer("seed", seed, low=0)
+        fits = isinstance(collector, Collector)
+        checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
+        has_buffer = fits and collector.buffer is not None
+        checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
         checks.done()
-        if collector.buffer is not None:
-            raise ConfigError("Evaluation.collector must have no buffer: an evaluation stores nothing")
         self.collector = collector
         self.every = every
         self.duration = duration
         self._explore = explore
+        self._is_open = False  # whether the collector's last collect is ours
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
 
@@ -51,12 +53,21 @@ class Evaluation:
         self.root = root
         self.is_seeded = True
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether an evaluation was left unfinished by an exception."""
+        return self._is_open and self.collector.is_interrupted
+
     def run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         """Evaluate, or go on with an evaluation that was interrupted; `fresh` numbers a draw of other seeds."""
-        if self.collector.is_interrupted:
-            return self.collector.resume()
-        seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
-        return self.collector.collect(n_episode=self.duration, explore=self._explore, step=step, seed=seed)
+        if self.is_interrupted:
+            stats = self.collector.resume()
+        else:
+            self._is_open = True
+            seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
+            stats = self.collector.collect(n_episode=self.duration, explore=self._explore, step=step, seed=seed)
+        self._is_open = False
+        return stats
 
 
 def evaluate(

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 
 class DeferredInterrupt:
-    """While entered, hold a first SIGINT back until `check` is called; a second one is raised at once.
+    """While entered, hold a first SIGINT back until `check` is called; a second one goes through at once.
 
-    Only the main thread gets signals: elsewhere this does nothing. The former handler comes back on leaving.
+    What is held back goes to the handler that was there before: Python's own raises KeyboardInterrupt. It comes back
+    on leaving. Where SIGINT is ignored it stays so; only the main thread gets signals, elsewhere this does nothing.
     """
 
     def __init__(self) -> None:
@@ -18,9 +19,11 @@ class DeferredInterrupt:
 
     def __enter__(self) -> Self:
         self._is_asked = False
+        self._former = None
         if threading.current_thread() is threading.main_thread():
-            self._former = signal.getsignal(signal.SIGINT)
-            if self._former is not None:  # None: set outside Python, and not ours to replace
+            former = signal.getsignal(signal.SIGINT)
+            if callable(former):
+                self._former = former
                 signal.signal(signal.SIGINT, self._ask)
         return self
 
@@ -29,17 +32,16 @@ class DeferredInterrupt:
     ) -> None:
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)
-            self._former = None
         if kind is None:
             self.check()
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if one was asked for."""
+        """Let through what was held back."""
         if self._is_asked:
             self._is_asked = False
-            raise KeyboardInterrupt
+            self._former(signal.SIGINT, None)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self._is_asked:
-            raise KeyboardInterrupt
+            self._former(number, frame)
         self._is_asked = True

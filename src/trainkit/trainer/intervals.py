@@ -102,13 +102,14 @@ class Stopwatch:
             self.settle()
             self._since = None
 
-    def settle(self) -> None:
-        """Write the total down up to now."""
+    def settle(self) -> float:
+        """Write the total down up to now, and return it."""
         if self._since is not None:
             now = time.perf_counter()
             self._add("total", now - self._since)
             self.seconds += now - self._since
             self._since = now
+        return self.seconds
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:

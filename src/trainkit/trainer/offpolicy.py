@@ -1,14 +1,15 @@
 """Off-policy training: collect a little, learn what is owed for it, over and over."""
 
 from fractions import Fraction
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from trainkit.collector import Collector
 from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.protocols import Learner
 from trainkit.stats import CollectStats
-from trainkit.trainer.base import CommonOptions, Trainer
+from trainkit.trainer.base import Trainer
 from trainkit.trainer.intervals import Credit
+from trainkit.trainer.options import CommonOptions, Options
 
 
 class OffpolicyTrainer(Trainer):
@@ -19,15 +20,14 @@ class OffpolicyTrainer(Trainer):
         train_collector: has the buffer.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
+        batch_size: rows per update.
         step_per_collect: environment steps between rounds of updates; None is one vector step.
         update_per_step: updates per environment step, exact: 0.3 are 300 in 1,000 steps. Default 1.
         training_intensity: instead of it, rows replayed per row collected: update_per_step * batch_size.
-        batch_size: rows per update.
-        learning_starts: environment steps before the first update, at least `batch_size`; no update is owed for
-            those steps.
+        learning_starts: environment steps before the first update, at least `batch_size`; the collect that reaches
+            it is the first for which updates are owed.
         warmup: who acts before learning starts: the exploring "policy", or "random" legal actions.
-        refresh_priorities: "update": new priorities are written before the next batch is drawn, exactly.
-        common: see `Trainer`.
+        common: see `Options`.
     """
 
     def __init__(
@@ -47,6 +47,8 @@ class OffpolicyTrainer(Trainer):
     ) -> None:
         name = type(self).__name__
         refuse_unknown(name, common, CommonOptions.__annotations__)
+        if not isinstance(train_collector, Collector):
+            raise ConfigError(f"{name}.train_collector must be a Collector, got {type(train_collector).__name__}")
         buffer = train_collector.buffer
         if buffer is None:
             raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")
@@ -67,6 +69,8 @@ class OffpolicyTrainer(Trainer):
         for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
             if value is not None:
                 checks.number(option, value, low=0)
+        options = Options(**common)
+        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)  # here too: one message tells all
         checks.done()
         self.batch_size = batch_size
         self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect
@@ -75,10 +79,21 @@ class OffpolicyTrainer(Trainer):
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
         if training_intensity is not None:
             ratio = Fraction(str(training_intensity)) / batch_size
+        self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
-        self._ratio = float(ratio)
         self._collector = train_collector
-        super().__init__(policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, **common)
+        super().__init__(
+            policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Name what was chosen, for dashboards and manifests."""
+        names = ("batch_size", "step_per_collect", "update_per_step", "learning_starts")
+        return super().settings() | {name: getattr(self, name) for name in names}
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._credit.owed < 1 and not self._collector.is_interrupted
 
     def _train_step(self) -> None:
         """Collect, unless updates are owed already; then learn all that is owed."""
@@ -87,9 +102,9 @@ class OffpolicyTrainer(Trainer):
                 stats = self._collect()
             if self.env_step >= self.learning_starts:
                 self._credit.add(stats.n_step)
-            self._report.add_collect(stats)
-            self._hooks.fire("on_collect_end", self, stats)
+            self._reports.add_collect(stats)
             self._watch_for_success(stats)
+            self._hooks.fire("on_collect_end", self, stats)
         with self._watch.measure("update"):
             while self._credit.owed >= 1:
                 self._interrupt.check()
@@ -116,3 +131,10 @@ class OffpolicyTrainer(Trainer):
                 self.buffer.update_priorities(batch.slots, priority)
         self._credit.pay()
         self._hooks.fire("on_update_end", self)
+
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {"credit": self._credit.state_dict()}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        super()._load_state(state)
+        self._credit.load_state_dict(state["credit"])

@@ -6,6 +6,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from trainkit.data import EpochResult
+from trainkit.stats import EpochStats
 
 
 class Progress:
@@ -31,10 +32,10 @@ class Progress:
         if step > self._bar.n:
             self._bar.update(min(step, self._total) - self._bar.n)
 
-    def show(self, numbers: dict[str, str]) -> None:
+    def show(self, stats: EpochStats) -> None:
         """Write a few numbers behind the bar."""
         if self._bar is not None and not self._bar.disable:
-            self._bar.set_postfix(numbers, refresh=False)
+            self._bar.set_postfix(_postfix(stats), refresh=False)
 
     def epoch(self, result: EpochResult) -> None:
         """Print one line about an epoch."""
@@ -53,7 +54,7 @@ class Progress:
                 self._bar.write(line)
             else:
                 print(line, flush=True)  # noqa: T201  # what `verbose` asks for
-        except BrokenPipeError:  # `| head` has gone: the run goes on
+        except (BrokenPipeError, ValueError):  # `| head` has gone, or the stream is closed: the run goes on
             self._show_lines = False
 
 
@@ -68,6 +69,15 @@ def epoch_line(result: EpochResult) -> str:
         parts.append(f"loss {stats.update['loss']:.4g}")
     parts.append(f"{stats.time.steps_per_second:,.0f} steps/s")
     return " | ".join(parts)
+
+
+def _postfix(stats: EpochStats) -> dict[str, str]:
+    numbers = {}
+    if stats.train is not None and stats.train.recent_returns is not None:
+        numbers["return"] = f"{stats.train.recent_returns.mean:.1f}"
+    if "loss" in stats.update:
+        numbers["loss"] = f"{stats.update['loss']:.3g}"
+    return numbers
 
 
 def _is_watched() -> bool:

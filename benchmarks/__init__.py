@@ -1,0 +1,1 @@
+"""Measurements: how fast, how well, and beside whom. Each runs alone as `python -m benchmarks.NAME`."""

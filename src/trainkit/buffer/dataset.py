@@ -1,0 +1,45 @@
+"""Recorded transitions, in time order: checked, completed, and parted into episodes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit import tree
+from trainkit.data import Obs, Transition
+from trainkit.errors import ConfigError
+
+
+def recorded(
+    owner: str,
+    *,
+    obs: Obs,
+    action: NDArray[Any],
+    reward: NDArray[Any],
+    terminated: NDArray[Any],
+    truncated: NDArray[Any] | None,
+    next_obs: Obs | None,
+    extras: Mapping[str, NDArray[Any]],
+) -> tuple[Transition, NDArray[np.bool_]]:
+    """Return T rows of one environment, and which of them are their episode's last [T]."""
+    n_steps = len(reward)
+    columns = [*tree.leaves(obs), *tree.leaves(next_obs), action, terminated, truncated, *extras.values()]
+    lengths = sorted({len(column) for column in columns if column is not None} | {n_steps})
+    if lengths != [n_steps] or n_steps == 0:
+        raise ConfigError(f"{owner} needs columns of one length >= 1, got lengths {lengths}")
+    terminated = np.asarray(terminated, np.bool_)
+    truncated = np.zeros(n_steps, np.bool_) if truncated is None else np.asarray(truncated, np.bool_)
+    ends = terminated | truncated
+    if next_obs is None:
+        if truncated.any() or not terminated[-1]:
+            raise ConfigError(
+                f"{owner} needs next_obs where an episode is truncated or left open: "
+                "without it there is nothing to bootstrap from"
+            )
+        next_obs = tree.map_tree(lambda leaf: np.concatenate([leaf[1:], leaf[-1:]]), obs)
+    for here, after in zip(tree.leaves(obs), tree.leaves(next_obs), strict=True):
+        axes = tuple(range(1, here.ndim))
+        ends[:-1] |= (here[1:] != after[:-1]).any(axis=axes)
+    reward = np.asarray(reward, np.float64)
+    return Transition(obs, action, reward, next_obs, terminated, truncated, np.zeros(1, np.intp), extras), ends

@@ -1,0 +1,119 @@
+"""Acting of small networks in numpy, on views of their weights: there, torch's calls cost more than the sums.
+
+The same equations as in `networks` and `noisy`, which a test holds side by side. For batches and networks too large,
+for images, CUDA and other dtypes there is no such pass, and torch does it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from trainkit.policy.networks import MLP, QNetwork
+from trainkit.policy.values import ExpectedValue, Value
+
+Array = NDArray[np.float32]
+
+_MOST_ROWS, _MOST_UNITS = 64, 256  # beyond these torch is faster
+
+
+class _Layer(NamedTuple):
+    """One layer's arrays: weight [in, out], bias [out], and of a noisy layer their sigmas, else None."""
+
+    weight: Array
+    bias: Array
+    weight_sigma: Array | None
+    bias_sigma: Array | None
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_Layer":
+        views = {name: p.detach().numpy().T for name, p in module.named_parameters()}
+        return cls(views["weight"], views["bias"], views.get("weight_sigma"), views.get("bias_sigma"))
+
+
+class HostNetwork:
+    """The forward pass of one `QNetwork` in numpy."""
+
+    def __init__(self, network: QNetwork, value: Value) -> None:
+        self._network = network
+        self._value = value
+        self._is_expected = isinstance(value, ExpectedValue)
+        self._layers: dict[MLP, list[_Layer]] = {}
+        self._sources: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter, int]] = []
+
+    @classmethod
+    def for_network(cls, network: nn.Module, value: Value, device: torch.device) -> "HostNetwork | None":
+        """Return the pass for a small network of vectors on the CPU, None for any other."""
+        if device.type != "cpu" or not isinstance(network, QNetwork) or network.encoder.images:
+            return None
+        is_small = all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
+        mlps = [module for module in network.modules() if isinstance(module, MLP)]
+        has_relu = all(mlp.activation is torch.relu for mlp in mlps)
+        return cls(network, value) if is_small and has_relu else None
+
+    def takes(self, features: object) -> bool:
+        """Whether these features are few rows of one float vector."""
+        return isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
+
+    def action_values(self, features: Array, noise: Array | None, legal: NDArray[np.bool_] | None) -> Array:
+        """Return the expected returns [K, A]."""
+        numbers = self(features, noise, legal)
+        if self._is_expected:  # one number, and it is the mean: no call of torch at all
+            return numbers[:, :, 0]
+        with torch.no_grad():
+            mean: Array = self._value.mean(torch.from_numpy(numbers)).numpy()
+        return mean
+
+    def __call__(self, features: Array, noise: Array | None, legal: NDArray[np.bool_] | None) -> Array:
+        """Return numbers [K, A, W]."""
+        if not self._is_live():
+            self._take_views()
+        network = self._network
+        x = self._mlp(network.encoder.body, features, None)
+        noise_a = noise_v = None
+        if noise is not None:
+            noise_a, noise_v = noise[:, : network.advantage.noise_size], noise[:, network.advantage.noise_size :]
+        advantage = self._mlp(network.advantage, x, noise_a).reshape(-1, network.n_actions, network.width)
+        if network.state_value is None:
+            return advantage
+        state_value = self._mlp(network.state_value, x, noise_v).reshape(-1, 1, network.width)
+        if legal is None:
+            mean = advantage.mean(axis=1, keepdims=True)
+        else:
+            counts = legal[:, :, None].astype(np.float32)
+            mean = (advantage * counts).sum(axis=1, keepdims=True) / counts.sum(axis=1, keepdims=True)
+        numbers: Array = state_value + advantage - mean
+        return numbers
+
+    def _mlp(self, mlp: MLP, x: Array, noise: Array | None) -> Array:
+        start = 0
+        for (weight, bias, weight_sigma, bias_sigma), is_active in zip(self._layers[mlp], mlp.is_active, strict=True):
+            y = x @ weight
+            y += bias
+            if noise is not None and weight_sigma is not None and bias_sigma is not None:
+                middle, end = start + len(weight), start + len(weight) + len(bias)
+                y += ((x * noise[:, start:middle]) @ weight_sigma + bias_sigma) * noise[:, middle:end]
+                start = end
+            x = np.maximum(y, 0.0, out=y) if is_active else y
+        return x
+
+    def _is_live(self) -> bool:
+        """Whether every parameter still is the one whose view was taken, in the same place."""
+        for owner, name, parameter, address in self._sources:
+            if owner[name] is not parameter or parameter.data_ptr() != address:
+                return False
+        return bool(self._sources)
+
+    def _take_views(self) -> None:
+        """Take views of the weights where they lie now; training changes what they show."""
+        network = self._network
+        mlps = [module for module in network.modules() if isinstance(module, MLP)]
+        self._layers = {mlp: [_Layer.of(layer) for layer in mlp.layers] for mlp in mlps}
+        self._sources = [
+            (module._parameters, name, parameter, parameter.data_ptr())
+            for module in network.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]

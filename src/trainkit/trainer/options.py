@@ -1,0 +1,158 @@
+"""What every trainer can be told, and what of it cannot work."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.collector import Collector
+from trainkit.errors import Checks
+from trainkit.stats import CollectStats
+from trainkit.trainer.callbacks import (
+    Callback,
+    Checkpoint,
+    SaveBestFn,
+    SaveCheckpointFn,
+    StopFn,
+    TestFn,
+    TrainFn,
+)
+from trainkit.trainer.evaluation import Evaluation
+
+
+class TrainerOptions(TypedDict, total=False):
+    """The keywords of `Options`, but the seed."""
+
+    test_collector: Collector | None
+    episode_per_test: int
+    train_fn: Callable[[int, int], None] | None
+    test_fn: Callable[[int, int], None] | None
+    stop_fn: Callable[[float], bool] | None
+    compute_score_fn: Callable[[CollectStats], float | None] | None
+    save_best_fn: Callable[[Any], None] | None
+    save_checkpoint_fn: Callable[[int, int, int], Any] | None
+    reward_metric: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None
+    test_in_train: bool
+    max_env_step: int | None
+    max_seconds: float | None
+    logger: Any
+    log_every: int
+    verbose: bool
+    show_progress: bool | None
+    callbacks: Sequence[Callback]
+    evaluation: Evaluation | None
+    checkpoint: Checkpoint | str | Path | None
+    resume_from: str | Path | None
+
+
+class CommonOptions(TrainerOptions, total=False):
+    """The keywords of `Options`."""
+
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options every trainer takes.
+
+    Args:
+        test_collector: for evaluation after every epoch, without a buffer.
+        episode_per_test: episodes per evaluation.
+        train_fn: called with (epoch, env_step) before every collect.
+        test_fn: called with (epoch, env_step) before every evaluation.
+        stop_fn: called with an evaluation's score; True, and True again on fresh seeds, ends the run.
+        compute_score_fn: score of an evaluation, None for none; default: its mean return.
+        save_best_fn: called with the policy when a score is the best so far.
+        save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
+        reward_metric: turns the returns of finished episodes into what statistics and scores show.
+        test_in_train: evaluate before the next collect when the training episodes of one satisfy `stop_fn`.
+        max_env_step: ends the run at this many steps.
+        max_seconds: ends the run after this time spent within `next()`; this makes a run irreproducible.
+        logger: a folder (tensorboard), a logger, or a list of them.
+        log_every: environment steps between reports within an epoch.
+        verbose: print one line per epoch.
+        show_progress: one bar; None shows it on a terminal and in notebooks.
+        callbacks: hear what happens; see `Callback`.
+        evaluation: instead of `test_collector` and `episode_per_test`.
+        checkpoint: a folder, or a `Checkpoint`, written at the end of epochs.
+        resume_from: a checkpoint to go on from.
+        seed: fills every part that was given none, by named independent streams.
+    """
+
+    test_collector: Collector | None = None
+    episode_per_test: int = 10
+    train_fn: Callable[[int, int], None] | None = None
+    test_fn: Callable[[int, int], None] | None = None
+    stop_fn: Callable[[float], bool] | None = None
+    compute_score_fn: Callable[[CollectStats], float | None] | None = None
+    save_best_fn: Callable[[Any], None] | None = None
+    save_checkpoint_fn: Callable[[int, int, int], Any] | None = None
+    reward_metric: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    test_in_train: bool = False
+    max_env_step: int | None = None
+    max_seconds: float | None = None
+    logger: Any = None
+    log_every: int = 1_000
+    verbose: bool = True
+    show_progress: bool | None = None
+    callbacks: Sequence[Callback] = ()
+    evaluation: Evaluation | None = None
+    checkpoint: Checkpoint | str | Path | None = None
+    resume_from: str | Path | None = None
+    seed: int | None = None
+
+    def check(self, checks: Checks, *, max_epoch: object, step_per_epoch: object) -> None:
+        """Note everything that cannot work, in a run of so many epochs of so many steps."""
+        checks.integer("max_epoch", max_epoch, low=0)
+        checks.integer("step_per_epoch", step_per_epoch, low=1)
+        checks.integer("log_every", self.log_every, low=1)
+        checks.integer("episode_per_test", self.episode_per_test, low=1)
+        if self.max_env_step is not None:
+            checks.integer("max_env_step", self.max_env_step, low=1)
+        if self.max_seconds is not None:
+            checks.number("max_seconds", self.max_seconds, low=0, above_low=True)
+        if self.seed is not None:
+            checks.integer("seed", self.seed, low=0)
+        for name in _FUNCTIONS:
+            fn = getattr(self, name)
+            checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")
+        twice = self.evaluation is not None and self.test_collector is not None
+        checks.require(not twice, " was given both evaluation and test_collector: give one")
+        if self.evaluation is None and self.test_collector is None:
+            for name in _OF_EVALUATIONS:
+                needless = getattr(self, name) is None
+                checks.require(needless, f".{name} needs evaluations: give test_collector or evaluation")
+        checks.require(not self.test_in_train or self.stop_fn is not None, ".test_in_train needs a stop_fn")
+        known = self.checkpoint is None or isinstance(self.checkpoint, (Checkpoint, str, Path))
+        checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {self.checkpoint!r}")
+
+    def evaluator(self) -> Evaluation | None:
+        """Return how to evaluate, None where nobody asked for it."""
+        if self.test_collector is None:
+            return self.evaluation
+        return Evaluation(self.test_collector, duration=self.episode_per_test)
+
+    def all_callbacks(self) -> list[Callback]:
+        """List those made of functions, the user's own, and last the checkpoint's, which saves the states of all."""
+        made: list[Callback] = []
+        if self.train_fn is not None:
+            made.append(TrainFn(self.train_fn))
+        if self.test_fn is not None:
+            made.append(TestFn(self.test_fn))
+        if self.stop_fn is not None:
+            made.append(StopFn(self.stop_fn))
+        if self.save_best_fn is not None:
+            made.append(SaveBestFn(self.save_best_fn))
+        if self.save_checkpoint_fn is not None:
+            made.append(SaveCheckpointFn(self.save_checkpoint_fn))
+        made.extend(self.callbacks)
+        if self.checkpoint is not None:
+            made.append(self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint))
+        return made
+
+
+_OF_EVALUATIONS = ("test_fn", "stop_fn", "compute_score_fn", "save_best_fn")
+_FUNCTIONS = ("train_fn", *_OF_EVALUATIONS, "save_checkpoint_fn", "reward_metric")

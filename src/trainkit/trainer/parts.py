@@ -1,0 +1,44 @@
+"""The parts of a run: whether they fit together, and a seed for each that has none."""
+
+import logging
+from collections.abc import Mapping
+
+from trainkit import seeding
+from trainkit.collector import Collector
+from trainkit.errors import ConfigError
+from trainkit.protocols import Seedable
+
+_log = logging.getLogger(__name__)
+
+_LEARNER = ("horizon", "n_updates", "update", "read_metrics", "training_state", "load_training_state")
+
+
+def refuse_misfits(trainer: str, policy: object, train: Collector | None, test: Collector | None) -> None:
+    """Refuse a policy that cannot learn, and collectors that do not share it or share what must be their own."""
+    missing = [name for name in _LEARNER if not hasattr(policy, name)]
+    if missing:
+        raise ConfigError(f"{trainer}.policy must learn, but {type(policy).__name__} has no {', '.join(missing)}")
+    for name, collector in (("train_collector", train), ("test_collector", test)):
+        if collector is not None and collector.policy is not policy:
+            raise ConfigError(f"{trainer}.{name} acts with another policy than the trainer's: give both the same")
+    if train is None or test is None:
+        return
+    if train.envs is test.envs:
+        raise ConfigError(f"{trainer}: training and evaluation share their environments: make_envs each its own")
+    own, theirs = ((c.envs.observation_space, c.envs.action_space) for c in (train, test))
+    if own != theirs:
+        raise ConfigError(f"{trainer}: training environments have spaces {own}, evaluation's {theirs}")
+
+
+def fill_seeds(root: int, parts: Mapping[str, Seedable | None]) -> None:
+    """Give every part that has no seed a stream of the root, by its name."""
+    for name, part in parts.items():
+        if part is None or part.is_seeded:
+            continue
+        if isinstance(part, Collector) and part.buffer is not None and part.env_step > 0 and not part.envs.is_seeded:
+            _log.warning(
+                "the training collector made %d steps before the trainer's seed could reach its environments: "
+                "give make_envs a seed to repeat them",
+                part.env_step,
+            )
+        part.seed(seeding.derive(root, name))

@@ -1,0 +1,66 @@
+"""What a run tells while it goes on: everything that happened, gathered over two intervals at once."""
+
+from trainkit.protocols import Buffer, Learner
+from trainkit.stats import CollectStats, EpochStats
+from trainkit.trainer.intervals import Interval, Stopwatch
+
+
+class Reports:
+    """Gather statistics over the epoch, for whoever iterates, and since the last report, for the logger."""
+
+    def __init__(self, policy: Learner, buffer: Buffer) -> None:
+        self._policy, self._buffer = policy, buffer
+        self.watch = Stopwatch()
+        self.restart(0)
+
+    def restart(self, env_step: int) -> None:
+        """Forget what was gathered."""
+        self._policy.read_metrics()
+        self._n_updates = self._policy.n_updates  # told so far
+        self._recent = Interval(env_step)
+        self.watch.seconds = 0.0
+        self.begin_epoch(env_step)
+
+    def begin_epoch(self, env_step: int) -> None:
+        """Begin to gather for another epoch; what is not reported yet stays for the next report."""
+        self._epoch = Interval(env_step)
+        self.watch.intervals[:] = self._epoch, self._recent
+
+    def add_collect(self, stats: CollectStats) -> None:
+        """Add what a collect did."""
+        self._recent.add_collect(stats)
+
+    def steps_since_last(self, env_step: int) -> int:
+        """Count the environment steps since the last report."""
+        return env_step - self._recent.env_step
+
+    def next(self, env_step: int, test: CollectStats | None) -> EpochStats:
+        """Read the device's means once, tell all since the last report, and begin to gather for another."""
+        self.watch.settle()
+        means, n_updates = self._policy.read_metrics(), self._policy.n_updates
+        for interval in (self._epoch, self._recent):
+            interval.add_means(means, n_updates - self._n_updates)
+        self._n_updates = n_updates
+        collected = self._recent.collected()
+        if collected is not None:
+            self._epoch.add_collect(collected)
+        stats = self._tell(self._recent, collected, env_step, test)
+        self._recent = Interval(env_step)
+        self.watch.intervals[:] = self._epoch, self._recent
+        return stats
+
+    def epoch(self, env_step: int, test: CollectStats | None) -> EpochStats:
+        """Tell the epoch up to the last report."""
+        return self._tell(self._epoch, self._epoch.collected(), env_step, test)
+
+    def _tell(
+        self, interval: Interval, train: CollectStats | None, env_step: int, test: CollectStats | None
+    ) -> EpochStats:
+        return EpochStats(
+            train=train,
+            test=test,
+            update=interval.means(),
+            explore=self._policy.explore_metrics(env_step),
+            buffer=self._buffer.metrics(env_step),
+            time=interval.time(env_step - interval.env_step),
+        )

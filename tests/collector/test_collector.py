@@ -1,0 +1,595 @@
+"""Collecting: how much, by whom, from where on; what is counted and what survives an interruption."""
+
+import math
+import time
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode, legal, length, reward
+from tests.helpers.told import OBS, STEP, ToldEnv, answer
+from tests.helpers.truth import IN_PROCESS, ask, assert_rows_are_real, tagged_envs
+from trainkit.buffer import ReplayBuffer
+from trainkit.collector import Collector, make_envs
+from trainkit.data import ACTION_MASK, ActOutput, ArraySpec
+from trainkit.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
+from trainkit.stats import CollectStats, Summary
+
+every_way_here = pytest.mark.parametrize("way", IN_PROCESS)
+
+
+def return_of(env: int, episode: int) -> float:
+    """Add up an episode's rewards by the rule."""
+    return sum(reward(env, episode, step) for step in range(length(env, episode)))
+
+
+def assert_tells_of(summary: Summary | None, values: list[float]) -> None:
+    """Check a summary of whole numbers, whose sum is exact in any order."""
+    assert summary is not None
+    told = (summary.mean, summary.min, summary.max, summary.count)
+    assert told == (sum(values) / len(values), min(values), max(values), len(values))
+
+
+# ---- binding ----
+
+
+def test_binding_tells_the_buffer_its_rows_single_frames_and_the_policys_columns() -> None:
+    ledger = Ledger()
+    Collector(Player(has_extras=True), tagged_envs("sync", 3, "masked", stack=4), ledger)
+    assert ledger.spec is not None
+    assert ledger.spec.n_envs == 3
+    assert ledger.spec.obs == {
+        "obs": ArraySpec(shape=(4,), dtype=np.dtype(np.float32), stack=4),
+        ACTION_MASK: ArraySpec(shape=(N_ACTIONS,), dtype=np.dtype(np.int8)),
+    }
+    assert ledger.spec.action == ArraySpec(shape=(), dtype=np.dtype(np.int64))
+    assert ledger.spec.extras == {"wish": ArraySpec(shape=(2,), dtype=np.dtype(np.float32))}
+
+
+def test_a_policy_made_for_other_spaces_is_refused_before_the_buffer_claims_memory() -> None:
+    class Picky(Player):
+        def check_spaces(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+            raise ConfigError("made for 4 actions, got 3")
+
+    buffer = ReplayBuffer(100)
+    with pytest.raises(ConfigError, match="made for 4 actions"):
+        Collector(Picky(), tagged_envs("sync", 2), buffer)
+    assert buffer.nbytes == 0
+
+
+def test_a_buffer_of_other_rows_or_too_small_is_refused() -> None:
+    buffer = ReplayBuffer(100)
+    Collector(Player(), tagged_envs("sync", 2), buffer)
+    with pytest.raises(ConfigError, match="ReplayBuffer holds rows of"):
+        Collector(Player(), tagged_envs("sync", 3), buffer)
+    with pytest.raises(ConfigError, match="capacity 2 is smaller than the 3 environments"):
+        Collector(Player(), tagged_envs("sync", 3), ReplayBuffer(2))
+
+
+def test_environments_must_come_from_make_envs() -> None:
+    with pytest.raises(ConfigError, match=r"Collector.envs must come from make_envs, got .*: use make_envs"):
+        Collector(Player(), gym.make_vec("CartPole-v1", 2))  # type: ignore[arg-type]  # the mistake itself
+
+
+# ---- how much ----
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({}, "exactly one of n_step and n_episode, got .*None"),
+        ({"n_step": 1, "n_episode": 1}, "exactly one of n_step and n_episode, got .*1"),
+        ({"n_step": 0}, "n_step must be a whole number >= 1, got 0"),
+        ({"n_step": 2.5}, "n_step must be a whole number >= 1, got 2.5"),
+        ({"n_step": True}, "n_step must be a whole number >= 1, got True"),
+        ({"n_episode": -1}, "n_episode must be a whole number >= 1, got -1"),
+        ({"n_step": 1, "seed": 3}, r"seed=\) seeds the reset that n_episode begins with"),
+    ],
+)
+def test_a_collect_is_of_steps_or_of_episodes(asked: dict[str, Any], message: str) -> None:
+    collector = Collector(Player(), tagged_envs("sync", 2))
+    with pytest.raises(ConfigError, match=message):
+        collector.collect(**asked)
+    assert collector.env_step == 0
+
+
+def test_what_one_collect_goes_over_is_taken_off_the_next() -> None:
+    ledger = Ledger()
+    collector = Collector(Player(), tagged_envs("sync", 4), ledger)
+    counts = [collector.collect(n_step=10).n_step for _ in range(6)]
+    assert counts == [12, 8, 12, 8, 12, 8]  # by whole vector steps of 4, and 10 on average
+    assert collector.collect(n_step=2).n_step == 4
+    assert collector.collect(n_step=1).n_step == 0  # paid for already
+    assert collector.env_step == len(ledger) == 64
+
+
+@every_way_here
+def test_steps_of_many_collects_are_exactly_those_asked_for(way: str) -> None:
+    collector = Collector(Player(), tagged_envs(way, 3))
+    asked = [1 + 7 * number % 11 for number in range(100)]
+    done = [collector.collect(n_step=n).n_step for n in asked]
+    over = np.cumsum(done) - np.cumsum(asked)
+    assert over.min() >= 0
+    assert over.max() < 3
+
+
+@pytest.mark.parametrize(("n_episode", "quota"), [(10, [3, 3, 2, 2]), (3, [1, 1, 1, 0]), (4, [1, 1, 1, 1])])
+@every_way_here
+def test_each_environment_plays_its_quota_of_whole_episodes(way: str, n_episode: int, quota: list[int]) -> None:
+    ledger = Ledger()
+    collector = Collector(Player(), tagged_envs(way, 4), ledger)
+    stats = collector.collect(n_episode=n_episode)
+    rows = ledger.rows()
+    assert assert_rows_are_real(rows, 4) == 0
+    ended = rows.terminated | rows.truncated
+    assert [int(ended[rows.env_ids == env].sum()) for env in range(4)] == quota
+    played = [(env, episode) for env, n in enumerate(quota) for episode in range(n)]
+    assert stats.n_episode == n_episode
+    assert stats.n_step == collector.env_step == len(rows.reward) == sum(length(*one) for one in played)
+    assert_tells_of(stats.returns, [return_of(*one) for one in played])
+    assert_tells_of(stats.lengths, [length(*one) for one in played])
+
+
+def one_for_short_and_hundred_for_long(env: Any, episode: Any) -> Any:
+    return 1 + 99 * env
+
+
+def test_short_episodes_do_not_count_more_than_long_ones() -> None:
+    factories = [partial(TaggedEnv, env, length_of=one_for_short_and_hundred_for_long) for env in range(2)]
+    stats = Collector(Player(), make_envs(factories)).collect(n_episode=20)
+    assert stats.lengths == Summary(mean=50.5, std=49.5, min=1.0, max=100.0, count=20)  # by finish order: about 1
+
+
+def test_collecting_episodes_cuts_what_is_open_and_begins_anew() -> None:
+    ledger = Ledger()
+    collector = Collector(Player(), tagged_envs("sync", 3), ledger)
+    collector.collect(n_step=3)  # environment 0's first episode has one step, the others' go on
+    n_before = len(ledger)
+    stats = collector.collect(n_episode=3)
+    assert n_before in ledger.cuts
+    rows = ledger.rows()
+    assert decode(rows.obs)[n_before : n_before + 3, 2].tolist() == [0, 0, 0]
+    assert assert_rows_are_real(rows, 3) == 2
+    assert stats.lengths is not None
+    assert stats.lengths.max == max(length(env, episode) for env, episode in ((0, 2), (1, 1), (2, 1)))
+
+
+@every_way_here
+def test_collecting_steps_after_episodes_begins_anew(way: str) -> None:
+    ledger = Ledger()
+    collector = Collector(Player(), tagged_envs(way, 3), ledger)
+    for _ in range(5):
+        collector.collect(n_episode=4)
+        n_before = len(ledger)
+        collector.collect(n_step=30)
+        rows = ledger.rows()
+        assert decode(rows.obs)[n_before : n_before + 3, 2].tolist() == [0, 0, 0]
+    assert_rows_are_real(rows, 3)
+
+
+def test_a_seed_makes_collected_episodes_the_same_each_time() -> None:
+    collector = Collector(Still(1), make_envs("CartPole-v1", 3, seed=1))
+    one, other = (collector.collect(n_episode=7, seed=5) for _ in range(2))
+    fresh = collector.collect(n_episode=7, seed=6)
+    assert one.returns == other.returns
+    assert one.n_step == other.n_step
+    assert one.lengths != fresh.lengths
+
+
+def test_a_test_collector_stores_nothing_and_counts_all_the_same() -> None:
+    collector = Collector(Player(), tagged_envs("sync", 2))
+    assert collector.collect(n_episode=3).n_episode == collector.n_episode == 3
+    assert collector.env_step == length(0, 0) + length(0, 1) + length(1, 0)
+
+
+# ---- counting ----
+
+
+@every_way_here
+def test_returns_and_lengths_are_exact_across_calls(way: str) -> None:
+    collector = Collector(Player(), tagged_envs(way, 3))
+    parts = [collector.collect(n_step=5) for _ in range(60)]
+    together = CollectStats.merge(parts)
+    assert together is not None
+    logs = ask(collector.envs, "log")
+    ended = [
+        (env, ep) for env, log in enumerate(logs) for ep, actions in log.items() if len(actions) == length(env, ep)
+    ]
+    assert together.n_episode == collector.n_episode == len(ended)
+    assert together.n_step == sum(len(actions) for log in logs for actions in log.values())
+    assert together.returns is not None
+    assert together.lengths is not None
+    assert together.returns.mean == pytest.approx(np.mean([return_of(*one) for one in ended]))
+    assert together.lengths.mean == pytest.approx(np.mean([length(*one) for one in ended]))
+    assert together.lengths.max == max(length(*one) for one in ended)
+
+
+def test_recent_returns_reach_over_collects_to_the_last_hundred() -> None:
+    collector = Collector(Player(), tagged_envs("sync", 1))
+    first = collector.collect(n_step=3)
+    assert first.recent_returns == Summary.of([return_of(0, 0)])
+    assert collector.collect(n_step=1).recent_returns == first.recent_returns  # none finished, none forgotten
+    while collector.n_episode < 130:
+        stats = collector.collect(n_step=1)
+    assert stats.recent_returns == Summary.of([return_of(0, episode) for episode in range(30, 130)])
+
+
+def test_a_reward_metric_changes_what_is_shown_and_not_what_is_stored() -> None:
+    ledger = Ledger()
+    collector = Collector(Player(), tagged_envs("sync", 1), ledger, reward_metric=np.sqrt)
+    stats = collector.collect(n_episode=2)
+    assert stats.returns == Summary.of([math.sqrt(return_of(0, 0)), math.sqrt(return_of(0, 1))])
+    collector.use_reward_metric(np.negative)
+    assert collector.collect(n_episode=1).returns == Summary.of([-return_of(0, 2)])
+    assert ledger.rows().reward[0] == reward(0, 0, 0)
+
+
+def test_times_add_up_and_each_part_is_where_it_was_spent() -> None:
+    class Slow(ToldEnv):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.002)
+            return answer(terminated=True)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            time.sleep(0.003)
+            return OBS, {}
+
+    class Slower(Still):
+        def act(self, obs: Any, **asked: Any) -> ActOutput:
+            time.sleep(0.004)
+            return super().act(obs, **asked)
+
+    class Slowest(Ledger):
+        def add(self, transition: Any) -> Any:
+            time.sleep(0.006)
+            return super().add(transition)
+
+    collector = Collector(Slower(), make_envs(Slow), Slowest())
+    began = time.perf_counter()
+    stats = collector.collect(n_step=5)
+    seconds = time.perf_counter() - began
+    parts = [stats.env_ms, stats.act_ms, stats.store_ms, stats.other_ms]
+    assert all(part is not None for part in parts)
+    assert sum(part or 0.0 for part in parts) * stats.n_vector_step == pytest.approx(1e3 * stats.seconds)
+    assert stats.seconds <= seconds
+    assert [part >= least for part, least in zip(parts, (5, 4, 6, 0), strict=True)] == [True] * 4  # type: ignore[operator]
+    assert (stats.other_ms or 0.0) < 3  # neither the steps nor the resets are in it
+    assert stats.durations is not None
+    assert stats.durations.min >= 0.012
+
+
+# ---- what the policy is told ----
+
+
+@every_way_here
+def test_the_policy_hears_whose_episode_begins_and_gets_its_state_back(way: str) -> None:
+    player = Player()
+    collector = Collector(player, tagged_envs(way, 3))
+    collector.collect(n_step=100, explore=True)
+    for number, call in enumerate(player.calls):
+        np.testing.assert_array_equal(call.starts, call.tags[:, 2] == 0)
+        np.testing.assert_array_equal(call.env_ids, call.tags[:, 0])
+        assert call.state == (number or None)
+        assert call.explore
+    assert [call.step for call in player.calls] == np.cumsum(
+        [0, *(len(call.env_ids) for call in player.calls[:-1])]
+    ).tolist()
+
+
+def test_a_reset_gives_the_policy_no_state_and_says_that_all_begin() -> None:
+    player = Player()
+    collector = Collector(player, tagged_envs("sync", 3))
+    collector.collect(n_step=30)
+    n_calls = len(player.calls)
+    collector.reset()
+    collector.collect(n_step=3, explore=False, step=77)
+    call = player.calls[n_calls]
+    assert call.state is None
+    assert call.starts.all()
+    assert (call.explore, call.step) == (False, 77)
+
+
+def test_environments_whose_quota_is_done_are_not_acted_for() -> None:
+    player = Player()
+    Collector(player, tagged_envs("SyncVectorEnv SAME_STEP", 3)).collect(n_episode=3)
+    asked = np.concatenate([call.env_ids for call in player.calls])
+    assert np.bincount(asked).tolist() == [length(env, 0) for env in range(3)]
+
+
+def test_extras_are_stored_with_their_step() -> None:
+    ledger = Ledger()
+    Collector(Player(has_extras=True), tagged_envs("sync", 3), ledger).collect(n_step=200)
+    rows = ledger.rows()
+    np.testing.assert_array_equal(rows.extras["wish"], decode(rows.obs)[:, :2])
+
+
+# ---- random actions ----
+
+
+@pytest.mark.parametrize("mask_key", [None, "legal"])
+def test_random_collecting_asks_no_policy_and_only_ever_acts_legally(mask_key: str | None) -> None:
+    ledger, player = Ledger(), Player()
+    envs = tagged_envs("sync", 4, "masked" if mask_key is None else "array", mask_key=mask_key)
+    collector = Collector(player, envs, ledger)
+    collector.seed(3)
+    collector.collect(n_step=4_000, random=True)
+    assert player.calls == []
+    rows = ledger.rows()
+    mask = legal(*decode(rows.obs)[:, :3].T)
+    assert mask[np.arange(len(mask)), rows.action].all()
+    share = np.bincount(rows.action[mask.all(axis=1)], minlength=N_ACTIONS) / mask.all(axis=1).sum()
+    np.testing.assert_allclose(share, 1 / N_ACTIONS, atol=0.06)
+
+
+def test_random_actions_follow_the_collectors_seed() -> None:
+    def actions(seed: int) -> list[int]:
+        ledger = Ledger()
+        collector = Collector(Player(), tagged_envs("sync", 2), ledger)
+        assert not collector.is_seeded
+        collector.seed(seed)
+        assert collector.is_seeded
+        collector.collect(n_step=100, random=True)
+        return [*ledger.rows().action.tolist()]
+
+    assert actions(1) == actions(1)
+    assert actions(1) != actions(2)
+
+
+def test_a_collectors_seed_fills_in_environments_that_have_none() -> None:
+    own, filled, same = tagged_envs("sync", 2, seed=8), tagged_envs("sync", 2), tagged_envs("sync", 2)
+    for envs in (own, filled, same):
+        collector = Collector(Player(), envs)
+        collector.seed(3)
+        collector.collect(n_step=20)
+    assert ask(filled, "seeds") == ask(same, "seeds") != ask(own, "seeds")
+    again = tagged_envs("sync", 2, seed=8)
+    Collector(Player(), again).collect(n_step=20)
+    assert ask(again, "seeds") == ask(own, "seeds")
+
+
+def test_no_legal_action_is_an_error_that_names_the_environment() -> None:
+    fine, none = {"legal": np.ones(2, np.int8)}, {"legal": np.zeros(2, np.int8)}
+    first = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
+    second = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=none)])
+    collector = Collector(Still(), make_envs([first, second], mask_key="legal"))
+    collector.collect(n_step=2, random=True)
+    with pytest.raises(NoLegalActionError, match="env 1 allows no action: its action_mask is all False"):
+        collector.collect(n_step=2, random=True)
+
+
+def test_a_finished_episode_may_allow_nothing() -> None:
+    fine, none = {"legal": np.ones(2, np.int8)}, {"legal": np.zeros(2, np.int8)}
+    env = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=none, terminated=True)])
+    assert Collector(Still(), make_envs(env, mask_key="legal")).collect(n_episode=3, random=True).n_episode == 3
+
+
+def test_random_collecting_cannot_fill_a_policys_columns() -> None:
+    collector = Collector(Player(has_extras=True), tagged_envs("sync", 2), Ledger())
+    with pytest.raises(ConfigError, match=r"random=True\) cannot fill the columns \['wish'\] that Player stores"):
+        collector.collect(n_step=1, random=True)
+
+
+# ---- interruptions ----
+
+
+class InterruptAt:
+    """Raise KeyboardInterrupt before some of the vector steps."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps, self.count = steps, -1
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count in self.steps:
+            raise KeyboardInterrupt
+
+
+def arrays_of(state: Any, path: str = "") -> dict[str, Any]:
+    """Flatten a state to {path: bytes or value}."""
+    if isinstance(state, dict):
+        return {name: leaf for key in state for name, leaf in arrays_of(state[key], f"{path}/{key}").items()}
+    return {path: state.tobytes() if isinstance(state, np.ndarray) else state}
+
+
+@pytest.mark.parametrize("asked", [{"n_step": 101}, {"n_episode": 20}])
+@every_way_here
+def test_an_interrupted_collect_goes_on_as_if_nothing_had_happened(way: str, asked: dict[str, int]) -> None:
+    def run(*interrupts: int) -> tuple[Collector, CollectStats]:
+        collector = Collector(Player(), tagged_envs(way, 3), ReplayBuffer(64, seed=1))
+        collector.between_steps = InterruptAt(*interrupts)
+        for _ in interrupts:
+            with pytest.raises(KeyboardInterrupt):
+                collector.resume() if collector.is_interrupted else collector.collect(**asked)
+            assert collector.is_interrupted
+        stats = collector.resume() if interrupts else collector.collect(**asked)
+        assert not collector.is_interrupted
+        return collector, stats
+
+    whole, pieces = run(), run(0, 1, 2, 9, 24)
+    for collector, _ in (whole, pieces):
+        assert collector.buffer is not None
+    states = [arrays_of(collector.buffer.state_dict()) for collector, _ in (whole, pieces)]  # type: ignore[union-attr]
+    assert states[0] == states[1]
+    one, other = whole[1], pieces[1]
+    counts = ("n_step", "n_episode", "returns", "lengths", "recent_returns", "n_vector_step")
+    assert [getattr(one, name) for name in counts] == [getattr(other, name) for name in counts]
+    assert whole[0].env_step == pieces[0].env_step
+
+
+def test_the_time_between_an_interruption_and_going_on_does_not_count() -> None:
+    collector = Collector(Player(), tagged_envs("sync", 2))
+    collector.between_steps = InterruptAt(3)
+    with pytest.raises(KeyboardInterrupt):
+        collector.collect(n_step=10)
+    time.sleep(0.2)
+    assert collector.resume().seconds < 0.1
+
+
+@every_way_here
+def test_a_quota_given_up_half_way_leaves_no_environment_at_an_episodes_end(way: str) -> None:
+    ledger = Ledger()
+    collector = Collector(Player(), tagged_envs(way, 3), ledger)
+    collector.between_steps = InterruptAt(4)  # environment 0 was done after its one step
+    with pytest.raises(KeyboardInterrupt):
+        collector.collect(n_episode=3)
+    collector.collect(n_step=60)
+    assert_rows_are_real(ledger.rows(), 3)
+
+
+def test_resuming_what_was_not_interrupted_does_nothing() -> None:
+    collector = Collector(Player(), tagged_envs("sync", 2))
+    collector.collect(n_step=10)
+    collector.resume()
+    assert collector.env_step == 10
+
+
+# ---- environments that fail ----
+
+
+def failing(at: int, fault: Any) -> list[Any]:
+    """Make a faultless environment 0 and an environment 1 whose step `at` goes wrong, once."""
+    return [ToldEnv, partial(ToldEnv, steps=[STEP] * at + [fault, STEP])]
+
+
+@pytest.mark.parametrize("fault", [OSError("gone"), answer(reward=np.nan), answer(terminated=None), STEP[:4]])
+def test_after_a_failure_what_was_stored_is_whole_and_the_next_collect_begins_anew(fault: Any) -> None:
+    ledger, player = Ledger(), Still()
+    collector = Collector(player, make_envs(failing(3, fault)), ledger)
+    with pytest.raises(EnvError, match=r"env 1.* episode 0 step"):
+        collector.collect(n_step=100)
+    assert collector.env_step == len(ledger) == 6
+    assert collector.is_interrupted
+    n_cuts = len(ledger.cuts)
+    stats = collector.resume()
+    assert ledger.cuts[n_cuts:] == [6]
+    assert stats.n_step == collector.env_step == len(ledger) == 100
+    assert collector.envs.episodes.tolist() == [1, 1]
+
+
+def test_a_failing_reset_after_an_episodes_end_loses_no_row_and_leaves_nothing_half_begun() -> None:
+    ending = partial(ToldEnv, steps=[answer(terminated=True)], resets=[(OBS, {}), OSError("no map"), (OBS, {})])
+    ledger = Ledger()
+    collector = Collector(Still(), make_envs([ToldEnv, ending]), ledger)
+    with pytest.raises(EnvError, match="env 1 raised OSError in reset: no map, at episode 1 step 0"):
+        collector.collect(n_step=4)
+    assert ledger.rows().terminated.tolist() == [False, True]
+    assert collector.n_episode == 1
+    stats = collector.collect(n_step=4)
+    assert ledger.cuts[-1] == 2
+    assert stats.n_episode == 3  # what was owed is made up for: 3 vector steps
+    assert collector.env_step == 8
+
+
+def test_a_failing_buffer_makes_the_next_collect_begin_anew() -> None:
+    class Full(Ledger):
+        is_full = False
+
+        def add(self, transition: Any) -> Any:
+            if self.is_full:
+                raise MemoryError
+            return super().add(transition)
+
+    ledger = Full()
+    collector = Collector(Player(), tagged_envs("sync", 2), ledger)
+    collector.collect(n_step=4)
+    ledger.is_full = True
+    with pytest.raises(MemoryError):
+        collector.collect(n_step=10)
+    ledger.is_full = False
+    ledger.steps.clear()
+    collector.resume()
+    assert decode(ledger.rows().obs)[:2, 2].tolist() == [0, 0]
+
+
+def test_a_failing_policy_loses_nothing() -> None:
+    class Moody(Player):
+        def act(self, obs: Any, **asked: Any) -> ActOutput:
+            if len(self.calls) == 5:
+                self.calls.append(self.calls[-1])
+                raise ArithmeticError("diverged")
+            return super().act(obs, **asked)
+
+    ledger = Ledger()
+    collector = Collector(Moody(), tagged_envs("sync", 2), ledger)
+    with pytest.raises(ArithmeticError):
+        collector.collect(n_step=40)
+    collector.resume()
+    assert assert_rows_are_real(ledger.rows(), 2) == 0  # no episode was cut
+    assert len(ledger) == 40
+
+
+def test_a_policys_bad_action_reaches_no_environment() -> None:
+    collector = Collector(Still(3), tagged_envs("sync", 2))
+    with pytest.raises(BadEnvDataError, match=r"env 0: the policy produced an action outside Discrete\(3\): 3"):
+        collector.collect(n_step=2)
+    assert [log[0] for log in ask(collector.envs, "log")] == [[], []]
+
+
+def test_a_forced_reset_cuts_the_open_episodes() -> None:
+    ledger = Ledger()
+    collector = Collector(Player(), tagged_envs("sync", 2), ledger)
+    collector.collect(n_step=8)
+    collector.reset()
+    collector.collect(n_step=8)
+    assert ledger.cuts[-1] == 8
+    assert assert_rows_are_real(ledger.rows(), 2) >= 1
+
+
+def test_a_reset_with_a_seed_repeats_the_same_rows() -> None:
+    def rows(collector: Collector, ledger: Ledger) -> Any:
+        ledger.steps.clear()
+        collector.reset(seed=4)
+        collector.collect(n_step=60)
+        return ledger.rows()
+
+    ledger = Ledger()
+    collector = Collector(Still(1), make_envs("CartPole-v1", 3, seed=0), ledger)
+    one, other = rows(collector, ledger), rows(collector, ledger)
+    np.testing.assert_array_equal(one.obs, other.obs)
+    np.testing.assert_array_equal(one.next_obs, other.next_obs)
+
+
+# ---- saving ----
+
+
+def test_a_saved_collector_goes_on_with_its_clock_its_counts_and_its_draws() -> None:
+    one = Collector(Player(), tagged_envs("sync", 3, seed=1), Ledger())
+    one.seed(2)
+    one.collect(n_step=50, random=True)
+    ledger = Ledger()
+    other = Collector(Player(), tagged_envs("sync", 3), ledger)
+    other.load_state_dict(one.state_dict())
+    assert other.env_step == one.env_step == 51
+    assert other.n_episode == one.n_episode
+    straight, resumed = (collector.collect(n_step=20, random=True) for collector in (one, other))
+    assert resumed.n_step == straight.n_step
+    assert resumed.recent_returns is not None
+    assert ledger.cuts == [0]  # what was open when it was saved
+    one.reset()
+    other.reset()
+    draws = [collector._rng.random() for collector in (one, other)]
+    assert draws[0] == draws[1]
+
+
+def test_a_collector_saved_in_the_middle_of_a_collect_makes_up_for_the_rest() -> None:
+    one = Collector(Player(), tagged_envs("sync", 2))
+    one.between_steps = InterruptAt(3)
+    with pytest.raises(KeyboardInterrupt):
+        one.collect(n_step=20)
+    other = Collector(Player(), tagged_envs("sync", 2))
+    other.load_state_dict(one.state_dict())
+    assert other.is_interrupted
+    assert other.resume().n_step == 14
+    assert other.env_step == 20
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_closing_a_collector_closes_its_environments(mode: AutoresetMode) -> None:
+    envs = tagged_envs(f"SyncVectorEnv {mode.name}", 2)
+    Collector(Player(), envs).close()
+    assert ask(envs, "n_closed") == [1, 1]

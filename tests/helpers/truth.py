@@ -1,0 +1,109 @@
+"""Slow, obvious truths about tagged environments, to hold stored and sampled rows against."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from tests.helpers.tagged import Form, TaggedEnv, decode, is_terminated, is_truncated, length, reward
+from trainkit.collector import Envs, make_envs
+from trainkit.collector.backends import SyncBackend, VectorBackend
+from trainkit.data import Transition, TransitionBatch
+
+IN_PROCESS = ["sync", *(f"SyncVectorEnv {mode.name}" for mode in AutoresetMode)]
+IN_PROCESSES = ["async", *(f"AsyncVectorEnv {mode.name}" for mode in AutoresetMode)]
+
+
+def tagged_envs(way: str, n: int, form: Form = "array", **options: Any) -> Envs:
+    """Make N tagged environments, one of the ways above."""
+    factories = [partial(TaggedEnv, env, form) for env in range(n)]
+    if way in ("sync", "async"):
+        return make_envs(factories, backend=way, **options)
+    kind, mode = way.split()
+    vector_env = {"SyncVectorEnv": SyncVectorEnv, "AsyncVectorEnv": AsyncVectorEnv}[kind]
+    return make_envs(vector_env(factories, autoreset_mode=AutoresetMode[mode]), **options)
+
+
+def ask(envs: Envs, name: str) -> list[Any]:
+    """Return an attribute of each of the environments themselves, wherever they are."""
+    backend = envs._backend
+    if isinstance(backend, SyncBackend):
+        return [env.get_wrapper_attr(name) for env in backend.envs]
+    assert isinstance(backend, VectorBackend)
+    return list(backend.venv.get_attr(name))  # type: ignore[attr-defined]  # both of gymnasium's have it
+
+
+def assert_rows_are_real(rows: Transition, n_envs: int) -> int:
+    """Check that every row is a step that happened, with its true successor, none twice; return how many are open.
+
+    A row is open when the same environment's next row is of another episode without an end between them.
+    """
+    before, after = decode(rows.obs), decode(rows.next_obs)
+    if before.ndim == 3:  # stacks: what is older than the episode is its first frame
+        back = np.arange(before.shape[1])[::-1]
+        newest, first = before[:, -1], np.zeros_like(before[:, :1, 2])
+        np.testing.assert_array_equal(before[..., :2], np.broadcast_to(newest[:, None, :2], (*before.shape[:2], 2)))
+        np.testing.assert_array_equal(before[..., 2], np.maximum(newest[:, None, 2] - back, first))
+        np.testing.assert_array_equal(
+            after[:, :-1][newest[:, 2] >= len(back)], before[:, 1:][newest[:, 2] >= len(back)]
+        )
+        before, after = newest, after[:, -1]
+    env, episode, step = before[:, :3].T
+    np.testing.assert_array_equal(env, rows.env_ids)
+    np.testing.assert_array_equal(after[:, :3], np.stack([env, episode, step + 1], axis=1))
+    np.testing.assert_array_equal(after[:, 3], rows.action)
+    np.testing.assert_array_equal(rows.reward, reward(env, episode, step))
+    ends = step + 1 == length(env, episode)
+    np.testing.assert_array_equal(rows.terminated, ends & is_terminated(env, episode))
+    np.testing.assert_array_equal(rows.truncated, ends & is_truncated(env, episode))
+    n_open = 0
+    for one in range(n_envs):
+        here = env == one
+        goes_on = ~ends[here][:-1]
+        same = episode[here][1:] == episode[here][:-1]
+        np.testing.assert_array_equal(step[here][1:], np.where(same, step[here][:-1] + 1, 0))
+        assert (episode[here][1:] >= episode[here][:-1]).all()
+        assert not (same & ~goes_on).any()
+        n_open += int((goes_on & ~same).sum())
+    return n_open
+
+
+def assert_nothing_is_missing(rows: Transition, logs: list[dict[int, list[int]]], *, has_idle_steps: bool) -> None:
+    """Check that each episode was stored as its environment logged it, and none was left out.
+
+    With `has_idle_steps` environments also made steps nobody asked for (a vector environment whose quota was done).
+    """
+    stored: dict[tuple[int, int], list[int]] = {}
+    for (env, episode, _, _), action in zip(decode(rows.obs).tolist(), rows.action.tolist(), strict=True):
+        stored.setdefault((env, episode), []).append(action)
+    logged = {(env, episode): log for env, logs in enumerate(logs) for episode, log in logs.items() if log}
+    assert stored.items() <= logged.items() if has_idle_steps else stored == logged
+
+
+def assert_batch_is_true(batch: TransitionBatch, logs: list[dict[int, list[int]]], n_step: int, gamma: float) -> None:
+    """Check every sampled number against a window walked by hand through what the environments logged."""
+    before, after = decode(batch.obs), decode(batch.next_obs)
+    for row in range(len(batch)):
+        tags = np.atleast_2d(before[row])
+        env, episode, step = tags[-1, :3].tolist()
+        actions = logs[env][episode]
+        total, discount, position = 0.0, 1.0, step
+        while position < min(step + n_step, len(actions)):
+            total += discount * reward(env, episode, position)
+            discount *= gamma
+            position += 1
+        if position == length(env, episode) and is_terminated(env, episode):
+            discount = 0.0
+        assert batch.action[row] == actions[step]
+        assert batch.reward[row] == total
+        assert batch.discount[row] == discount
+        np.testing.assert_array_equal(tags, frames(env, episode, step, actions, len(tags)))
+        np.testing.assert_array_equal(np.atleast_2d(after[row]), frames(env, episode, position, actions, len(tags)))
+
+
+def frames(env: int, episode: int, step: int, actions: list[int], stack: int) -> NDArray[np.int64]:
+    """Return the tags [stack, 4] of the last frames up to a step, the first one repeated before it."""
+    steps = [max(0, step - back) for back in range(stack - 1, -1, -1)]
+    return np.array([[env, episode, at, actions[at - 1] if at else -1] for at in steps])

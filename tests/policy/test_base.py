@@ -1,0 +1,163 @@
+"""What every policy has: predict, spaces, random streams, means of metrics."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import Space, spaces
+
+from trainkit import ActOutput, ConfigError, Policy, SpaceMismatchError, UpdateResult, tree
+from trainkit.policy.base import Meter
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+PAIR = spaces.Discrete(2)
+
+
+class Counting(Policy):
+    """Act by the row's number, and remember what was seen."""
+
+    def act(self, obs: Any, *, explore: bool = False, **_: Any) -> ActOutput:
+        self.seen, self.explored = obs, explore
+        return ActOutput(np.arange(len(tree.first_leaf(obs))), {}, None)
+
+
+def counting(space: Space[Any] | None) -> Counting:
+    return Counting(observation_space=space, device="cpu", seed=0)
+
+
+ONES = [
+    pytest.param(BOX, np.zeros(2), id="vector"),
+    pytest.param(spaces.Box(-1, 1, ()), 0.5, id="scalar"),
+    pytest.param(spaces.Box(0, 255, (8, 8, 3), np.uint8), np.zeros((8, 8, 3), np.uint8), id="image"),
+    pytest.param(spaces.Discrete(5), 3, id="discrete"),
+    pytest.param(spaces.MultiDiscrete([2, 3]), [1, 2], id="digits"),
+    pytest.param(spaces.MultiBinary(3), np.zeros(3, np.int8), id="bits"),
+    pytest.param(spaces.Dict({"b": BOX, "a": PAIR}), {"b": np.zeros(2), "a": 1}, id="dict"),
+    pytest.param(spaces.Tuple([PAIR, BOX]), (1, np.zeros(2)), id="tuple"),
+    pytest.param(spaces.Dict({"z": PAIR, "m": spaces.Tuple([BOX])}), {"z": 1, "m": (np.zeros(2),)}, id="nested"),
+]
+
+
+@pytest.mark.parametrize(("space", "one"), ONES)
+def test_predict_takes_one_observation_and_gives_one_action(space: Space[Any], one: Any) -> None:
+    assert np.ndim(counting(space).predict(one)) == 0
+
+
+@pytest.mark.parametrize(("space", "one"), ONES)
+def test_predict_takes_many_observations_and_gives_as_many_actions(space: Space[Any], one: Any) -> None:
+    many = tree.map_tree(lambda leaf: np.stack([np.asarray(leaf)] * 3), one)
+
+    assert counting(space).predict(many).tolist() == [0, 1, 2]
+
+
+def test_predict_hands_explore_on_and_is_greedy_by_default() -> None:
+    policy = counting(BOX)
+
+    policy.predict(np.zeros(2))
+    assert policy.explored is False
+    policy.predict(np.zeros(2), explore=True)
+    assert policy.explored is True
+
+
+def test_predict_needs_to_know_the_space() -> None:
+    with pytest.raises(ConfigError, match=r"Counting.predict needs an observation_space: give one at construction"):
+        counting(None).predict(np.zeros(2))
+
+
+def test_a_policy_must_say_how_it_acts() -> None:
+    with pytest.raises(TypeError, match="Policy must define act"):
+        Policy(device="cpu").act(np.zeros((1, 2)))
+
+
+def test_a_policy_takes_over_the_spaces_it_was_not_told() -> None:
+    policy = counting(None)
+    policy.check_spaces(BOX, PAIR)
+
+    assert policy.observation_space == BOX
+    assert policy.action_space == PAIR
+
+
+def test_misfits_of_both_spaces_are_named_at_once() -> None:
+    policy = Policy(observation_space=BOX, action_space=PAIR, device="cpu")
+    with pytest.raises(SpaceMismatchError) as refusal:
+        policy.check_spaces(spaces.Discrete(3), spaces.Discrete(4))
+
+    first, second = str(refusal.value).splitlines()
+    assert first == f"Policy.observation_space is {BOX}, the environments' is Discrete(3): make one fit the other"
+    assert second == "Policy.action_space is Discrete(2), the environments' is Discrete(4): make one fit the other"
+    assert policy.observation_space == BOX
+
+
+def test_a_policy_stores_nothing_extra_unless_it_says_so() -> None:
+    assert Policy(device="cpu").extras_spec == {}
+
+
+def streams(policy: Policy) -> Any:
+    state = policy.streams_state()
+    return state["rng"]["state"], state["noise"].tolist()
+
+
+def test_streams_follow_the_seed() -> None:
+    one, same, other = (Policy(device="cpu", seed=seed) for seed in (1, 1, 2))
+
+    assert streams(one) == streams(same)
+    assert streams(one)[0] != streams(other)[0]
+    assert streams(one)[1] != streams(other)[1]
+
+
+def test_without_a_seed_streams_differ_and_wait_for_one() -> None:
+    one, other = Policy(device="cpu"), Policy(device="cpu")
+
+    assert streams(one) != streams(other)
+    assert not one.is_seeded
+    one.seed(1)
+    assert one.is_seeded
+    assert streams(one) == streams(Policy(device="cpu", seed=1))
+
+
+def test_seed_0_is_a_seed() -> None:
+    assert Policy(device="cpu", seed=0).is_seeded
+    assert streams(Policy(device="cpu", seed=0)) == streams(Policy(device="cpu", seed=0))
+
+
+def test_saved_streams_go_on_where_they_were() -> None:
+    one, other = Policy(device="cpu", seed=1), Policy(device="cpu", seed=2)
+    one._rng.random(5)
+    torch.rand(5, generator=one._noise)
+    other.load_streams_state(one.streams_state())
+
+    assert streams(one) == streams(other)
+
+
+def test_means_are_over_everything_added_since_the_last_read() -> None:
+    meter = Meter()
+    for loss in (1.0, 2.0, 6.0):
+        meter.add({"loss": torch.tensor(loss), "double": torch.tensor(2 * loss)})
+
+    assert meter.read() == {"loss": 3.0, "double": 6.0}
+    meter.add({"loss": torch.tensor(10.0), "double": torch.tensor(0.0)})
+    assert meter.read() == {"loss": 10.0, "double": 0.0}
+
+
+def test_there_are_no_means_of_nothing() -> None:
+    meter = Meter()
+    assert meter.read() == {}
+    meter.add({"loss": torch.tensor(1.0)})
+    meter.read()
+    assert meter.read() == {}
+
+
+def test_a_meter_does_not_write_into_what_it_was_given() -> None:
+    meter, loss = Meter(), torch.tensor(1.0)
+    meter.add({"loss": loss})
+    meter.add({"loss": loss})
+
+    assert loss.item() == 1.0
+
+
+def test_a_priority_is_read_as_an_array_and_none_stays_none() -> None:
+    priority = UpdateResult(torch.tensor([1.0, 2.0])).read_priority()
+
+    np.testing.assert_array_equal(priority, np.array([1, 2], np.float32))
+    assert UpdateResult(None).read_priority() is None

@@ -1,0 +1,96 @@
+"""Exact truth: on a small process with known values, every way of learning must find them, and only right ways do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.helpers.learning import Spaces
+from tests.helpers.mdp import Mdp
+from trainkit import CategoricalValue, DQNPolicy, ExpectedValue, PrioritizedReplayBuffer, ReplayBuffer, Target
+
+MDP = Mdp()
+N_ENVS, N_STEPS = 1000, 1000
+N_UPDATES, BATCH = 1500, 1024
+BOUND = 0.05
+
+
+def largest_error(buffer: ReplayBuffer, *, behaviour: Any = MDP.at_random, lie: bool = False, **options: Any) -> float:
+    """Learn a value per state and action (linear in one-hot states) and return the worst one's distance from Q*."""
+    MDP.fill(buffer, behaviour, n_envs=N_ENVS, n_steps=N_STEPS, lie=lie)
+    policy = DQNPolicy.for_envs(
+        Spaces(spaces.Discrete(MDP.n_states), spaces.Discrete(MDP.n_actions)),
+        **{
+            "hidden": (),
+            "gamma": MDP.gamma,
+            "value": ExpectedValue("mse"),  # whose optimum is the mean; huber's is not
+            "lr": [(0, 0.05), (600, 0.02), (1000, 0.005), (1500, 0.0002)],
+            "max_grad_norm": None,
+            "target": Target(20, "updates"),
+            "device": "cpu",
+            "seed": 0,
+        }
+        | options,
+    )
+    for step in range(N_UPDATES):
+        batch = buffer.sample(BATCH, horizon=policy.horizon, step=step)
+        priority = policy.update(batch, step=step).read_priority()
+        if buffer.prioritized:
+            buffer.update_priorities(batch.slots, priority)
+    values = policy.action_values(np.arange(MDP.n_states))
+    return float(np.abs(values - MDP.q_star()).max())
+
+
+def uniform() -> ReplayBuffer:
+    return ReplayBuffer(N_ENVS * N_STEPS, seed=2)
+
+
+def prioritised(beta: float = 1.0) -> ReplayBuffer:
+    return PrioritizedReplayBuffer(N_ENVS * N_STEPS, alpha=0.6, beta=beta, seed=2)
+
+
+def test_uniform_replay_finds_the_truth() -> None:
+    assert largest_error(uniform()) < BOUND
+
+
+def test_prioritised_replay_with_full_weights_finds_the_truth() -> None:
+    assert largest_error(prioritised()) < BOUND
+
+
+def test_prioritised_replay_without_weights_misses_the_truth() -> None:
+    assert largest_error(prioritised(beta=0.0)) > 3 * BOUND
+
+
+def test_truncation_taken_for_termination_misses_the_truth() -> None:
+    assert largest_error(uniform(), lie=True) > 10 * BOUND
+
+
+def test_windows_of_2_to_5_steps_find_the_truth_on_data_of_the_best_policy() -> None:
+    assert largest_error(uniform(), behaviour=MDP.optimally, n_step=(2, 5)) < BOUND
+
+
+def test_means_of_distributions_find_the_truth() -> None:
+    assert largest_error(uniform(), value=CategoricalValue(21, -5.0, 5.0)) < BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("buffer", "options"),
+    [
+        (uniform, {"double": True}),
+        (uniform, {"dueling": True}),
+        (uniform, {"behaviour": MDP.optimally}),
+        (uniform, {"target": Target(1, "updates", tau=0.05)}),
+        (prioritised, {"double": True, "value": CategoricalValue(21, -5.0, 5.0)}),
+        (prioritised, {"behaviour": MDP.optimally, "n_step": (2, 5), "double": True, "dueling": True}),
+    ],
+    ids=["double", "dueling", "n-step 1 on best", "soft target", "categorical prioritised double", "n-step prioritised"],
+)
+def test_every_other_way_finds_the_truth_too(buffer: Any, options: dict[str, Any]) -> None:
+    assert largest_error(buffer(), **options) < BOUND
+
+
+@pytest.mark.slow
+def test_windows_of_other_behaviour_miss_the_truth() -> None:
+    assert largest_error(uniform(), n_step=(2, 5)) > 10 * BOUND

@@ -1,0 +1,175 @@
+"""Exploration: a coin per row, epsilon by the step and the environment, legal actions only."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trainkit import ConfigError, EpsilonGreedy, Greedy, Piecewise
+
+
+def prefer(action: int, n_rows: int = 1, n_actions: int = 4) -> NDArray[np.float32]:
+    """Make values [K, A] of which one action is the best."""
+    return np.eye(n_actions, dtype=np.float32)[np.full(n_rows, action)]
+
+
+def choose(
+    exploration: Any,
+    q: NDArray[np.float32],
+    *,
+    legal: NDArray[np.bool_] | None = None,
+    step: int = 0,
+    env_ids: Any = None,
+    seed: int = 0,
+) -> NDArray[np.int64]:
+    masked = q if legal is None else np.where(legal, q, -np.inf)
+    ids = None if env_ids is None else np.asarray(env_ids, np.intp)
+    return exploration.choose(masked, legal, step=step, env_ids=ids, rng=np.random.default_rng(seed))
+
+
+def share_away_from(action: int, chosen: NDArray[np.int64]) -> float:
+    return float((chosen != action).mean())
+
+
+def test_greedy_takes_the_best_and_draws_nothing() -> None:
+    rng = np.random.default_rng(0)
+    before = copy.deepcopy(rng.bit_generator.state)
+    q = np.array([[0.0, 2, 1], [3, 2, 1]], np.float32)
+
+    assert Greedy().choose(q, None, step=0, env_ids=None, rng=rng).tolist() == [1, 0]
+    assert rng.bit_generator.state == before
+
+
+def test_greedy_shows_no_numbers() -> None:
+    assert Greedy().metrics(0) == {}
+
+
+def test_epsilon_0_takes_the_best() -> None:
+    assert (choose(EpsilonGreedy(0), prefer(2, 1000)) == 2).all()
+
+
+def test_epsilon_1_is_uniform_over_all_actions() -> None:
+    counts = np.bincount(choose(EpsilonGreedy(1), prefer(2, 40_000)), minlength=4)
+
+    np.testing.assert_allclose(counts, 10_000, atol=5 * np.sqrt(40_000 * 0.25 * 0.75))
+
+
+def test_every_row_has_a_coin_of_its_own() -> None:
+    for seed in range(20):
+        away = share_away_from(2, choose(EpsilonGreedy(0.5), prefer(2, 1000), seed=seed))
+        assert away == pytest.approx(0.5 * 3 / 4, abs=5 * np.sqrt(0.375 * 0.625 / 1000))
+
+
+def test_rows_that_explore_do_not_explore_alike() -> None:
+    assert len(set(choose(EpsilonGreedy(1), prefer(2, 100)).tolist())) == 4
+
+
+def test_coins_and_actions_of_neighbouring_rows_are_independent() -> None:
+    pairs = choose(EpsilonGreedy(1), prefer(0, 32_000)).reshape(-1, 2)
+    counts = np.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16)
+
+    np.testing.assert_allclose(counts, 1000, atol=5 * np.sqrt(1000))
+
+
+def test_exploring_may_choose_the_best_action_too() -> None:
+    assert (choose(EpsilonGreedy(1), prefer(2, 100)) == 2).any()
+
+
+def test_epsilon_follows_the_step() -> None:
+    exploration = EpsilonGreedy([(0, 1.0), (100, 0.0)])
+
+    for step, share in [(0, 0.75), (50, 0.375), (100, 0.0), (10_000, 0.0)]:
+        away = share_away_from(1, choose(exploration, prefer(1, 10_000), step=step))
+        assert away == pytest.approx(share, abs=0.025)
+
+
+def test_linear_anneals_and_holds() -> None:
+    exploration = EpsilonGreedy.linear(1.0, 0.1, 1000)
+
+    shown = [exploration.metrics(step)["epsilon"] for step in (0, 500, 1000, 5000)]
+    assert shown == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("epsilon", [0.25, [(0, 0.25)], Piecewise([(0, 0.25)]), lambda step: 0.25])
+def test_epsilon_may_be_a_number_knots_or_any_function_of_the_step(epsilon: Any) -> None:
+    assert EpsilonGreedy(epsilon).metrics(7) == {"epsilon": 0.25}
+
+
+def test_factors_belong_to_environments_not_to_rows() -> None:
+    exploration = EpsilonGreedy(1.0, per_env=[0.0, 1.0, 0.0])
+    env_ids = np.tile([2, 1], 5000)
+    chosen = choose(exploration, prefer(3, 10_000), env_ids=env_ids)
+
+    assert (chosen[env_ids == 2] == 3).all()
+    assert share_away_from(3, chosen[env_ids == 1]) == pytest.approx(0.75, abs=0.03)
+
+
+def test_factors_multiply_the_scheduled_epsilon() -> None:
+    exploration = EpsilonGreedy([(0, 1.0), (100, 0.5)], per_env=[0.5])
+    chosen = choose(exploration, prefer(3, 10_000), step=100, env_ids=np.zeros(10_000))
+
+    assert share_away_from(3, chosen) == pytest.approx(0.25 * 0.75, abs=0.02)
+
+
+def test_factors_without_ids_belong_to_rows_in_order() -> None:
+    chosen = [choose(EpsilonGreedy(1.0, per_env=[0.0, 1.0]), prefer(3, 2), seed=seed) for seed in range(200)]
+
+    assert {int(rows[0]) for rows in chosen} == {3}
+    assert {int(rows[1]) for rows in chosen} == {0, 1, 2, 3}
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="EpsilonGreedy: `per_env or ()` asks an array for its truth")
+def test_factors_may_come_as_an_array() -> None:
+    EpsilonGreedy(0.4, per_env=0.4 ** np.linspace(0, 7, 4))
+
+
+def test_exploring_is_uniform_over_legal_actions_only() -> None:
+    legal = np.tile([[True, False, True, True], [False, True, False, False]], (15_000, 1))
+    chosen = choose(EpsilonGreedy(1.0), prefer(1, 30_000), legal=legal)
+
+    counts = np.bincount(chosen[::2], minlength=4)
+    assert counts[1] == 0
+    np.testing.assert_allclose(counts[[0, 2, 3]], 5000, atol=5 * np.sqrt(15_000 * 2 / 9))
+    assert (chosen[1::2] == 1).all()
+
+
+def test_the_best_legal_action_is_taken_when_not_exploring() -> None:
+    q = np.array([[3.0, 2, 1], [-5, -4, -3]], np.float32)
+    legal = np.array([[False, True, True], [True, False, False]])
+
+    assert choose(EpsilonGreedy(0.0), q, legal=legal).tolist() == [1, 0]
+
+
+def test_the_same_generator_gives_the_same_choice() -> None:
+    first, second = (choose(EpsilonGreedy(0.5), prefer(1, 100), seed=3) for _ in range(2))
+    other = choose(EpsilonGreedy(0.5), prefer(1, 100), seed=4)
+
+    np.testing.assert_array_equal(first, second)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EpsilonGreedy(1.5), "EpsilonGreedy.epsilon must be in [0, 1], got 1.5"),
+        (lambda: EpsilonGreedy(-0.1), "EpsilonGreedy.epsilon must be in [0, 1], got -0.1"),
+        (lambda: EpsilonGreedy(float("nan")), "EpsilonGreedy.epsilon must be in [0, 1], got nan"),
+        (lambda: EpsilonGreedy(True), "EpsilonGreedy.epsilon must be in [0, 1], got True"),
+        (lambda: EpsilonGreedy("0.1"), "EpsilonGreedy.epsilon must be in [0, 1], got '0.1'"),
+        (lambda: EpsilonGreedy(None), "EpsilonGreedy.epsilon must be in [0, 1], got None"),
+        (lambda: EpsilonGreedy([(0, 1.0), (10, 2.0)]), "EpsilonGreedy.epsilon must be in [0, 1], got 2.0"),
+        (lambda: EpsilonGreedy([(5, 1.0)]), "Piecewise's first knot must be at step 0, got step 5"),
+        (lambda: EpsilonGreedy([(0, 1.0), (0, 0.5)]), "Piecewise's steps must grow strictly, got [0, 0]"),
+        (lambda: EpsilonGreedy([]), "Piecewise needs at least one knot (step, value), got none"),
+        (lambda: EpsilonGreedy(0.1, per_env=[0.5, 1.5]), "EpsilonGreedy.per_env must be in [0, 1], got 1.5"),
+        (lambda: EpsilonGreedy.linear(3.0, 0.1, 10), "EpsilonGreedy.epsilon must be in [0, 1], got 3.0"),
+        (lambda: EpsilonGreedy.linear(1.0, 0.1, 0.5), "Piecewise.knots step must be a whole number >= 0, got 0.5"),
+    ],
+)
+def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        make()
+
+    assert message in str(refusal.value)

@@ -1,0 +1,108 @@
+"""The numpy pass of small networks gives what torch gives, and sees every change of the weights."""
+
+import copy
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from trainkit.policy.host import HostNetwork
+
+BOX = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+class Spaces:
+    observation_space = BOX
+    action_space = gym.spaces.Discrete(3)
+
+
+def make_policy(**options: object) -> tk.DQNPolicy:
+    return tk.DQNPolicy.for_envs(Spaces(), hidden=(16, 8), device="cpu", seed=1, **options)
+
+
+def by_torch(policy: tk.DQNPolicy, obs: np.ndarray, noise: torch.Tensor | None) -> np.ndarray:
+    with torch.no_grad():
+        return policy.network(torch.from_numpy(obs), noise, None).numbers.numpy()
+
+
+def rows(n: int = 5) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("value", [tk.ExpectedValue(), tk.CategoricalValue(7, 0.0, 6.0)])
+def test_numbers_equal_torchs_with_and_without_noise(dueling: bool, noisy: bool, value: object) -> None:
+    policy = make_policy(dueling=dueling, noisy=noisy, head=(6,), value=value)
+    assert policy._host is not None
+    np.testing.assert_allclose(policy._host(rows(), None, None), by_torch(policy, rows(), None), atol=1e-6)
+    if noisy:
+        noise = policy._draw_noise(5)
+        assert noise is not None
+        np.testing.assert_allclose(
+            policy._host(rows(), noise.numpy(), None), by_torch(policy, rows(), noise), atol=1e-6
+        )
+
+
+def test_masked_dueling_mean_equals_torchs() -> None:
+    policy = make_policy(dueling=True)
+    legal = np.array([[True, True, False]] * 5)
+    assert policy._host is not None
+    with torch.no_grad():
+        expected = policy.network(torch.from_numpy(rows()), None, torch.from_numpy(legal)).numbers.numpy()
+    np.testing.assert_allclose(policy._host(rows(), None, legal), expected, atol=1e-6)
+
+
+def train_once(policy: tk.DQNPolicy) -> None:
+    obs = rows(8)
+    batch = tk.TransitionBatch(
+        obs=obs,
+        action=np.zeros(8, np.int64),
+        reward=np.ones(8, np.float32),
+        discount=np.zeros(8, np.float32),
+        next_obs=obs,
+        weight=np.ones(8, np.float32),
+        slots=np.arange(8),
+    )
+    policy.update(batch, step=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda policy: train_once(policy),
+        lambda policy: policy.load_state_dict(make_policy().state_dict(), assign=True),
+        lambda policy: policy.network.draw(99),
+        lambda policy: policy.double().float(),
+        lambda policy: setattr(policy.network.encoder.body.layers[0], "weight", torch.nn.Parameter(torch.ones(16, 4))),
+    ],
+    ids=["update", "load with assign", "draw", "to another dtype and back", "replaced parameter"],
+)
+def test_acting_sees_every_change_of_the_weights(change: object) -> None:
+    policy = make_policy()
+    policy.action_values(rows())  # views are taken
+    change(policy)  # type: ignore[operator]
+    np.testing.assert_allclose(policy.action_values(rows()), by_torch(policy, rows(), None)[:, :, 0], atol=1e-6)
+
+
+def test_a_copy_of_a_policy_acts_by_its_own_weights() -> None:
+    policy = make_policy()
+    policy.action_values(rows())
+    twin = copy.deepcopy(policy)
+    twin.network.draw(99)
+    np.testing.assert_allclose(twin.action_values(rows()), by_torch(twin, rows(), None)[:, :, 0], atol=1e-6)
+    np.testing.assert_allclose(policy.action_values(rows()), by_torch(policy, rows(), None)[:, :, 0], atol=1e-6)
+
+
+def test_large_networks_batches_and_other_dtypes_are_left_to_torch() -> None:
+    large = tk.DQNPolicy.for_envs(Spaces(), hidden=(512,), device="cpu", seed=1)
+    assert large._host is None
+    host = make_policy()._host
+    assert host is not None
+    assert host.takes(rows(64))
+    assert not host.takes(rows(65))
+    assert not host.takes(rows().astype(np.float64))
+    assert not host.takes({"a": rows()})
+    assert HostNetwork.for_network(torch.nn.Flatten(), tk.ExpectedValue(), torch.device("cpu")) is None

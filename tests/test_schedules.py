@@ -1,0 +1,98 @@
+"""Schedules hold at their knots, between them and past them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainkit.errors import ConfigError
+from trainkit.schedules import Constant, Piecewise, Schedule, as_schedule, to_plain
+
+
+def test_a_decay_by_hand() -> None:
+    epsilon = Piecewise([(0, 1.0), (100, 0.5), (1100, 0.0)])
+    values = {0: 1.0, 1: 0.995, 50: 0.75, 100: 0.5, 101: 0.4995, 600: 0.25, 1099: 0.0005, 1100: 0.0, 10**12: 0.0}
+    assert {step: epsilon(step) for step in values} == pytest.approx(values)
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=6), st.integers(0, 10_000))
+def test_knots_are_exact_and_what_lies_between_them_lies_between_their_values(
+    gaps: list[tuple[int, float]], step: int
+) -> None:
+    steps = [sum(gap for gap, _ in gaps[1 : place + 1]) for place in range(len(gaps))]
+    knots = [(at, value) for at, (_, value) in zip(steps, gaps, strict=True)]
+    schedule = Piecewise(knots)
+    assert [schedule(at) for at in steps] == [value for _, value in knots]
+    before = [knot for knot in knots if knot[0] <= step][-1]
+    after = next((knot for knot in knots if knot[0] > step), before)
+    low, high = sorted([before[1], after[1]])
+    assert low - 1e-6 <= schedule(step) <= high + 1e-6
+
+
+def test_a_schedule_steps_down_at_once_between_neighbouring_steps() -> None:
+    lr = Piecewise([(0, 1e-3), (999, 1e-3), (1000, 1e-4)])
+    assert [lr(step) for step in (0, 998, 999, 1000, 1001)] == [1e-3, 1e-3, 1e-3, 1e-4, 1e-4]
+
+
+def test_a_constant_is_the_same_at_every_step() -> None:
+    assert Constant(0.25)(0) == Constant(0.25)(10**15) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("knots", "message"),
+    [
+        ([], r"Piecewise needs knots \(step, value\), at least one, got \[\]"),
+        ([1, 2], r"Piecewise needs knots \(step, value\), at least one, got \[1, 2\]"),
+        ([(0, 1, 2)], r"Piecewise needs knots \(step, value\), at least one, got \[\(0, 1, 2\)\]"),
+        ([(5, 1.0)], r"Piecewise's first knot must be at step 0, got step 5"),
+        ([(0, 1.0), (10, 0.5), (10, 0.1)], r"Piecewise's steps must grow strictly, got \[0, 10, 10\]"),
+        ([(0, 1.0), (0.5, 0.1)], r"Piecewise.knots step must be a whole number >= 0, got 0.5"),
+        ([(0, float("nan"))], r"Piecewise.knots value must be in \(-inf, inf\), got nan"),
+        ([(0, "1.0")], r"Piecewise.knots value must be in \(-inf, inf\), got '1.0'"),
+    ],
+)
+def test_knots_that_cannot_work_are_refused(knots: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Piecewise(knots)
+
+
+def by_step(step: int) -> float:
+    return step / 10
+
+
+@pytest.mark.parametrize(
+    ("value", "at_5"),
+    [(0.5, 0.5), (1, 1.0), ([(0, 0.0), (10, 1.0)], 0.5), ([[0, 0.0], [10, 1.0]], 0.5), (Constant(0.25), 0.25), (by_step, 0.5)],
+)
+def test_numbers_knots_and_functions_become_schedules(value: Any, at_5: float) -> None:
+    schedule = as_schedule("Owner", "beta", value, low=0, high=1)
+    assert isinstance(schedule, Schedule)
+    assert schedule(5) == at_5
+
+
+@pytest.mark.parametrize(
+    ("value", "came"),
+    [(1.5, "1.5"), (Constant(1.5), "1.5"), ([(0, 0.0), (10, 1.5)], "1.5"), ("0.5", "'0.5'"), (None, "None"), (True, "True")],
+)
+def test_a_value_outside_its_range_is_refused_in_its_owners_name(value: Any, came: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^Owner.beta must be in \[0, 1\], got {came}$"):
+        as_schedule("Owner", "beta", value, low=0, high=1)
+
+
+def test_an_open_lower_end_is_open() -> None:
+    with pytest.raises(ConfigError, match=r"^Owner.lr must be in \(0, inf\), got 0.0$"):
+        as_schedule("Owner", "lr", [(0, 1e-3), (100, 0.0)], low=0, above_low=True)
+
+
+@pytest.mark.parametrize("value", [0.5, [(0, 0.0), (10, 1.0)]])
+def test_a_schedule_survives_json(value: Any) -> None:
+    plain = json.loads(json.dumps(to_plain(as_schedule("Owner", "beta", value, low=0))))
+    again = as_schedule("Owner", "beta", plain, low=0)
+    assert again(5) == 0.5
+    assert to_plain(again) == plain
+
+
+def test_a_function_is_not_plain() -> None:
+    assert to_plain(by_step) is None
