@@ -22,9 +22,9 @@ from benchmarks import work
 PEERS = {"tianshou": (".peers/tianshou@1.2.0/bin/python", "benchmarks/side_tianshou.py")}
 
 
-def run(command: Sequence[str]) -> dict[str, Any]:
-    """Run one side and return what it printed, after checking that it did the work."""
-    pinned = ["taskset", "-c", "0", *command] if shutil.which("taskset") else list(command)
+def run(command: Sequence[str], core: int) -> dict[str, Any]:
+    """Run one side on one core and return what it printed, after checking that it did the work."""
+    pinned = ["taskset", "-c", str(core), *command] if shutil.which("taskset") else list(command)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     printed = subprocess.run(pinned, capture_output=True, text=True, check=True, env=environment).stdout
     result: dict[str, Any] = json.loads(printed.splitlines()[-1])
@@ -37,6 +37,7 @@ def main() -> None:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/peers.md"))
     options = parser.parse_args()
     ours = [sys.executable, "-m", "benchmarks.side_trainkit"]
@@ -58,7 +59,8 @@ def main() -> None:
         if not Path(python).exists():
             raise SystemExit(f"{python} is not there: make bench-peers builds it")
         for flags in ([], ["--prioritized"]):
-            pairs = [(run([python, script, *flags]), run([*ours, *flags])) for _ in range(options.runs)]
+            core = options.core
+            pairs = [(run([python, script, *flags], core), run([*ours, *flags], core)) for _ in range(options.runs)]
             for rate in pairs[0][0]["rates"]:
                 theirs, own = ([side["rates"][rate] for side in column] for column in zip(*pairs, strict=True))
                 ratio = statistics.median(b / a for a, b in zip(theirs, own, strict=True))

@@ -64,7 +64,14 @@ def by_step(step: int) -> float:
 
 @pytest.mark.parametrize(
     ("value", "at_5"),
-    [(0.5, 0.5), (1, 1.0), ([(0, 0.0), (10, 1.0)], 0.5), ([[0, 0.0], [10, 1.0]], 0.5), (Constant(0.25), 0.25), (by_step, 0.5)],
+    [
+        (0.5, 0.5),
+        (1, 1.0),
+        ([(0, 0.0), (10, 1.0)], 0.5),
+        ([[0, 0.0], [10, 1.0]], 0.5),
+        (Constant(0.25), 0.25),
+        (by_step, 0.5),
+    ],
 )
 def test_numbers_knots_and_functions_become_schedules(value: Any, at_5: float) -> None:
     schedule = as_schedule("Owner", "beta", value, low=0, high=1)
@@ -74,7 +81,14 @@ def test_numbers_knots_and_functions_become_schedules(value: Any, at_5: float) -
 
 @pytest.mark.parametrize(
     ("value", "came"),
-    [(1.5, "1.5"), (Constant(1.5), "1.5"), ([(0, 0.0), (10, 1.5)], "1.5"), ("0.5", "'0.5'"), (None, "None"), (True, "True")],
+    [
+        (1.5, "1.5"),
+        (Constant(1.5), "1.5"),
+        ([(0, 0.0), (10, 1.5)], "1.5"),
+        ("0.5", "'0.5'"),
+        (None, "None"),
+        (True, "True"),
+    ],
 )
 def test_a_value_outside_its_range_is_refused_in_its_owners_name(value: Any, came: str) -> None:
     with pytest.raises(ConfigError, match=rf"^Owner.beta must be in \[0, 1\], got {came}$"):

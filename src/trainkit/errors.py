@@ -18,7 +18,7 @@ Every message names its subject, the rule, what came, and what to do.
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 
 
@@ -99,6 +99,13 @@ class Checks:
         fits = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         fits = fits and low <= float(value) <= high and not (above_low and value == low)  # type: ignore[arg-type]  # fits
         return self.require(fits, f".{name} {rule}, got {value!r}")
+
+    def gather(self, check: Callable[[], object]) -> None:
+        """Note what another check refuses, instead of letting it end this one."""
+        try:
+            check()
+        except ConfigError as refusal:
+            self.problems += str(refusal).split("\n")
 
     def one_of(self, name: str, value: object, allowed: Iterable[str]) -> bool:
         """Require one of a few words, offering the nearest."""

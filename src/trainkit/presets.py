@@ -26,6 +26,7 @@ class QSettings(TypedDict, total=False):
     """What a preset of the Q-learner may override, beside the options of every trainer."""
 
     n_envs: int
+    test_env: EnvSpec | None
     n_test_envs: int
     hidden: tuple[int, ...]
     head: tuple[int, ...]
@@ -65,6 +66,7 @@ class QOverrides(QSettings, TrainerOptions, total=False):
 # Found by the search in benchmarks/search.py on CartPole-v1 (5 seeds), from rl-zoo's DQN for classic control.
 _DQN = QSettings(
     n_envs=8,
+    test_env=None,  # the same again
     n_test_envs=10,
     hidden=(256, 256),  # rl-zoo
     head=(),
@@ -108,17 +110,16 @@ _RAINBOW = QSettings(
         "double": True,
         "atoms": 51,
         "n_step": 3,
-        "lr": 1e-3,
+        "lr": 2e-3,
         "sigma0": 0.1,
         "gamma": 0.97,
         "v_max": 34.0,
-        "batch_size": 64,
         "epsilon": None,
         "target_every": 50,
         "prioritized": True,
         "alpha": 0.5,
         "beta": [(0, 0.4), (60_000, 1.0)],
-        "update_per_step": 0.5,
+        "update_per_step": 0.25,
     }
 )
 
@@ -135,7 +136,7 @@ def dqn(env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides
     """Return a DQN trainer (Mnih et al., 2015), with rl-zoo's settings for classic control.
 
     Args:
-        env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its spec).
+        env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id).
         seed: of everything.
         overrides: of `settings("dqn")`, or options of `OffpolicyTrainer`.
     """
@@ -146,7 +147,7 @@ def rainbow(env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverr
     """Return a Rainbow trainer (Hessel et al., 2018): double, dueling, noisy, categorical, n-step, prioritised.
 
     Args:
-        env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its spec).
+        env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id).
         seed: of everything.
         overrides: of `settings("rainbow")`, or options of `OffpolicyTrainer`.
     """
@@ -158,15 +159,19 @@ def _q_trainer(name: str, env: EnvSpec, seed: int | None, overrides: Mapping[str
     known = {*QSettings.__annotations__, *TrainerOptions.__annotations__}
     refuse_unknown(f"presets.{name}", overrides, known)
     chosen: dict[str, Any] = {**settings(name), **overrides}
-    envs = make_envs(env, chosen["n_envs"])
+    for option in ("test_collector", "evaluation"):
+        if overrides.get(option) is not None:
+            raise ConfigError(f"presets.{name} makes the policy, which {option} would have to share: give test_env")
+    envs = make_envs(env, _count("n_envs", env, chosen, overrides))
     policy = _q_policy(envs, chosen)
     if chosen["prioritized"]:
         buffer: ReplayBuffer = PrioritizedReplayBuffer(chosen["capacity"], alpha=chosen["alpha"], beta=chosen["beta"])
     else:
         buffer = ReplayBuffer(chosen["capacity"])
     common = CommonOptions(**{key: value for key, value in overrides.items() if key in CommonOptions.__annotations__})  # type: ignore[typeddict-item]  # filtered by its own keys
-    if "test_collector" not in common and "evaluation" not in common:
-        common["test_collector"] = Collector(policy, make_envs(_again(name, env), chosen["n_test_envs"]))
+    if "test_collector" not in common:
+        again = _again(name, env) if chosen["test_env"] is None else chosen["test_env"]
+        common["test_collector"] = Collector(policy, make_envs(again, _count("n_test_envs", again, chosen, overrides)))
     common.setdefault("episode_per_test", 20)
     stop_return = chosen["stop_return"]
     if stop_return is not None:
@@ -206,12 +211,18 @@ def _q_policy(envs: Envs, chosen: Mapping[str, Any]) -> DQNPolicy:
     )
 
 
+def _count(name: str, env: EnvSpec, chosen: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
+    """Return how many environments to ask for; where `env` itself says how many, only what the user asked for."""
+    can_be_many = isinstance(env, str) or (callable(env) and not isinstance(env, (VectorEnv, Envs)))
+    return int((chosen if can_be_many else overrides).get(name, 1))
+
+
 def _again(name: str, env: EnvSpec) -> EnvSpec:
     """Return what evaluation's own environments can be made of."""
     if isinstance(env, VectorEnv):
         if env.spec is None:
-            raise ConfigError(f"presets.{name} cannot make {env} again for evaluation: give test_collector=")
+            raise ConfigError(f"presets.{name} cannot make {env} again for evaluation: give test_env")
         return env.spec.id
     if isinstance(env, Envs):
-        raise ConfigError(f"presets.{name} takes an id, a factory or a gymnasium vector environment, got {env!r}")
+        raise ConfigError(f"presets.{name} cannot make {env} again for evaluation: give test_env")
     return env

@@ -59,6 +59,14 @@ class Policy(Protocol):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput: ...
 
+    def start_streams(self, root: int) -> None:
+        """Start the random streams of exploring anew."""
+        ...
+
+    def streams_state(self) -> dict[str, Any]: ...
+
+    def load_streams_state(self, state: Mapping[str, Any]) -> None: ...
+
 
 class UpdateResult(Protocol):
     """What an update leaves behind, still on its device."""

@@ -104,9 +104,10 @@ def test_stacked_rows_repeat_an_episodes_first_frame_and_never_reach_into_the_on
 
 
 @every_way_here
-def test_one_environment_alone_is_enough(way: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"form": "dict", "stack": 3, "mask_key": "legal"}])
+def test_one_environment_alone_is_enough(way: str, options: dict[str, Any]) -> None:
     ledger = Ledger()
-    stats = Collector(Player(), tagged_envs(way, 1), ledger).collect(n_step=500)
+    stats = Collector(Player(), tagged_envs(way, 1, **options), ledger).collect(n_step=500)
     assert stats.n_step == len(ledger) == 500
     assert assert_rows_are_real(ledger.rows(), 1) == 0
     lengths = [length(0, episode) for episode in range(stats.n_episode)]

@@ -59,6 +59,19 @@ def test_a_new_episodes_stack_holds_nothing_of_the_last_one() -> None:
     assert decode(envs.obs)[0, :, 1:3].tolist() == [[1, 0], [1, 0], [1, 0]]
 
 
+@pytest.mark.parametrize("way", ["sync", "SyncVectorEnv SAME_STEP"])
+@pytest.mark.parametrize("stack", [1, 3])
+def test_beginning_an_episode_leaves_the_last_steps_outcome_alone(way: str, stack: int) -> None:
+    envs = tagged_envs(way, 3, stack=stack)
+    envs.reset()
+    outcome = envs.step(np.zeros(3, np.int64), envs.all_ids)
+    kept = outcome.next_obs.copy()
+    envs.begin(np.array([0]))
+    np.testing.assert_array_equal(outcome.next_obs, kept)
+    assert (envs.obs[0] != kept[0]).any()
+    np.testing.assert_array_equal(envs.obs[1:], kept[1:])
+
+
 def test_every_leaf_is_stacked_but_the_mask() -> None:
     envs = tagged_envs("sync", 2, "dict", stack=2, mask_key="legal")
     obs = envs.reset()

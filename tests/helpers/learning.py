@@ -6,17 +6,28 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import TransitionBatch, tree
+from trainkit import CategoricalValue, DQNPolicy, EpsilonGreedy, Target, TransitionBatch, tree
 from trainkit.policy.networks import draw_parameters
 
 FOUR_NUMBERS = spaces.Box(-10.0, 10.0, (4,), np.float32)
 THREE_ACTIONS = spaces.Discrete(3)
 MASKED = spaces.Dict({"obs": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})
+NEVER = Target(every=10**9)
+PARTS: list[Any] = [
+    pytest.param({}, id="dqn"),
+    pytest.param({"double": True, "dueling": True, "lr": [(0, 1e-2), (20, 1e-3)]}, id="double dueling, lr knots"),
+    pytest.param(
+        {"double": True, "dueling": True, "noisy": True, "value": CategoricalValue(11, -3, 3), "n_step": 3},
+        id="rainbow",
+    ),
+    pytest.param({"target": Target(every=1, unit="updates", tau=0.1)}, id="soft target"),
+]
 
 
 class Spaces(NamedTuple):
@@ -111,3 +122,19 @@ def assert_same(one: Any, other: Any) -> None:
 def is_legal(action: NDArray[Any], mask: NDArray[Any]) -> bool:
     """Whether every action [K] is allowed by its row of the mask [K, A]."""
     return bool(mask[np.arange(len(action)), action].all())
+
+
+def wide_net(width: int) -> nn.Module:
+    """Make a network [B, 4] -> [B, 3, W]."""
+    return nn.Sequential(small_net((4, 8, 3 * width)), nn.Unflatten(1, (3, width)))
+
+
+def echo(**options: Any) -> DQNPolicy:
+    """Make a policy whose action values are the observation itself."""
+    return DQNPolicy(nn.Identity(), **{"device": "cpu", "exploration": EpsilonGreedy(0.0), "seed": 0} | options)
+
+
+def made(space: Any = None, **options: Any) -> DQNPolicy:
+    """Make a small policy of parts, by `for_envs`."""
+    at = Spaces() if space is None else Spaces(space)
+    return DQNPolicy.for_envs(at, **{"hidden": (8,), "device": "cpu", "seed": 0} | options)

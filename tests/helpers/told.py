@@ -71,6 +71,6 @@ class ToldVectorEnv(VectorEnv[Any, Any, Any]):
 
 def _next(answers: list[Any]) -> Any:
     now = answers.pop(0) if len(answers) > 1 else answers[0]
-    if isinstance(now, Exception):
+    if isinstance(now, BaseException):
         raise now
     return now

@@ -95,7 +95,7 @@ def test_a_policy_stores_nothing_extra_unless_it_says_so() -> None:
 
 def streams(policy: Policy) -> Any:
     state = policy.streams_state()
-    return state["rng"]["state"], state["noise"].tolist()
+    return state["rng"]["state"], state["noise"]["state"].tolist()
 
 
 def test_streams_follow_the_seed() -> None:

@@ -55,7 +55,6 @@ class TestDueling:
         assert numbers.squeeze(2)[1].tolist() == [8, 9, 13]
         assert numbers.squeeze(2)[2, 1].item() == 10
 
-    @pytest.mark.xfail(strict=True, reason="_mean_over_actions divides 0 by 0; C51 learns from that row at discount 0")
     def test_stays_finite_where_nothing_is_legal_as_after_a_termination(self) -> None:
         numbers = constant([1, 2, 6], [10])(torch.zeros(1, 2), None, torch.zeros(1, 3, dtype=torch.bool)).numbers
 

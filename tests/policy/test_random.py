@@ -92,7 +92,6 @@ def test_a_mask_that_allows_nothing_is_the_environments_fault() -> None:
         actions(spaces.Discrete(2), 1, mask=np.zeros(2, np.int8))
 
 
-@pytest.mark.xfail(strict=True, reason="RandomPolicy.act does not hand env_ids on, so the row is blamed")
 def test_the_environment_that_allows_nothing_is_named() -> None:
     with pytest.raises(NoLegalActionError, match="env 7 allows no action"):
         actions(spaces.Discrete(2), 1, mask=np.zeros(2, np.int8), env_ids=np.array([7]))

@@ -176,7 +176,6 @@ def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> Non
     assert message in str(refusal.value)
 
 
-@pytest.mark.xfail(strict=True, reason="Target checks tau after it has raised about the rest")
 def test_everything_wrong_with_a_target_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as refusal:
         Target(every=0, unit="x", tau=2.0)

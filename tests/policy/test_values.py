@@ -120,7 +120,6 @@ class TestProjection:
 
         assert_close(goal, torch.tensor([[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).float())
 
-    @pytest.mark.xfail(strict=True, reason="CategoricalValue.goal: nan * 0 is nan")
     @pytest.mark.parametrize("after", [math.inf, -math.inf, math.nan])
     def test_ignores_what_comes_after_a_termination_even_if_it_is_not_finite(self, after: float) -> None:
         assert self.goal(torch.full((1, 5), after), 3.0, 0.0) == [0, 0, 0, 1, 0]
@@ -132,6 +131,7 @@ class TestProjection:
         after = torch.linspace(-1, 1, atoms).expand(4, atoms)
         goal = value.goal(after, torch.tensor([v_max, 0.0, 1e6, -1e6]), torch.tensor([0.0, 1.0, 1.0, 1.0]))
 
+        assert (goal >= 0).all()
         assert_close(goal.sum(dim=1), torch.ones(4))
         assert_close(goal[:, -1], torch.tensor([1.0, after.softmax(1)[0, -1].item(), 1.0, 0.0]), rtol=0, atol=2e-5)
         assert_close(goal[3, 0].item(), 1.0)
@@ -237,14 +237,16 @@ class TestCategoricalMeans:
 
         assert shown["clipped_share"].item() == pytest.approx(share)
 
-    def test_clipped_share_is_none_where_only_rounding_goes_beyond(self) -> None:
-        value = CategoricalValue(51, -1.1, 0.7)
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_clipped_share_is_none_where_only_rounding_goes_beyond(self, sign: int) -> None:
+        bound = 0.3 / (1 - 0.97)  # of returns, when rewards are at most 0.3: in float32, 0.3 + 0.97 * 10 > 10
         after = torch.zeros(1, 51)
-        shown = value.metrics(after, after.softmax(1), after, torch.tensor([1e-8]), torch.tensor([1.0]))
+        shown = CategoricalValue(51, -bound, bound).metrics(
+            after, after.softmax(1), after, torch.tensor([0.3 * sign]), torch.tensor([0.97])
+        )
 
         assert shown["clipped_share"].item() == 0.0
 
-    @pytest.mark.xfail(strict=True, reason="CategoricalValue.metrics: nan * 0 is nan")
     def test_clipped_share_ignores_what_comes_after_a_termination(self) -> None:
         after = torch.full((1, 3), math.nan)
         goal = torch.tensor([[0.0, 1.0, 0.0]])

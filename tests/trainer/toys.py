@@ -143,6 +143,4 @@ def untimed(result: EpochResult) -> dict[str, float]:
     """Return an epoch's numbers, but those a clock told."""
     clocks = ("time/", "train/durations", "test/durations")
     numbers = scalars(result.stats).items()
-    return {
-        tag: x for tag, x in numbers if not (tag.startswith(clocks) or tag.endswith(("_ms", "seconds")))
-    }
+    return {tag: x for tag, x in numbers if not (tag.startswith(clocks) or tag.endswith(("_ms", "seconds")))}

@@ -168,6 +168,8 @@ class Collector:
         return {
             "env_step": self.env_step,
             "owed": self._owed,
+            "collected": self._tally.n_step,
+            "options": dict(self._options),
             "episodes": self._episodes.state_dict(),
             "envs": self.envs.state_dict(),
             "rng": self._rng.bit_generator.state,
@@ -177,6 +179,9 @@ class Collector:
         """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
         self.env_step = state["env_step"]
         self._goal = StepGoal(state["owed"])
+        self._options = dict(state["options"])
+        self._tally = Tally()
+        self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
         self._rng.bit_generator.state = state["rng"]

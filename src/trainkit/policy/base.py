@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Obs
-from trainkit.errors import ConfigError, SpaceMismatchError
+from trainkit.errors import CheckpointError, ConfigError, SpaceMismatchError
 from trainkit.policy.device import resolve_device
 from trainkit.spaces import array_specs
 
@@ -74,7 +74,7 @@ class Policy(nn.Module):
         self.action_space = action_space
         self.device = resolve_device(device)
         self.is_seeded = False
-        self._start_streams(seeding.fresh_root() if seed is None else seed)
+        self.start_streams(seeding.fresh_root() if seed is None else seed)
         self.is_seeded = seed is not None
 
     @property
@@ -118,6 +118,10 @@ class Policy(nn.Module):
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments whose spaces are not those the policy was made for; take over what it was not told."""
+        self._refuse_other_spaces(observation_space, action_space)
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def _refuse_other_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         pairs = {
             "observation_space": (self.observation_space, observation_space),
             "action_space": (self.action_space, action_space),
@@ -129,22 +133,39 @@ class Policy(nn.Module):
         ]
         if wrong:
             raise SpaceMismatchError("\n".join(wrong))
-        self.observation_space, self.action_space = observation_space, action_space
 
     def seed(self, root: int) -> None:
         """Start every random stream anew from a root seed."""
-        self._start_streams(root)
+        self.start_streams(root)
         self.is_seeded = True
 
-    def _start_streams(self, root: int) -> None:
+    def start_streams(self, root: int) -> None:
+        """Start the random streams anew from a root seed, and nothing else."""
         self._rng = seeding.generator(root, "policy", "explore")
         self._noise = torch.Generator(self.device).manual_seed(seeding.derive(root, "policy", "noise"))
 
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` of a module of the same parameters returned, all or nothing.
+
+        Raises:
+            CheckpointError: a parameter is missing, unknown or of another shape.
+        """
+        own = {name: list(tensor.shape) for name, tensor in self.state_dict().items()}
+        saved = {name: list(tensor.shape) for name, tensor in weights.items()}
+        names = [name for name in own | saved if own.get(name) != saved.get(name)]
+        wrong = [f"  {name}: {own.get(name, 'none')} here, {saved.get(name, 'none')} saved" for name in names]
+        if wrong:
+            told = "\n".join(wrong)
+            raise CheckpointError(f"{type(self).__name__} has other parameters than the ones saved:\n{told}")
+        self.load_state_dict(weights)
+
     def streams_state(self) -> dict[str, Any]:
         """Return the state of the random streams."""
-        return {"rng": self._rng.bit_generator.state, "noise": self._noise.get_state()}
+        noise = {"device": self.device.type, "state": self._noise.get_state()}
+        return {"rng": self._rng.bit_generator.state, "noise": noise}
 
     def load_streams_state(self, state: Mapping[str, Any]) -> None:
-        """Take over saved random streams."""
+        """Take over saved random streams; noise saved on another kind of device goes on with this one's own."""
         self._rng.bit_generator.state = state["rng"]
-        self._noise.set_state(state["noise"])
+        if state["noise"]["device"] == self.device.type:
+            self._noise.set_state(state["noise"]["state"])

@@ -85,7 +85,7 @@ class DQNPolicy(Policy):
         self._target = TargetNetwork(self.network, Target() if target is None else target)
         self.target_network = self._target.network
         self._gradient_step = GradientStep(
-            self.network.parameters(),
+            self.network,
             Adam() if optimizer is None else optimizer,
             clip,
             flush_denormals=flush_denormals,
@@ -124,19 +124,12 @@ class DQNPolicy(Policy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden: layers shared by all heads; default (128, 128), for images none.
-            head: hidden layers of each head; default none, for images (512,) as in the paper.
-            dueling: as in `QNetwork`.
-            noisy: noisy heads; then the exploration is greedy unless given.
-            sigma0: as in `QNetwork`.
+            hidden, head, dueling, noisy, sigma0: as in `QNetwork`; layers default to (128, 128) shared and none per
+                head, for images to none and (512,) as in the paper; noisy heads explore by themselves, greedily.
             double: choose by the online, judge by the target network.
-            value: as in `DQNPolicy`.
-            n_step: as in `Horizon`, as are `gamma` and `reward`.
-            gamma: discount per step.
-            reward: the reward rule.
-            lr: of Adam, a number, knots or a schedule.
-            max_grad_norm: clip of the global norm; None for none.
-            parts: further arguments of `DQNPolicy`; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
+            n_step, gamma, reward: as in `Horizon`.
+            lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
+            value, parts: arguments of `DQNPolicy`; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
         if not isinstance(envs.action_space, spaces.Discrete):
             raise SpaceMismatchError(f"{cls.__name__} needs a Discrete action space, got {envs.action_space}")
@@ -181,16 +174,14 @@ class DQNPolicy(Policy):
         if legal is not None:
             refuse_empty_mask(legal, env_ids)
         q = self.action_values(obs, explore=explore)
-        if not np.isfinite(q.sum()) and not np.isfinite(q).all():
+        if not np.isfinite(q).all():
             row = int(np.argwhere(~np.isfinite(q))[0][0])
             env = row if env_ids is None else int(env_ids[row])
             raise DivergedError(f"{type(self).__name__} gives values {q[row]} for env {env} at step {step}")
         if legal is not None:
             q = np.where(legal, q, -np.inf)
-        if not explore:
-            return ActOutput(q.argmax(axis=1), {}, state)
-        action = self.exploration.choose(q, legal, step=step, env_ids=env_ids, rng=self._rng)
-        return ActOutput(action, {}, state)
+        choose = self.exploration.choose if explore else Greedy().choose
+        return ActOutput(choose(q, legal, step=step, env_ids=env_ids, rng=self._rng), {}, state)
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
@@ -297,13 +288,16 @@ class DQNPolicy(Policy):
         """Switch modules whose train and eval modes differ; `QNetwork` has none that does."""
         if self._has_modes and self.training != training:
             self.train(training)
-            self.target_network.eval()
 
-    # ---- the whole ----
+    def train(self, mode: bool = True) -> Self:
+        """Switch modes; the target network always stays in eval mode."""
+        super().train(mode)
+        self.target_network.eval()
+        return self
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
-        super().check_spaces(observation_space, action_space)
+        self._refuse_other_spaces(observation_space, action_space)
         if not isinstance(action_space, spaces.Discrete):
             raise SpaceMismatchError(f"{type(self).__name__} needs a Discrete action space, got {action_space}")
         self._enter(training=False)
@@ -321,6 +315,7 @@ class DQNPolicy(Policy):
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
                 f"{type(self.value).__name__} need {expected} [B, A, W]"
             )
+        super().check_spaces(observation_space, action_space)
 
     def seed(self, root: int) -> None:
         """Start all random streams anew, and draw the initial weights again unless they were trained or loaded."""
@@ -342,7 +337,7 @@ class DQNPolicy(Policy):
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state of a policy made of the same parts."""
-        self.load_state_dict(state["weights"])
+        self.load_weights(state["weights"])
         self._gradient_step.load_state_dict(state["optimizer"])
         self._target.load_state_dict(state["target"])
         self.n_updates = self._n_updates_read = state["n_updates"]

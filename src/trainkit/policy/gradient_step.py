@@ -6,15 +6,15 @@ stay its own, and whoever replaces them (`.to`, `deepcopy`, `load_state_dict(ass
 the next step, which lays them out anew and takes the moments along.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from trainkit.errors import Checks
+from trainkit.errors import Checks, ConfigError
 from trainkit.schedules import Schedule, Scheduled, as_schedule
 
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -31,14 +31,15 @@ class Adam:
 
     def __post_init__(self) -> None:
         checks = Checks("Adam")
-        if checks.require(len(self.betas) == 2, f".betas must be two numbers, got {self.betas!r}"):
+        two = isinstance(self.betas, Sequence) and len(self.betas) == 2
+        if checks.require(two, f".betas must be two numbers, got {self.betas!r}"):
             for beta in self.betas:
                 checks.number("betas", beta, low=0, high=1)
                 checks.require(beta != 1, ".betas must be below 1, got 1")
         checks.number("eps", self.eps, low=0, above_low=True)
         checks.number("weight_decay", self.weight_decay, low=0)
+        checks.gather(lambda: as_schedule("Adam", "lr", self.lr, low=0))
         checks.done()
-        as_schedule("Adam", "lr", self.lr, low=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,10 @@ class Clip:
 class GradientStep:
     """Minimise a loss by Adam, with what `Adam` and `torch.nn.utils.clip_grad_norm_` compute, in fewer calls.
 
-    A step whose gradient is not finite is not taken: parameters, moments and step count stay as they are.
+    A step whose loss or gradient is not finite is not taken: parameters, moments and step counts stay as they are.
 
     Args:
-        parameters: those to move; one that never gets a gradient never moves.
+        module: whose parameters to move; one that never gets a gradient never moves.
         optimizer: Adam's numbers.
         clip: None clips nothing.
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this
@@ -69,19 +70,15 @@ class GradientStep:
     """
 
     def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        optimizer: Adam,
-        clip: Clip | None = None,
-        *,
-        flush_denormals: bool = True,
+        self, module: nn.Module, optimizer: Adam, clip: Clip | None = None, *, flush_denormals: bool = True
     ) -> None:
         self.optimizer = optimizer
         self.clip = clip
         self.flush_denormals = flush_denormals
         self._lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
-        self._parameters = [p for p in parameters if p.requires_grad]
-        self._segment: _Segment | None = None
+        self._module = module
+        self._places = _places(module)
+        self._segments: list[_Segment] = []  # one, and one more for each set of parameters that came to move later
 
     def lr(self, step: int) -> float:
         """Return the learning rate at an environment step."""
@@ -94,113 +91,56 @@ class GradientStep:
             (the gradient's norm before the clip, whether the step was *not* taken: 0.0 or 1.0), both on the device.
         """
         with _denormals_flushed(self.flush_denormals):
-            segment = self._segment
-            if segment is not None and segment.is_live():
-                segment.gradient.zero_()
-                loss().backward()  # type: ignore[no-untyped-call]  # torch's own
-                if segment.has_stray_gradient():
-                    segment = self._claim()
+            is_laid_out = self._is_laid_out()
+            if is_laid_out:
+                for segment in self._segments:
+                    segment.gradient.zero_()
             else:
-                for parameter in self._parameters:
-                    parameter.grad = None
-                loss().backward()  # type: ignore[no-untyped-call]  # torch's own
-                segment = self._claim()
-            return segment.step(self.optimizer, self.clip, self._lr(step))
+                self._places = _places(self._module)
+                for place in self._places:
+                    place.parameter.grad = None
+            value = loss()
+            value.backward()  # type: ignore[no-untyped-call]  # torch's own
+            if not is_laid_out or self._has_newcomer():
+                self._lay_out(self._moments())
+            return self._step(value.detach(), self._lr(step))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moments in the form of `torch.optim.Adam.state_dict()`."""
-        state = {} if self._segment is None else self._segment.moments()
         group = {"lr": self._lr(0), "betas": self.optimizer.betas, "eps": self.optimizer.eps}
-        group |= {"weight_decay": self.optimizer.weight_decay, "params": list(range(len(self._parameters)))}
-        return {"state": state, "param_groups": [group]}
+        group |= {"weight_decay": self.optimizer.weight_decay, "params": list(range(len(self._places)))}
+        return {"state": self._moments(), "param_groups": [group]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over moments, ours or `torch.optim.Adam`'s for the same parameters; the numbers stay as constructed."""
-        moments: dict[int, dict[str, Tensor]] = state["state"]
-        self._segment = _Segment(self._parameters, sorted(moments), moments) if moments else None
+        self._places = _places(self._module)
+        for place in self._places:
+            place.parameter.grad = None
+        self._lay_out(state["state"])
 
-    def _claim(self) -> "_Segment":
-        """Lay out flat the parameters that have a gradient or had one before."""
-        moments = {} if self._segment is None else self._segment.moments()
-        moved = [i for i, p in enumerate(self._parameters) if p.grad is not None or i in moments]
-        self._segment = _Segment(self._parameters, moved, moments)
-        return self._segment
-
-
-class _Segment:
-    """The flat layout of some of the parameters: each is a view of one piece of every tensor here."""
-
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], moved: Sequence[int], moments: Mapping[int, Mapping[str, Tensor]]
-    ) -> None:
-        self._indices = list(moved)
-        self._moved = [parameters[i] for i in moved]
-        self._strays = [p for i, p in enumerate(parameters) if i not in set(moved)]
-        sizes = [p.numel() for p in self._moved]
-        first = self._moved[0]
-        if any(p.dtype != first.dtype or p.device != first.device for p in self._moved):
-            raise TypeError("parameters of one optimizer must share dtype and device")
-        self.flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-        self.gradient = torch.zeros_like(self.flat)
-        self.mean = torch.zeros_like(self.flat)  # Adam's first moment
-        self.square = torch.zeros_like(self.flat)  # Adam's second moment
-        steps = [moments[i]["step"] for i in moved if i in moments]
-        count = float(max(steps)) if steps else 0.0
-        self.count = torch.tensor(count, dtype=torch.float32, device=first.device)  # steps taken
-        self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
+    def _step(self, value: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+        """Clip, and move unless loss or gradient is not finite."""
+        segments, adam, clip = self._segments, self.optimizer, self.clip
         with torch.no_grad():
-            columns = (self.flat, self.gradient, self.mean, self.square)
-            pieces = zip(*(torch.split(column, sizes) for column in columns), strict=True)
-            for i, parameter, (flat, *others) in zip(moved, self._moved, pieces, strict=True):
-                gradient, mean, square = (other.view_as(parameter) for other in others)
-                flat.copy_(parameter.reshape(-1))
-                if parameter.grad is not None:
-                    gradient.copy_(parameter.grad)
-                if i in moments:
-                    mean.copy_(moments[i]["exp_avg"])
-                    square.copy_(moments[i]["exp_avg_sq"])
-                parameter.data = flat.view_as(parameter)
-                parameter.grad = gradient
-                self._views.append((gradient, mean, square))
-        self._bounds = self._moved[0].data_ptr(), self._moved[-1].data_ptr()
-
-    def is_live(self) -> bool:
-        """Whether the parameters still are the views made here."""
-        first, last = self._moved[0], self._moved[-1]
-        views = self._views
-        return (
-            (first.data_ptr(), last.data_ptr()) == self._bounds
-            and first.grad is views[0][0]
-            and last.grad is views[-1][0]
-        )
-
-    def has_stray_gradient(self) -> bool:
-        """Whether a parameter outside has got a gradient for the first time."""
-        return any(p.grad is not None for p in self._strays)
-
-    def step(self, adam: Adam, clip: Clip | None, lr: float) -> tuple[Tensor, Tensor]:
-        """Clip, and move unless the gradient is not finite."""
-        with torch.no_grad():
-            norm = torch.linalg.vector_norm(self.gradient)
-            skipped = (norm * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
+            norms = [torch.linalg.vector_norm(segment.gradient) for segment in segments]
+            norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+            skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
             scale = None
-            if clip is not None:
-                if clip.by == "global_norm":
-                    scale = ((norm + 1e-6) / clip.limit).clamp_(min=1.0)
-                elif clip.by == "value":
-                    self.gradient.clamp_(-clip.limit, clip.limit)
-                else:
-                    for gradient, _, _ in self._views:
-                        own = torch.linalg.vector_norm(gradient)
-                        gradient.mul_((clip.limit / (own + 1e-6)).clamp_(max=1.0))
-            self.count.add_(1.0 - skipped)
+            if clip is not None and clip.by == "global_norm":
+                scale = ((norm + 1e-6) / clip.limit).clamp_(min=1.0)
+            elif clip is not None:
+                for segment in segments:
+                    segment.clip(clip)
+            taken = 1.0 - skipped
+            for segment in segments:
+                segment.count.add_(taken)
             torch._fused_adam_(
-                [self.flat],
-                [self.gradient],
-                [self.mean],
-                [self.square],
+                [segment.flat for segment in segments],
+                [segment.gradient for segment in segments],
+                [segment.mean for segment in segments],
+                [segment.square for segment in segments],
                 [],
-                [self.count],
+                [segment.count for segment in segments],
                 lr=lr,
                 beta1=adam.betas[0],
                 beta2=adam.betas[1],
@@ -213,10 +153,110 @@ class _Segment:
             )
         return norm, skipped
 
-    def moments(self) -> dict[int, dict[str, Tensor]]:
+    def _is_laid_out(self) -> bool:
+        """Whether every parameter is the module's own and the view of a segment that was made of it."""
+        for owner, name, parameter in self._places:
+            if owner[name] is not parameter:
+                return False
+        return bool(self._segments) and all(segment.is_live() for segment in self._segments)
+
+    def _has_newcomer(self) -> bool:
+        """Whether a parameter outside all segments has got its first gradient."""
+        n_moved = sum(len(segment.indices) for segment in self._segments)
+        return n_moved < len(self._places) and n_moved < sum(p.parameter.grad is not None for p in self._places)
+
+    def _moments(self) -> dict[int, dict[str, Tensor]]:
         """Return {parameter's index: step, exp_avg, exp_avg_sq}."""
-        pairs = zip(self._indices, self._views, strict=True)
-        return {i: {"step": self.count, "exp_avg": mean, "exp_avg_sq": square} for i, (_, mean, square) in pairs}
+        return {i: moment for segment in self._segments for i, moment in segment.moments()}
+
+    def _lay_out(self, moments: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Make segments of the parameters that move, those together that have taken as many steps."""
+        parameters = [place.parameter for place in self._places]
+        groups: dict[float, list[int]] = {}
+        for i, parameter in enumerate(parameters):
+            if i in moments or parameter.grad is not None:
+                groups.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
+        self._segments = [_Segment(parameters, indices, moments, count) for count, indices in groups.items()]
+
+
+class _Place(NamedTuple):
+    """Where a module keeps a parameter."""
+
+    owner: dict[str, nn.Parameter | None]
+    name: str
+    parameter: nn.Parameter
+
+
+def _places(module: nn.Module) -> list[_Place]:
+    """Find the parameters to move, in the order of `module.parameters()`, each once."""
+    seen: set[int] = set()
+    places: list[_Place] = []
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                places.append(_Place(part._parameters, name, parameter))
+    return places
+
+
+class _Segment:
+    """The flat layout of parameters that move together: each is a view of one piece of every tensor here."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        indices: Sequence[int],
+        moments: Mapping[int, Mapping[str, Tensor]],
+        count: float,
+    ) -> None:
+        self.indices = list(indices)
+        self._moved = [parameters[i] for i in indices]
+        sizes = [p.numel() for p in self._moved]
+        first = self._moved[0]
+        if any(p.dtype != first.dtype or p.device != first.device for p in self._moved):
+            raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
+        self.flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+        self.gradient = torch.zeros_like(self.flat)
+        self.mean = torch.zeros_like(self.flat)  # Adam's first moment
+        self.square = torch.zeros_like(self.flat)  # Adam's second moment
+        self.count = torch.tensor(count, dtype=torch.float32, device=first.device)  # steps taken
+        self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
+        with torch.no_grad():
+            columns = (self.flat, self.gradient, self.mean, self.square)
+            pieces = zip(*(torch.split(column, sizes) for column in columns), strict=True)
+            for i, parameter, (flat, *others) in zip(indices, self._moved, pieces, strict=True):
+                gradient, mean, square = (other.view_as(parameter) for other in others)
+                flat.copy_(parameter.reshape(-1))
+                if parameter.grad is not None:
+                    gradient.copy_(parameter.grad)
+                if i in moments:
+                    mean.copy_(moments[i]["exp_avg"])
+                    square.copy_(moments[i]["exp_avg_sq"])
+                parameter.data = flat.view_as(parameter)
+                parameter.grad = gradient
+                self._views.append((gradient, mean, square))
+        self._addresses = [parameter.data_ptr() for parameter in self._moved]
+
+    def is_live(self) -> bool:
+        """Whether the parameters still are the views made here, and so are their gradients."""
+        for parameter, address, (gradient, _, _) in zip(self._moved, self._addresses, self._views, strict=True):
+            if parameter.data_ptr() != address or parameter.grad is not gradient:
+                return False
+        return True
+
+    def clip(self, clip: Clip) -> None:
+        """Clip each parameter's norm, or each number."""
+        if clip.by == "value":
+            self.gradient.clamp_(-clip.limit, clip.limit)
+            return
+        for gradient, _, _ in self._views:
+            norm = torch.linalg.vector_norm(gradient)
+            gradient.mul_((clip.limit / (norm + 1e-6)).clamp_(max=1.0))
+
+    def moments(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield (parameter's index, its step, exp_avg and exp_avg_sq)."""
+        for i, (_, mean, square) in zip(self.indices, self._views, strict=True):
+            yield i, {"step": self.count.clone(), "exp_avg": mean, "exp_avg_sq": square}
 
 
 @contextmanager

@@ -4,14 +4,15 @@ The same equations as in `networks` and `noisy`, which a test holds side by side
 for images, CUDA and other dtypes there is no such pass, and torch does it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainkit.policy.networks import MLP, QNetwork
+from trainkit.policy.networks import MLP, Encoder, QNetwork
+from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.values import ExpectedValue, Value
 
 Array = NDArray[np.float32]
@@ -39,27 +40,27 @@ class HostNetwork:
     def __init__(self, network: QNetwork, value: Value) -> None:
         self._network = network
         self._value = value
-        self._is_expected = isinstance(value, ExpectedValue)
+        self._is_expected = type(value) is ExpectedValue
         self._layers: dict[MLP, list[_Layer]] = {}
-        self._sources: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter, int]] = []
+        self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
+        self._addresses: list[tuple[nn.Parameter, int]] = []
 
     @classmethod
     def for_network(cls, network: nn.Module, value: Value, device: torch.device) -> "HostNetwork | None":
         """Return the pass for a small network of vectors on the CPU, None for any other."""
-        if device.type != "cpu" or not isinstance(network, QNetwork) or network.encoder.images:
+        if device.type != "cpu" or type(network) is not QNetwork or not _is_plain(network):
             return None
-        is_small = all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
-        mlps = [module for module in network.modules() if isinstance(module, MLP)]
-        has_relu = all(mlp.activation is torch.relu for mlp in mlps)
-        return cls(network, value) if is_small and has_relu else None
+        return cls(network, value)
 
     def takes(self, features: object) -> bool:
-        """Whether these features are few rows of one float vector."""
-        return isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
+        """Whether these features are few rows of one float vector, and the network still is a plain one."""
+        is_small = isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
+        return is_small and (self._is_live() or self._take_views())
 
     def action_values(self, features: Array, noise: Array | None, legal: NDArray[np.bool_] | None) -> Array:
         """Return the expected returns [K, A]."""
-        numbers = self(features, noise, legal)
+        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
+            numbers = self(features, noise, legal)
         if self._is_expected:  # one number, and it is the mean: no call of torch at all
             return numbers[:, :, 0]
         with torch.no_grad():
@@ -68,7 +69,7 @@ class HostNetwork:
 
     def __call__(self, features: Array, noise: Array | None, legal: NDArray[np.bool_] | None) -> Array:
         """Return numbers [K, A, W]."""
-        if not self._is_live():
+        if not self._layers:
             self._take_views()
         network = self._network
         x = self._mlp(network.encoder.body, features, None)
@@ -83,7 +84,8 @@ class HostNetwork:
             mean = advantage.mean(axis=1, keepdims=True)
         else:
             counts = legal[:, :, None].astype(np.float32)
-            mean = (advantage * counts).sum(axis=1, keepdims=True) / counts.sum(axis=1, keepdims=True)
+            n_legal = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+            mean = (advantage * counts).sum(axis=1, keepdims=True) / n_legal
         numbers: Array = state_value + advantage - mean
         return numbers
 
@@ -100,20 +102,36 @@ class HostNetwork:
         return x
 
     def _is_live(self) -> bool:
-        """Whether every parameter still is the one whose view was taken, in the same place."""
-        for owner, name, parameter, address in self._sources:
-            if owner[name] is not parameter or parameter.data_ptr() != address:
+        """Whether every module and parameter still is the one whose view was taken, and in the same place."""
+        for where, name, child in self._seen:
+            if where.get(name) is not child:
                 return False
-        return bool(self._sources)
+        for parameter, address in self._addresses:
+            if parameter.data_ptr() != address:
+                return False
+        return bool(self._seen)
 
-    def _take_views(self) -> None:
-        """Take views of the weights where they lie now; training changes what they show."""
-        network = self._network
-        mlps = [module for module in network.modules() if isinstance(module, MLP)]
-        self._layers = {mlp: [_Layer.of(layer) for layer in mlp.layers] for mlp in mlps}
-        self._sources = [
-            (module._parameters, name, parameter, parameter.data_ptr())
-            for module in network.modules()
-            for name, parameter in module._parameters.items()
-            if parameter is not None
-        ]
+    def _take_views(self) -> bool:
+        """Take views of the weights where they lie now, if the network is a plain one; training shows in them."""
+        self._seen.clear()
+        if not _is_plain(self._network):
+            return False
+        modules = list(self._network.modules())
+        self._layers = {part: [_Layer.of(layer) for layer in part.layers] for part in modules if isinstance(part, MLP)}
+        for part in modules:
+            tables: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
+            self._seen += [(table, name, child) for table in tables for name, child in table.items()]
+        self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
+        return True
+
+
+def _is_plain(network: QNetwork) -> bool:
+    """Whether a network is of our own kinds of layers only, small, float32, with relu between them."""
+    kinds = (QNetwork, Encoder, MLP, nn.Linear, NoisyLinear, nn.ModuleList)
+    modules = list(network.modules())
+    return (
+        all(type(module) in kinds for module in modules)
+        and all(part.activation is torch.relu for part in modules if isinstance(part, MLP))
+        and all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
+        and all(type(part) is MLP for part in (network.encoder.body, network.advantage))
+    )

@@ -214,7 +214,8 @@ def _mean_over_actions(advantage: Tensor, legal: Tensor | None) -> Tensor:
     if legal is None:
         return advantage.mean(dim=1, keepdim=True)
     counts = legal.unsqueeze(2).to(advantage.dtype)
-    return (advantage * counts).sum(dim=1, keepdim=True) / counts.sum(dim=1, keepdim=True)
+    n_legal = counts.sum(dim=1, keepdim=True).clamp(min=1.0)  # none may be legal where an episode has ended
+    return (advantage * counts).sum(dim=1, keepdim=True) / n_legal
 
 
 class PlainModule(nn.Module):

@@ -32,7 +32,8 @@ class Preprocess(nn.Module):
 
     def forward(self, obs: Any) -> Any:
         unmasked = without_mask(obs)
-        return unmasked if self.is_identity else _map_space(_features, self._space, unmasked)
+        is_ready = self.is_identity and unmasked.dtype == torch.float32
+        return unmasked if is_ready else _map_space(_features, self._space, unmasked)
 
 
 class WithoutMask(nn.Module):
@@ -84,7 +85,7 @@ def _features(space: Space[Any], obs: Tensor) -> Tensor:
         return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(len(obs), -1)
     channels, height, width = order
     moved = obs.permute(0, *(axis + 1 for axis in (*channels, height, width)))
-    return moved.flatten(1, len(channels)).float() / 255.0
+    return moved.reshape(len(obs), -1, *moved.shape[-2:]).float() / 255.0
 
 
 def _feature_shape(space: Space[Any]) -> tuple[int, ...]:

@@ -27,8 +27,8 @@ class Target:
         checks = Checks("Target")
         checks.integer("every", self.every, low=1)
         checks.one_of("unit", self.unit, ["env_steps", "updates"])
+        checks.gather(lambda: as_schedule("Target", "tau", self.tau, low=0, high=1, above_low=True))
         checks.done()
-        as_schedule("Target", "tau", self.tau, low=0, high=1, above_low=True)
 
 
 class TargetNetwork:

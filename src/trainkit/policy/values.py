@@ -102,7 +102,7 @@ class CategoricalValue(nn.Module):
         return functional.softmax(numbers, dim=-1) @ self.support
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        probability = functional.softmax(after, dim=1)
+        probability = self._probability(after, discount)
         place = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]
         below = place.floor().clamp(max=self.width - 2)  # so that the last atom is a neighbour above, never beyond
         above_share = (place - below).clamp(max=1.0) * probability
@@ -122,9 +122,13 @@ class CategoricalValue(nn.Module):
     ) -> dict[str, Tensor]:
         moved = self._moved(reward, discount)
         beyond = (moved < self.v_min - 1e-3 * self._gap) | (moved > self.v_max + 1e-3 * self._gap)
-        clipped = (functional.softmax(after, dim=1) * beyond).sum(dim=1).mean()
+        clipped = (self._probability(after, discount) * beyond).sum(dim=1).mean()
         td = goal @ self.support - self.mean(chosen)
         return {"td_abs_mean": td.abs().mean(), "clipped_share": clipped}
+
+    def _probability(self, after: Tensor, discount: Tensor) -> Tensor:
+        """Return the next value's distribution, [B, W]; where nothing follows any will do, but not nan."""
+        return torch.where(discount.unsqueeze(1) > 0, functional.softmax(after, dim=1), 1.0 / self.width)
 
     def _moved(self, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the returns R + discount * z, [B, W], before any clipping."""

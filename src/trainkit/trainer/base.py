@@ -314,7 +314,7 @@ class Trainer:
         }
         if self.train_collector is not None:
             components["collector"] = self.train_collector.state_dict()
-        written = checkpoints.save_checkpoint(path, components, {"settings": self.settings()})
+        written = checkpoints.save_checkpoint(path, components, self.settings())
         self._hooks.fire("on_checkpoint_saved", self, written)
         return written
 

@@ -200,7 +200,7 @@ class StopFn(Callback):
 
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         judge = trainer.judge
-        if self.holds(judge.score(stats)) and self.holds(judge.score(judge.confirm(trainer.env_step))):
+        if self.holds(judge.epoch_score) and self.holds(judge.score(judge.confirm(trainer.env_step))):
             trainer.stop("stop_fn")
 
 

@@ -1,5 +1,7 @@
 """How good a policy is: fixed quotas of episodes, on environments of its own, without exploring."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from trainkit import seeding
@@ -45,6 +47,7 @@ class Evaluation:
         self.duration = duration
         self._explore = explore
         self._is_open = False  # whether the collector's last collect is ours
+        self._streams: dict[str, Any] = {}  # of exploring, where it was interrupted
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
 
@@ -60,14 +63,33 @@ class Evaluation:
 
     def run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         """Evaluate, or go on with an evaluation that was interrupted; `fresh` numbers a draw of other seeds."""
-        if self.is_interrupted:
-            stats = self.collector.resume()
-        else:
-            self._is_open = True
-            seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
-            stats = self.collector.collect(n_episode=self.duration, explore=self._explore, step=step, seed=seed)
+        seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
+        with self._own_streams(seed):
+            if self.is_interrupted:
+                stats = self.collector.resume()
+            else:
+                self._is_open = True
+                stats = self.collector.collect(n_episode=self.duration, explore=self._explore, step=step, seed=seed)
         self._is_open = False
         return stats
+
+    @contextmanager
+    def _own_streams(self, seed: int) -> Iterator[None]:
+        """Let exploring draw from random streams of the evaluation's own, so that training stays as without it."""
+        if not self._explore:
+            yield
+            return
+        policy = self.collector.policy
+        trainings = policy.streams_state()
+        if self.is_interrupted:
+            policy.load_streams_state(self._streams)
+        else:
+            policy.start_streams(seed)
+        try:
+            yield
+        finally:
+            self._streams = policy.streams_state()
+            policy.load_streams_state(trainings)
 
 
 def evaluate(

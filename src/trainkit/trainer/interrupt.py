@@ -32,8 +32,9 @@ class DeferredInterrupt:
     ) -> None:
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)
-        if kind is None:
-            self.check()
+        if kind is not None:
+            self._is_asked = False  # whatever went wrong stopped the work as well
+        self.check()
 
     def check(self) -> None:
         """Let through what was held back."""

@@ -12,7 +12,8 @@ class Credit:
     """Owe `ratio` updates per step, exactly: 0.3 gives 300 in 1,000 steps, whatever the steps come in."""
 
     def __init__(self, ratio: float | Fraction) -> None:
-        self._ratio = ratio if isinstance(ratio, Fraction) else Fraction(str(ratio))
+        exact = ratio if isinstance(ratio, Fraction) else Fraction(str(ratio))
+        self._updates, self._per_steps = exact.numerator, exact.denominator
         self._n_steps = 0
         self._n_paid = 0
 
@@ -27,7 +28,7 @@ class Credit:
     @property
     def owed(self) -> int:
         """Whole updates owed now."""
-        return int(self._ratio * self._n_steps) - self._n_paid
+        return self._n_steps * self._updates // self._per_steps - self._n_paid
 
     def state_dict(self) -> dict[str, int]:
         """Return the counts."""

@@ -53,6 +53,7 @@ class Judge:
     def begin_epoch(self) -> None:
         """Let `evaluate` do something again."""
         self.epoch_test: CollectStats | None = None
+        self.epoch_score: float | None = None
         self._is_told = False  # whether everybody has heard of it
 
     def is_due(self, epoch: int, *, is_last: bool) -> bool:
@@ -68,7 +69,8 @@ class Judge:
             if not self.evaluation.is_interrupted:
                 self._hooks.fire("on_evaluate_start", trainer)
             self.epoch_test = self._test(trainer.env_step)
-            if self._is_best(self.score(self.epoch_test), trainer):
+            self.epoch_score = self.score(self.epoch_test)
+            if self._is_best(self.epoch_score, trainer):
                 self._hooks.fire("on_best", trainer, self.epoch_test)
         self._is_told = True
         self._hooks.fire("on_evaluate_end", trainer, self.epoch_test)

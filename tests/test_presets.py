@@ -1,0 +1,282 @@
+"""Presets: a ready trainer in one line, any setting by name, and no name that does nothing."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+import trainkit as tk
+from tests.trainer.toys import Walk, everything
+from trainkit import presets
+from trainkit.policy.noisy import NoisyLinear
+from trainkit.trainer.options import TrainerOptions
+
+TINY: dict[str, Any] = {
+    "max_epoch": 2,
+    "step_per_epoch": 32,
+    "learning_starts": 8,
+    "batch_size": 4,
+    "n_test_envs": 2,
+    "episode_per_test": 2,
+    "hidden": (8,),
+    "v_min": -12.0,
+    "v_max": 12.0,
+    "verbose": False,
+    "device": "cpu",
+}
+both = pytest.mark.parametrize("preset", [presets.dqn, presets.rainbow])
+
+
+def tiny(preset: Callable[..., tk.OffpolicyTrainer] = presets.rainbow, env: Any = Walk, **more: Any) -> Any:
+    return preset(env, **{"seed": 1} | TINY | more)
+
+
+# ---- a ready trainer ----
+
+
+@both
+def test_a_preset_trains_an_id_out_of_the_box(preset: Any) -> None:
+    small: dict[str, Any] = {
+        "max_epoch": 1,
+        "step_per_epoch": 80,
+        "batch_size": 16,
+        "learning_starts": 16,
+        "n_test_envs": 2,
+        "episode_per_test": 2,
+    }
+    with preset("CartPole-v1", seed=1, verbose=False, device="cpu", **small) as trainer:
+        (result,) = trainer
+    assert result.info.env_step == 80
+    assert result.info.gradient_step > 0
+    assert result.stats.test.n_episode == 2
+    assert trainer.settings()["env"] == "CartPole-v1"
+
+
+def test_rainbow_has_all_six_parts() -> None:
+    trainer = presets.rainbow("CartPole-v1", seed=1, device="cpu")
+    policy = trainer.policy
+    assert isinstance(policy.backup, tk.DoubleBackup)
+    assert policy.network.state_value is not None  # dueling
+    assert any(isinstance(module, NoisyLinear) for module in policy.network.modules())
+    assert isinstance(policy.value, tk.CategoricalValue)
+    assert policy.horizon.n_step == 3
+    assert isinstance(trainer.buffer, tk.PrioritizedReplayBuffer)
+    assert isinstance(policy.exploration, tk.Greedy)  # the noise explores
+
+
+def test_dqn_has_none_of_them() -> None:
+    trainer = presets.dqn("CartPole-v1", seed=1, device="cpu")
+    policy = trainer.policy
+    assert isinstance(policy.backup, tk.MaxBackup)
+    assert policy.network.state_value is None
+    assert policy.network.noise_size == 0
+    assert isinstance(policy.value, tk.ExpectedValue)
+    assert policy.horizon.n_step == 1
+    assert type(trainer.buffer) is tk.ReplayBuffer
+    assert isinstance(policy.exploration, tk.EpsilonGreedy)
+
+
+@both
+def test_one_seed_decides_everything(preset: Any) -> None:
+    one, two, other = tiny(preset), tiny(preset), tiny(preset, seed=2)
+    for trainer in (one, two, other):
+        trainer.run()
+    assert everything(one) == everything(two)
+    assert everything(one) != everything(other)
+
+
+# ---- environments ----
+
+
+def test_a_factory_makes_training_and_evaluation_environments() -> None:
+    made = []
+
+    def factory() -> Walk:
+        made.append(Walk())
+        return made[-1]
+
+    trainer = tiny(env=factory, n_envs=3)
+    assert trainer.train_collector.envs.n == 3
+    assert trainer.judge.evaluation.collector.envs.n == 2
+    assert len(made) == 5
+    assert trainer.run().epoch == 2
+
+
+def test_a_vector_environment_is_trained_in_as_it_is_and_made_again_for_evaluation() -> None:
+    venv = gym.make_vec("CartPole-v1", 3)
+    trainer = tiny(env=venv, step_per_collect=3)
+    assert trainer.train_collector.envs.n == 3
+    test = trainer.judge.evaluation.collector.envs
+    assert (test.name, test.n) == ("CartPole-v1", 2)
+    assert trainer.run().epoch == 2
+
+
+def test_a_vector_environment_that_cannot_be_made_again_needs_a_test_env() -> None:
+    venv = gym.vector.SyncVectorEnv([Walk, Walk])
+    with pytest.raises(tk.ConfigError, match=r"presets\.rainbow cannot make .* again for evaluation: give test_env"):
+        tiny(env=venv)
+    assert tiny(env=venv, test_env=Walk).judge.evaluation.collector.envs.n == 2
+    assert tiny(env=venv, test_collector=None).judge.evaluation is None
+
+
+def test_envs_made_by_hand_are_taken_for_training_and_for_evaluation() -> None:
+    train, test = tk.make_envs(Walk, 3), tk.make_envs(Walk, 2)
+    with pytest.raises(tk.ConfigError, match="again for evaluation: give test_env"):
+        tiny(env=train)
+    trainer = tiny(env=train, test_env=test)
+    assert trainer.train_collector.envs is train
+    assert trainer.judge.evaluation.collector.envs is test
+
+
+def test_a_number_of_environments_that_contradicts_the_ones_given_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"make_envs\.n is 5, but 2 environments were given"):
+        tiny(env=gym.vector.SyncVectorEnv([Walk, Walk]), test_env=Walk, n_envs=5)
+
+
+@pytest.mark.parametrize("option", ["test_collector", "evaluation"])
+def test_a_collector_of_another_policy_is_refused_with_what_to_give_instead(option: str) -> None:
+    envs = tk.make_envs(Walk)
+    collector = tk.Collector(tk.DQNPolicy.for_envs(envs), envs)
+    given = collector if option == "test_collector" else tk.Evaluation(collector)
+    with pytest.raises(tk.ConfigError) as caught:
+        tiny(**{option: given})
+    assert str(caught.value) == (f"presets.rainbow makes the policy, which {option} would have to share: give test_env")
+
+
+# ---- settings ----
+
+adam: Callable[[Any], Any] = lambda trainer: trainer.policy._gradient_step.optimizer  # noqa: E731 - a short word
+# Each setting, another value of it, and what has that value then.
+REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "n_envs": (5, lambda t: t.train_collector.envs.n),
+    "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
+    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
+    "head": ((7,), lambda t: (t.policy.network.advantage.layers[0].weight.shape[0],)),
+    "dueling": (True, lambda t: t.policy.network.state_value is not None),
+    "noisy": (True, lambda t: t.policy.network.noise_size > 0),
+    "sigma0": (
+        0.25,
+        lambda t: pytest.approx(float(t.policy.network.advantage.layers[0].weight_sigma[0, 0].detach()) * 8**0.5),
+    ),
+    "double": (True, lambda t: isinstance(t.policy.backup, tk.DoubleBackup)),
+    "atoms": (7, lambda t: t.policy.value.width),
+    "v_min": (-3.0, lambda t: t.policy.value.v_min),
+    "v_max": (3.0, lambda t: t.policy.value.v_max),
+    "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
+    "gamma": (0.5, lambda t: t.policy.horizon.gamma),
+    "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "lr": (0.125, lambda t: adam(t).lr),
+    "adam_eps": (0.25, lambda t: adam(t).eps),
+    "max_grad_norm": (3.0, lambda t: t.policy._gradient_step.clip.limit),
+    "epsilon": (0.75, lambda t: t.policy.exploration.epsilon(0)),
+    "target_every": (77, lambda t: t.policy._target._spec.every),
+    "prioritized": (True, lambda t: t.buffer.prioritized),
+    "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
+    "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),
+    "capacity": (123, lambda t: t.buffer.capacity),
+    "batch_size": (9, lambda t: t.batch_size),
+    "step_per_collect": (24, lambda t: t.step_per_collect),
+    "update_per_step": (0.25, lambda t: t.update_per_step),
+    "learning_starts": (55, lambda t: t.learning_starts),
+    "max_epoch": (6, lambda t: t.max_epoch),
+    "step_per_epoch": (66, lambda t: t.step_per_epoch),
+    "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._stop_fn.holds(x))),
+    "device": ("cpu", lambda t: t.policy.device.type),
+}
+NEEDS = {
+    "sigma0": {"noisy": True},
+    "v_min": {"atoms": 7},
+    "v_max": {"atoms": 7},
+    "alpha": {"prioritized": True},
+    "beta": {"prioritized": True},
+    "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
+}
+
+
+@pytest.mark.parametrize("setting", presets.QSettings.__annotations__)
+def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
+    value, read = REACHES[setting]
+    if setting != "device":
+        assert value != presets.settings("dqn")[setting]  # type: ignore[literal-required]  # named by the table itself
+    assert value == read(tiny(presets.dqn, **NEEDS.get(setting, {}), **{setting: value}))
+
+
+@pytest.mark.parametrize("preset", ["dqn", "rainbow"])
+def test_the_table_names_every_setting_and_every_default_is_used(preset: str) -> None:
+    table = presets.settings(preset)
+    assert set(table) == set(presets.QSettings.__annotations__)
+    trainer = getattr(presets, preset)("CartPole-v1", seed=1, device="cpu")
+    settings = trainer.settings()
+    for name in ("n_envs", "max_epoch", "step_per_epoch", "batch_size", "update_per_step", "learning_starts"):
+        assert settings[name] == table[name]  # type: ignore[literal-required]  # as above
+
+
+def test_the_table_is_a_copy() -> None:
+    presets.settings("dqn")["lr"] = 9.0
+    assert presets.settings("dqn")["lr"] != 9.0
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
+    with pytest.raises(tk.ConfigError, match="unknown option 'rainbo', did you mean 'rainbow'"):
+        presets.settings("rainbo")
+
+
+@both
+def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        preset("CartPole-v1", updates_per_step=1, btach_size=3, colour="red")
+    assert str(caught.value).splitlines() == [
+        f"presets.{preset.__name__}: unknown option 'updates_per_step', did you mean 'update_per_step'?",
+        f"presets.{preset.__name__}: unknown option 'btach_size', did you mean 'batch_size'?",
+        f"presets.{preset.__name__}: unknown option 'colour'",
+    ]
+
+
+@both
+def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
+    annotation = inspect.signature(preset).parameters["overrides"].annotation
+    assert annotation.__args__ == (presets.QOverrides,)
+    known = {*presets.QSettings.__annotations__, *TrainerOptions.__annotations__}
+    assert set(presets.QOverrides.__annotations__) == known
+
+
+def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:
+    seen: list[int] = []
+    trainer = tiny(
+        checkpoint=tmp_path, train_fn=lambda epoch, env_step: seen.append(env_step), max_env_step=16, episode_per_test=3
+    )
+    info = trainer.run()
+    assert (info.stop_reason, info.env_step) == ("max_env_step", 16)
+    assert seen == [0, 8]
+    assert info.last_test.n_episode == 3
+    assert (tmp_path / "manifest.json").exists()
+
+
+def test_stop_return_is_a_stop_fn_unless_one_is_given() -> None:
+    assert tiny(stop_return=-99.0).run().stop_reason == "stop_fn"
+    assert tiny(stop_return=-99.0, stop_fn=lambda score: False).run().stop_reason == "max_epoch"
+    assert tiny().run().stop_reason == "max_epoch"
+
+
+def test_a_bad_value_is_refused_by_the_part_it_is_for() -> None:
+    for override, message in {
+        "gamma": "Horizon.gamma must be in [0, 1], got -1",
+        "lr": "Adam.lr must be in [0, inf), got -1",
+        "capacity": "ReplayBuffer.capacity must be a whole number >= 1, got -1",
+        "batch_size": "OffpolicyTrainer.batch_size must be a whole number >= 1, got -1",
+        "n_envs": "make_envs.n must be a whole number >= 1, got -1",
+        "target_every": "Target.every must be a whole number >= 1, got -1",
+    }.items():
+        with pytest.raises(tk.ConfigError) as caught:
+            tiny(presets.dqn, **{override: -1})
+        assert message in str(caught.value)
+
+
+def test_no_preset_draws_from_the_global_generators() -> None:
+    before = torch.get_rng_state()
+    tiny().run()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,194 @@
+"""Statistics are exact, say None for what did not happen, and are read by their path."""
+
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, html_table, scalars
+
+values = st.lists(st.floats(-1e6, 1e6), max_size=6)
+
+
+def collect_stats(**changed: Any) -> CollectStats:
+    stats = CollectStats(
+        n_step=30,
+        n_episode=2,
+        returns=Summary.of([10.0, 20.0]),
+        lengths=Summary.of([5, 25]),
+        durations=Summary.of([0.5, 1.5]),
+        recent_returns=Summary.of([10.0, 20.0, 60.0]),
+        seconds=2.0,
+        n_vector_step=10,
+        n_faulty_episodes=0,
+        n_env_restarts=1,
+        env_ms=3.0,
+        act_ms=2.0,
+        store_ms=1.0,
+        other_ms=0.5,
+    )
+    return replace(stats, **changed)
+
+
+TIME = TimeStats(seconds=4.0, collect=0.5, update=0.25, evaluate=0.125, other=0.125, steps_per_second=7.5)
+
+
+def test_a_summary_by_hand() -> None:
+    assert Summary.of([1.0, 2.0, 3.0, 6.0]) == Summary(mean=3.0, std=3.5**0.5, min=1.0, max=6.0, count=4)
+    assert Summary.of(value for value in (5,)) == Summary(mean=5.0, std=0.0, min=5.0, max=5.0, count=1)
+
+
+def test_an_empty_list_has_no_summary() -> None:
+    assert Summary.of([]) is None
+    assert Summary.merge([]) is None
+    assert Summary.merge([None, None]) is None
+
+
+@given(st.lists(values, max_size=5))
+def test_merged_summaries_are_the_summary_of_all_values(parts: list[list[float]]) -> None:
+    merged = Summary.merge(Summary.of(part) for part in parts)
+    whole = Summary.of([value for part in parts for value in part])
+    assert (merged is None) == (whole is None)
+    if merged is not None and whole is not None:
+        assert (merged.count, merged.min, merged.max) == (whole.count, whole.min, whole.max)
+        np.testing.assert_allclose([merged.mean, merged.std], [whole.mean, whole.std], rtol=1e-6, atol=1e-2)
+
+
+def test_merged_collects_by_hand() -> None:
+    one = collect_stats()
+    two = collect_stats(
+        n_step=10,
+        n_episode=1,
+        returns=Summary.of([60.0]),
+        seconds=1.0,
+        n_vector_step=30,
+        env_ms=1.0,
+        n_faulty_episodes=4,
+    )
+    merged = CollectStats.merge([one, two])
+    assert merged is not None
+    assert (merged.n_step, merged.n_episode, merged.seconds, merged.n_vector_step) == (40, 3, 3.0, 40)
+    assert (merged.n_faulty_episodes, merged.n_env_restarts) == (4, 2)
+    assert merged.returns is not None
+    assert (merged.returns.mean, merged.returns.count) == (30.0, 3)
+    assert merged.lengths is not None
+    assert merged.lengths.count == 4
+    assert merged.env_ms == (3.0 * 10 + 1.0 * 30) / 40  # per vector step, so weighted by them
+    assert merged.act_ms == 2.0
+    assert merged.recent_returns is two.recent_returns
+
+
+def test_collects_without_an_episode_or_a_step_have_none() -> None:
+    nothing = collect_stats(
+        n_step=0, n_episode=0, n_vector_step=0, returns=None, lengths=None, durations=None, env_ms=None
+    )
+    assert CollectStats.merge([]) is None
+    merged = CollectStats.merge([nothing, nothing])
+    assert merged is not None
+    assert merged.returns is None
+    assert merged.env_ms is None
+    after = CollectStats.merge([nothing, collect_stats()])
+    assert after is not None
+    assert after.returns == collect_stats().returns
+    assert after.env_ms == 3.0
+
+
+def epoch_stats() -> EpochStats:
+    return EpochStats(
+        train=collect_stats(returns=None),
+        test=collect_stats(),
+        update={"loss": 0.5},
+        buffer={"size": 7.0},
+        time=TIME,
+    )
+
+
+def test_a_statistic_is_read_by_its_path() -> None:
+    stats = epoch_stats()
+    assert stats["test/returns/mean"] == 15.0
+    assert stats["test/n_episode"] == 2
+    assert stats["time/steps_per_second"] == 7.5
+    assert stats["update/loss"] == 0.5
+
+
+@pytest.mark.parametrize("tag", ["train/returns/mean", "train/returns", "update/q_mean", "explore/epsilon"])
+def test_what_did_not_happen_is_none(tag: str) -> None:
+    assert epoch_stats()[tag] is None
+
+
+def test_without_a_test_collector_all_of_test_is_none() -> None:
+    assert replace(epoch_stats(), test=None)["test/returns/mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("tag", "word", "hint"),
+    [
+        ("test/return/mean", "return", "'returns'"),
+        ("tset/returns", "tset", "'test'"),
+        ("test/returns/mean/x", "x", None),
+    ],
+)
+def test_a_misspelt_tag_is_a_key_error_with_the_nearest(tag: str, word: str, hint: str | None) -> None:
+    with pytest.raises(KeyError) as caught:
+        epoch_stats()[tag]
+    assert f"no statistic {tag!r}: {word!r} is not known here" in str(caught.value)
+    assert ("did you mean" in str(caught.value)) == (hint is not None)
+    assert hint is None or hint in str(caught.value)
+
+
+def test_the_path_of_an_attribute_is_its_tag_and_none_is_left_out() -> None:
+    tags = scalars(epoch_stats())
+    stats = epoch_stats()
+    assert tags["test/returns/mean"] == 15.0
+    assert tags["time/collect"] == 0.5
+    assert tags["buffer/size"] == 7.0
+    assert "train/returns/mean" not in tags
+    assert not [tag for tag in tags if tag.endswith("/count")]
+    assert {tag: stats[tag] for tag in tags} == tags
+
+
+def test_scalars_under_a_prefix() -> None:
+    assert scalars(TIME, "time") == {f"time/{item.name}": getattr(TIME, item.name) for item in fields(TIME)}
+    assert scalars(None, "nothing") == {}
+
+
+def test_the_shares_of_time_are_all_of_it() -> None:
+    assert TIME.collect + TIME.update + TIME.evaluate + TIME.other == 1
+
+
+@pytest.mark.parametrize("record", [collect_stats(), TIME, epoch_stats(), Summary.of([1.0])])
+def test_records_cannot_be_changed(record: Any) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(record, fields(record)[0].name, 0)
+
+
+def test_notebooks_show_a_table() -> None:
+    shown = epoch_stats()._repr_html_()
+    assert "<caption>epoch</caption>" in shown
+    assert "<tr><td>test/returns/mean</td><td>15</td></tr>" in shown
+    info = RunInfo(
+        epoch=3,
+        env_step=1000,
+        gradient_step=10,
+        n_episode=4,
+        best_score=None,
+        best_epoch=None,
+        best_env_step=None,
+        last_test=collect_stats(),
+        seconds=1.23456789,
+        stop_reason="<script>",
+        run_dir=None,
+    )
+    shown = info._repr_html_()
+    assert "<tr><td>seconds</td><td>1.2346</td></tr>" in shown
+    assert "&lt;script&gt;" in shown
+    assert "last_test" not in shown
+
+
+def test_a_table_shows_five_digits_and_escapes() -> None:
+    assert html_table("a & b", [("<x>", 0.123456)]) == (
+        "<table><caption>a &amp; b</caption><tr><td>&lt;x&gt;</td><td>0.12346</td></tr></table>"
+    )

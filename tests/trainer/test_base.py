@@ -1,0 +1,342 @@
+"""The iterator: what `for`, `break`, `next`, `len`, `run`, `reset` and `with` do, and what is refused."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from tests.trainer.toys import Log, everything, make_trainer, untimed
+from trainkit.data import EpochResult
+
+
+class Raising(tk.Callback):
+    """Raise a given error at the n-th update."""
+
+    def __init__(self, error: BaseException, at: int = 5) -> None:
+        self.error, self.at, self.n = error, at, 0
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self.n += 1
+        if self.n == self.at:
+            raise self.error
+
+
+def numbers_of(results: list[EpochResult]) -> list[dict[str, float]]:
+    return [untimed(result) for result in results]
+
+
+# ---- iterating ----
+
+
+def test_a_bare_for_yields_every_epoch_as_a_tuple_with_names() -> None:
+    seen = []
+    for epoch, stats, info in make_trainer():
+        seen.append(epoch)
+        assert info.epoch == epoch
+        assert stats.train is not None
+        assert info.env_step == 24 * epoch
+    assert seen == [1, 2, 3]
+    result = next(make_trainer())
+    assert (result.epoch, result.stats, result.info) == tuple(result)
+
+
+def test_break_and_a_second_for_go_on_where_the_first_stopped() -> None:
+    trainer = make_trainer()
+    for result in trainer:
+        assert result.epoch == 1
+        break
+    assert [result.epoch for result in trainer] == [2, 3]
+
+
+def test_stopping_between_epochs_changes_nothing() -> None:
+    straight, broken = make_trainer(test=True), make_trainer(test=True)
+    expected = list(straight)
+    results = [next(broken)]
+    results += [next(iter(broken))]
+    results += list(broken)
+    assert numbers_of(results) == numbers_of(expected)
+    assert everything(broken) == everything(straight)
+
+
+def test_iter_returns_the_trainer_and_never_resets_it() -> None:
+    trainer = make_trainer()
+    next(trainer)
+    assert iter(trainer) is trainer
+    assert iter(iter(trainer)) is trainer
+    assert trainer.info.epoch == 1
+    assert trainer.env_step == 24
+
+
+def test_next_past_the_end_raises_stop_iteration_each_time_and_never_trains() -> None:
+    trainer = make_trainer()
+    trainer.run()
+    before = everything(trainer)
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(trainer)
+    assert everything(trainer) == before
+    assert next(trainer, "nothing") == "nothing"
+
+
+def test_len_is_the_number_of_epochs_in_all() -> None:
+    trainer = make_trainer(max_epoch=2)
+    assert len(trainer) == 2
+    next(trainer)
+    assert len(trainer) == 2
+
+
+def test_run_trains_what_is_left_and_returns_where_the_run_stands() -> None:
+    trainer = make_trainer()
+    next(trainer)
+    info = trainer.run()
+    assert (info.epoch, info.env_step, info.stop_reason) == (3, 72, "max_epoch")
+    assert info.gradient_step == trainer.policy.n_updates > 0
+
+
+def test_reset_counts_epochs_anew_and_keeps_policy_and_buffer() -> None:
+    trainer = make_trainer(test=True)
+    trainer.run()
+    n_updates, n_rows = trainer.policy.n_updates, len(trainer.buffer)
+    trainer.reset()
+    info = trainer.info
+    assert (info.epoch, info.best_score, info.last_test, info.stop_reason) == (0, None, None, None)
+    assert (trainer.policy.n_updates, len(trainer.buffer)) == (n_updates, n_rows)
+    assert [result.epoch for result in trainer] == [1, 2, 3]
+    assert trainer.env_step == 2 * 72
+
+
+def test_reset_in_the_middle_of_an_epoch_keeps_its_updates_out_of_the_next_statistics() -> None:
+    trainer = make_trainer(callbacks=[Raising(RuntimeError("here"), at=5)])
+    with pytest.raises(RuntimeError, match="here"):
+        next(trainer)
+    before = trainer.policy.n_updates
+    trainer.reset()
+    result = next(trainer)
+    assert result.epoch == 1
+    assert trainer._reports._epoch.n_updates == trainer.policy.n_updates - before
+
+
+def test_with_closes_environments_logger_and_bar_and_close_may_be_called_twice(tmp_path: Any) -> None:
+    with make_trainer(test=True, logger=tk.JsonlLogger(tmp_path / "run")) as trainer:
+        next(trainer)
+    assert trainer.train_collector.envs._is_closed
+    assert trainer.judge.evaluation.collector.envs._is_closed
+    assert trainer._logger._loggers[0]._file.closed
+    trainer.close()
+
+
+# ---- the end ----
+
+
+def test_iterating_a_finished_trainer_is_empty_and_warns_once_a_loop(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_trainer(max_epoch=1)
+    assert len(list(trainer)) == 1
+    assert caplog.records == []
+    assert list(trainer) == []
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == "OffpolicyTrainer has finished (max_epoch): reset() lets it train again"
+
+
+def test_no_epoch_at_all_is_allowed_and_empty(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_trainer(max_epoch=0)
+    assert len(trainer) == 0
+    assert list(trainer) == []
+    assert trainer.env_step == 0
+    assert "has finished (max_epoch)" in caplog.text
+
+
+def test_stop_ends_the_epoch_at_this_step_and_yields_it_as_the_last() -> None:
+    class StopAt30(tk.Callback):
+        def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            if trainer.env_step == 30:
+                trainer.stop("enough")
+
+    trainer = make_trainer(callbacks=[StopAt30()])
+    results = list(trainer)
+    assert [(r.epoch, r.info.env_step, r.info.stop_reason) for r in results] == [(1, 24, None), (2, 30, "enough")]
+
+
+def test_the_first_reason_to_stop_stays() -> None:
+    trainer = make_trainer(max_epoch=1)
+    trainer.stop("enough")
+    trainer.stop("more than enough")
+    assert trainer.info.stop_reason == "enough"
+
+
+def test_a_stop_between_epochs_lets_no_other_begin_and_tells_the_end_once() -> None:
+    log = Log()
+    trainer = make_trainer(callbacks=[log])
+    next(trainer)
+    trainer.stop("enough")
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(trainer)
+    assert trainer.env_step == 24
+    assert log.names("on_train_end") == ["on_train_end"]
+
+
+def test_max_env_step_ends_the_run_within_an_epoch() -> None:
+    trainer = make_trainer(max_env_step=40, step_per_collect=8)
+    results = list(trainer)
+    assert [r.info.env_step for r in results] == [24, 40]
+    assert results[-1].info.stop_reason == "max_env_step"
+
+
+def test_max_seconds_counts_only_the_time_within_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("trainkit.trainer.intervals.time.perf_counter", lambda: now[0])
+
+    class Second(tk.Callback):
+        def on_collect_start(self, trainer: tk.Trainer) -> None:
+            now[0] += 1.0
+
+    trainer = make_trainer(callbacks=[Second()], max_seconds=20.0)
+    assert next(trainer).info.seconds == 12.0
+    now[0] += 1_000.0
+    result = next(trainer)
+    assert (result.info.seconds, result.info.env_step, result.info.stop_reason) == (20.0, 40, "max_seconds")
+
+
+# ---- one at a time ----
+
+
+def test_next_within_next_is_refused() -> None:
+    class Nested(tk.Callback):
+        def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            next(trainer)
+
+    trainer = make_trainer(callbacks=[Nested()])
+    with pytest.raises(tk.BusyError, match=r"already inside next\(\): use one loop"):
+        next(trainer)
+
+
+def test_next_in_two_threads_at_once_is_refused() -> None:
+    inside, refused = threading.Event(), threading.Event()
+
+    class Wait(tk.Callback):
+        def on_train_start(self, trainer: tk.Trainer) -> None:
+            inside.set()
+            assert refused.wait(10)
+
+    trainer = make_trainer(callbacks=[Wait()], max_epoch=1)
+    thread = threading.Thread(target=trainer.run)
+    thread.start()
+    assert inside.wait(10)
+    with pytest.raises(tk.BusyError):
+        next(trainer)
+    refused.set()
+    thread.join()
+    assert trainer.info.epoch == 1
+
+
+# ---- exceptions ----
+
+
+def test_an_exception_in_a_callback_says_whose_it_was_and_the_trainer_goes_on_as_if_nothing_had_been() -> None:
+    quiet, raising = make_trainer(test=True), make_trainer(test=True, callbacks=[Raising(ZeroDivisionError("oh"), 7)])
+    with pytest.raises(ZeroDivisionError, match="oh") as caught:
+        next(raising)
+    assert caught.value.__notes__ == [f"raised in Raising.on_update_end, epoch 1, step {raising.env_step}"]
+    assert numbers_of(list(raising)) == numbers_of(list(quiet))
+    assert everything(raising) == everything(quiet)
+
+
+@pytest.mark.parametrize("event", ["on_train_start", "on_collect_end", "on_best", "on_evaluate_end", "on_epoch_end"])
+def test_an_exception_at_any_event_loses_no_epoch_and_the_other_callbacks_hear_it_once(event: str) -> None:
+    def fail(self: tk.Callback, *news: Any) -> None:
+        if not failed:
+            failed.append(event)
+            raise ZeroDivisionError
+
+    failed: list[str] = []
+    before, after, quiet = Log(), Log(), Log()
+    trainer = make_trainer(test=True, callbacks=[before, type("Failing", (tk.Callback,), {event: fail})(), after])
+    with pytest.raises(ZeroDivisionError):
+        next(trainer)
+    assert [result.epoch for result in trainer] == [1, 2, 3]
+    make_trainer(test=True, callbacks=[quiet]).run()
+    assert before.events == after.events == quiet.events
+
+
+def test_a_callback_that_always_fails_does_not_keep_the_epochs_from_going_on() -> None:
+    class Failing(tk.Callback):
+        def on_evaluate_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            raise ZeroDivisionError
+
+    trainer = make_trainer(test=True, callbacks=[Failing()])
+    epochs = []
+    for _ in range(6):
+        try:
+            epochs.append(next(trainer).epoch)
+        except ZeroDivisionError:
+            epochs.append(0)
+    assert epochs == [0, 1, 0, 2, 0, 3]
+
+
+def test_stop_iteration_in_a_callback_is_an_error_and_does_not_end_the_loop_silently() -> None:
+    trainer = make_trainer(callbacks=[Raising(StopIteration("mine"))])
+    with pytest.raises(RuntimeError, match=r"Raising\.on_update_end raised StopIteration") as caught:
+        list(trainer)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert [result.epoch for result in trainer] == [1, 2, 3]
+
+
+def test_an_environment_that_fails_once_costs_its_episode_and_not_the_epoch() -> None:
+    steps = 0
+
+    def fail_once() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 10:
+            raise OSError("cable")
+
+    trainer = make_trainer(on_step=fail_once)
+    with pytest.raises(tk.TrainkitError, match="cable"):
+        next(trainer)
+    assert [result.info.env_step for result in trainer] == [24, 48, 72]
+
+
+# ---- what is yielded ----
+
+
+def test_what_a_callback_does_to_a_result_it_keeps_changes_no_later_epoch() -> None:
+    class Vandal(tk.Callback):
+        def on_epoch_end(self, trainer: tk.Trainer, result: EpochResult) -> None:
+            for numbers in (result.stats.update, result.stats.explore, result.stats.buffer):
+                numbers.clear()  # type: ignore[attr-defined]
+
+    expected = numbers_of(list(make_trainer(max_epoch=2, log_every=10)))
+    trainer = make_trainer(max_epoch=2, log_every=10)
+    first = next(trainer)
+    first.stats.update.clear()  # type: ignore[attr-defined]
+    assert numbers_of([next(trainer)]) == expected[1:]
+    assert all("update/loss" not in numbers for numbers in numbers_of(list(make_trainer(callbacks=[Vandal()]))))
+
+
+def test_the_yielded_records_are_frozen() -> None:
+    result = next(make_trainer())
+    with pytest.raises(AttributeError):
+        result.stats.train = None  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        result.info.epoch = 7  # type: ignore[misc]
+
+
+def test_a_notebook_shows_what_was_chosen() -> None:
+    html = make_trainer()._repr_html_()
+    assert "<caption>OffpolicyTrainer</caption>" in html
+    assert "<td>batch_size</td><td>4</td>" in html
+    assert "<td>buffer</td><td>PrioritizedReplayBuffer(60)</td>" in html
+
+
+# ---- refused ----
+
+
+def test_a_refused_run_leaves_no_folder_behind(tmp_path: Any) -> None:
+    with pytest.raises(tk.ConfigError):
+        make_trainer(logger=tmp_path / "run", batch_size=-1)
+    with pytest.raises(tk.CheckpointError):
+        make_trainer(logger=tmp_path / "run", resume_from=tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []

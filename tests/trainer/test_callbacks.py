@@ -1,0 +1,222 @@
+"""Callbacks: the order of events, what is refused, what is called with what, what a checkpoint keeps of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.trainer.toys import Log, make_trainer
+from trainkit.trainer import callbacks
+from trainkit.trainer.callbacks import EVENTS, Hooks
+
+
+def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> None:
+    log = Log()
+    trainer = make_trainer(
+        test=True,
+        callbacks=[log],
+        checkpoint=tmp_path / "saved",
+        max_epoch=2,
+        step_per_epoch=4,
+        update_per_step=0.5,
+        batch_size=1,
+        compute_score_fn=lambda stats: -trainer.epoch,  # only the first is a best
+    )
+    trainer.run()
+    epoch = """
+        on_collect_start on_collect_end on_update_end
+        on_collect_start on_collect_end on_update_end
+        on_evaluate_start {best} on_evaluate_end
+        on_epoch_end on_checkpoint_saved
+    """
+    expected = ["on_train_start", *epoch.format(best="on_best").split(), *epoch.format(best="").split(), "on_train_end"]
+    assert log.events == expected
+    documented = [line.split()[0] for line in (callbacks.__doc__ or "").splitlines() if line.startswith("    on_")]
+    assert list(dict.fromkeys(expected)) == documented
+    assert sorted(documented) == sorted(EVENTS)
+
+
+def test_events_bring_what_they_are_about(tmp_path: Path) -> None:
+    log = Log()
+    trainer = make_trainer(test=True, callbacks=[log], checkpoint=tmp_path / "saved", max_epoch=1)
+    result = next(trainer)
+    news = dict(zip(log.events, log.news, strict=True))
+    (collected,), (tested,), (best,) = news["on_collect_end"], news["on_evaluate_end"], news["on_best"]
+    assert collected.n_step == 2
+    assert tested is best is result.stats.test
+    assert news["on_epoch_end"][0] is result
+    assert news["on_checkpoint_saved"] == (tmp_path / "saved",)
+    assert all(news[event] == () for event in ("on_train_start", "on_collect_start", "on_update_end", "on_train_end"))
+
+
+def test_several_callbacks_hear_an_event_in_the_order_they_were_given_functions_first() -> None:
+    order = []
+
+    class Named(tk.Callback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+            order.append(self.name)
+
+    saver = lambda *_: order.append("save_checkpoint_fn")  # noqa: E731 - as a user would write it
+    make_trainer(callbacks=[Named("a"), Named("b")], save_checkpoint_fn=saver, max_epoch=1).run()
+    assert order == ["save_checkpoint_fn", "a", "b"]
+
+
+def test_functions_are_called_with_what_they_are_promised() -> None:
+    calls: list[Any] = []
+
+    def told(name: str) -> Any:
+        return lambda *arguments: calls.append((name, *arguments))
+
+    trainer = make_trainer(
+        test=True,
+        max_epoch=2,
+        step_per_epoch=4,
+        step_per_collect=4,
+        batch_size=1,
+        train_fn=told("train_fn"),
+        test_fn=told("test_fn"),
+        save_best_fn=told("save_best_fn"),
+        save_checkpoint_fn=told("save_checkpoint_fn"),
+        compute_score_fn=lambda stats: 0.0,
+    )
+    trainer.run()
+    assert calls == [
+        ("train_fn", 1, 0),
+        ("test_fn", 1, 4),
+        ("save_best_fn", trainer.policy),
+        ("save_checkpoint_fn", 1, 4, 2),
+        ("train_fn", 2, 4),
+        ("test_fn", 2, 8),
+        ("save_checkpoint_fn", 2, 8, 4),
+    ]
+
+
+def test_a_misspelt_event_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        type("Mine", (tk.Callback,), {"on_epoch_ends": print})
+    assert str(caught.value) == "Mine.on_epoch_ends is no event of trainkit.Callback, did you mean 'on_epoch_end'?"
+
+
+def test_methods_that_are_no_events_may_have_any_other_name() -> None:
+    class Mine(tk.Callback):
+        def once(self) -> None: ...
+
+        def _on_my_own(self) -> None: ...
+
+    Mine()
+
+
+def test_the_same_callback_twice_is_refused_two_of_a_kind_are_not() -> None:
+    log = Log()
+    with pytest.raises(tk.ConfigError, match="callback Log was given twice: give it once"):
+        make_trainer(callbacks=[log, log])
+    make_trainer(callbacks=[Log(), Log()])
+
+
+def test_a_class_instead_of_an_object_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match="callbacks must be objects of"):
+        make_trainer(callbacks=[Log])
+
+
+def test_an_event_that_is_not_overridden_costs_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnlyEpochs(tk.Callback):
+        def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+            epochs.append(result.epoch)
+
+    class Heir(OnlyEpochs):
+        """Inherits its one event."""
+
+    def refuse(self: tk.Callback, *news: Any) -> None:
+        raise AssertionError
+
+    epochs: list[int] = []
+    trainer = make_trainer(callbacks=[OnlyEpochs(), Heir()])
+    for event in EVENTS:
+        monkeypatch.setattr(tk.Callback, event, refuse)
+    trainer.run()
+    assert epochs == [1, 1, 2, 2, 3, 3]
+    assert trainer._hooks._hearers["on_update_end"] == []
+
+
+# ---- stop_fn ----
+
+
+@pytest.mark.parametrize("answer", [None, 1, float("nan"), np.array([True, False]), "yes"])
+def test_a_stop_fn_that_answers_no_bool_is_refused_by_name(answer: Any) -> None:
+    trainer = make_trainer(test=True, stop_fn=lambda score: answer)
+    with pytest.raises(tk.ConfigError, match=r"stop_fn must return a bool, got .* for the score -?\d") as caught:
+        next(trainer)
+    assert caught.value.__notes__ == ["raised in StopFn.on_evaluate_end, epoch 1, step 24"]
+
+
+def test_a_stop_fn_may_answer_a_bool_of_numpy() -> None:
+    trainer = make_trainer(test=True, stop_fn=lambda score: np.float64(score) > -99)
+    assert trainer.run().stop_reason == "stop_fn"
+
+
+# ---- Checkpoint ----
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
+def test_a_checkpoint_is_written_every_so_many_epochs_and_at_the_end(
+    every: int, expected: list[int], tmp_path: Path
+) -> None:
+    log = Log()
+    trainer = make_trainer(max_epoch=5, step_per_epoch=4, callbacks=[log, tk.Checkpoint(tmp_path, every=every)])
+    saved = []
+    for epoch, _, _ in trainer:
+        if log.names("on_checkpoint_saved"):
+            saved.append(epoch)
+        log.events.clear()
+    assert saved == expected
+
+
+def test_a_checkpoint_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(tk.ConfigError) as caught:
+        tk.Checkpoint(tmp_path / "file", every=0)
+    every, folder = str(caught.value).splitlines()
+    assert every == "Checkpoint.every must be a whole number >= 1, got 0"
+    assert folder == f"Checkpoint.folder {tmp_path / 'file'} is a file: name a folder"
+
+
+# ---- their states ----
+
+
+class Counter(tk.Callback):
+    """Count epochs, over checkpoints."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.n = first
+
+    def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+        self.n += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"n": self.n}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.n = state["n"]
+
+
+class OtherCounter(Counter):
+    """The same, by another name."""
+
+
+def test_states_go_back_to_callbacks_of_the_same_class_in_order_whoever_else_is_there() -> None:
+    states = Hooks([Counter(1), Log(), Counter(2), OtherCounter(3)]).state_dict()
+    one, two, three, other = Counter(), Counter(), Counter(), OtherCounter()
+    Hooks([other, Log(), one, two, three]).load_state_dict(states)
+    assert (one.n, two.n, three.n, other.n) == (1, 2, 0, 3)
+
+
+def test_a_callback_goes_on_from_its_saved_state(tmp_path: Path) -> None:
+    make_trainer(max_epoch=2, callbacks=[Counter()], checkpoint=tmp_path).run()
+    counter = Counter()
+    make_trainer(max_epoch=3, callbacks=[counter], resume_from=tmp_path).run()
+    assert counter.n == 3

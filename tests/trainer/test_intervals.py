@@ -1,0 +1,106 @@
+"""What is gathered: means over all updates, and time whose shares add up to all of it."""
+
+import math
+
+import pytest
+
+from trainkit.trainer.intervals import Interval, Stopwatch
+
+
+class Time:
+    """A clock that goes only when told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("trainkit.trainer.intervals.time.perf_counter", lambda: self.now)
+
+    def __call__(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    return Time(monkeypatch)
+
+
+def test_means_are_over_updates_not_over_reports() -> None:
+    interval = Interval(0)
+    interval.add_means({"loss": 1.0}, 3)
+    interval.add_means({"loss": 5.0}, 1)
+    interval.add_means({}, 0)
+    assert interval.means() == {"loss": 2.0}  # (1 + 1 + 1 + 5) / 4
+    assert interval.n_updates == 4
+
+
+def test_a_number_that_came_later_is_averaged_over_its_own_updates() -> None:
+    interval = Interval(0)
+    interval.add_means({"loss": 1.0}, 2)
+    interval.add_means({"loss": 1.0, "entropy": 6.0}, 2)
+    assert interval.means() == {"loss": 1.0, "entropy": 6.0}
+
+
+def test_nan_in_a_mean_stays_nan() -> None:
+    interval = Interval(0)
+    interval.add_means({"loss": math.nan}, 1)
+    interval.add_means({"loss": 1.0}, 1)
+    assert math.isnan(interval.means()["loss"])
+
+
+def test_an_interval_in_which_nothing_happened_has_no_collect_and_no_means() -> None:
+    interval = Interval(0)
+    assert interval.collected() is None
+    assert interval.means() == {}
+    assert interval.time(0).steps_per_second == 0.0
+
+
+def test_shares_of_time_add_up_to_one(pass_time: Time) -> None:
+    interval = Interval(0)
+    watch = Stopwatch(interval)
+    with watch.running():
+        with watch.measure("collect"):
+            pass_time(5.0)
+        with watch.measure("update"):
+            pass_time(3.0)
+        with watch.measure("evaluate"):
+            pass_time(1.0)
+        pass_time(1.0)
+    told = interval.time(40)
+    assert (told.collect, told.update, told.evaluate) == (0.5, 0.3, 0.1)
+    assert told.other == pytest.approx(0.1)
+    assert told.collect + told.update + told.evaluate + told.other == 1.0
+    assert (told.seconds, told.steps_per_second) == (10.0, 4.0)
+
+
+def test_time_between_two_runs_does_not_count(pass_time: Time) -> None:
+    watch = Stopwatch(interval := Interval(0))
+    for _ in range(2):
+        with watch.running():
+            pass_time(2.0)
+        pass_time(60.0)
+    assert watch.seconds == interval.time(0).seconds == 4.0
+    assert watch.settle() == 4.0
+
+
+def test_an_exception_loses_no_time(pass_time: Time) -> None:
+    watch = Stopwatch(interval := Interval(0))
+    with pytest.raises(OSError, match="cable"), watch.running(), watch.measure("collect"):
+        _pass_and_raise(pass_time)
+    assert (interval.seconds["total"], interval.seconds["collect"]) == (2.0, 2.0)
+
+
+def _pass_and_raise(pass_time: Time) -> None:
+    pass_time(2.0)
+    raise OSError("cable")
+
+
+def test_several_intervals_are_timed_at_once_each_from_when_it_was_put_there(pass_time: Time) -> None:
+    epoch, report, next_report = Interval(0), Interval(0), Interval(0)
+    watch = Stopwatch(epoch, report)
+    with watch.running():
+        pass_time(1.0)
+        watch.settle()
+        watch.intervals[:] = epoch, next_report
+        with watch.measure("update"):
+            pass_time(2.0)
+    assert [interval.seconds["total"] for interval in (epoch, report, next_report)] == [3.0, 1.0, 2.0]
+    assert [interval.seconds["update"] for interval in (epoch, report, next_report)] == [2.0, 0.0, 2.0]

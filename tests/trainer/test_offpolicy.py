@@ -1,0 +1,225 @@
+"""Off-policy training: exact numbers of steps and updates, when learning starts, who acts before, one seed for all."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import trainkit as tk
+from tests.trainer.toys import Log, everything, make_trainer, untimed
+from trainkit.trainer.intervals import Credit
+
+
+class Clock(tk.Callback):
+    """Write down the environment step of every collect's end and every update."""
+
+    def __init__(self) -> None:
+        self.collects: list[int] = []
+        self.updates: list[int] = []
+
+    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        self.collects.append(trainer.env_step)
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self.updates.append(trainer.env_step)
+
+
+def epoch_steps(trainer: tk.OffpolicyTrainer) -> list[int]:
+    """Return the steps of each epoch."""
+    return np.diff([0, *(result.info.env_step for result in trainer)]).tolist()
+
+
+# ---- steps ----
+
+
+def test_what_an_epoch_goes_over_is_taken_off_the_next() -> None:
+    trainer = make_trainer(n_envs=3, step_per_epoch=100, step_per_collect=30, update_per_step=0)
+    assert epoch_steps(trainer) == [120, 90, 90]
+
+
+def test_epochs_begin_to_count_where_the_warm_up_by_hand_ended() -> None:
+    trainer = make_trainer(update_per_step=0)
+    trainer.train_collector.collect(n_step=10, random=True)
+    trainer.reset()
+    assert [result.info.env_step for result in trainer] == [34, 58, 82]
+
+
+def test_a_collect_longer_than_an_epoch_leaves_the_next_ones_empty() -> None:
+    trainer = make_trainer(step_per_epoch=10, step_per_collect=22, update_per_step=0)
+    results = list(trainer)
+    assert [result.info.env_step for result in results] == [22, 22, 44]
+    assert results[1].stats.train is None
+
+
+def test_without_step_per_collect_a_collect_is_one_vector_step() -> None:
+    clock = Clock()
+    make_trainer(n_envs=4, step_per_epoch=12, max_epoch=1, callbacks=[clock]).run()
+    assert clock.collects == [4, 8, 12]
+
+
+# ---- updates ----
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(0.3, 300), (0.7, 700), (1 / 3, 333), (0.001, 1), (0, 0)])
+@pytest.mark.parametrize("per_collect", [1, 7, 10])
+def test_updates_per_step_are_exact_over_the_run(ratio: float, expected: int, per_collect: int) -> None:
+    # 1,000 steps or, where those are no multiple of a collect, the first multiple after them
+    steps = -(-1_000 // per_collect) * per_collect
+    expected += int(ratio * steps) - int(ratio * 1_000)
+    trainer = make_trainer(
+        n_envs=1,
+        policy={"hidden": (1,), "noisy": False, "value": None, "dueling": False},
+        max_epoch=1,
+        step_per_epoch=1_000,
+        step_per_collect=per_collect,
+        update_per_step=ratio,
+        batch_size=1,
+    )
+    info = trainer.run()
+    assert (info.env_step, info.gradient_step) == (steps, expected)
+
+
+def test_the_remainder_is_carried_over_epochs() -> None:
+    trainer = make_trainer(n_envs=1, step_per_epoch=5, max_epoch=4, update_per_step=0.3, batch_size=1)
+    assert [result.info.gradient_step for result in trainer] == [1, 3, 4, 6]
+
+
+def test_training_intensity_is_rows_replayed_per_row_collected() -> None:
+    trainer = make_trainer(n_envs=1, step_per_epoch=103, max_epoch=1, update_per_step=None, training_intensity=2.4)
+    info = trainer.run()
+    assert info.gradient_step == 60  # the 100 steps from the 4th on, where a first batch is there: 240 rows, 60 batches
+
+
+def test_without_updates_the_weights_stay_and_no_update_is_told() -> None:
+    trainer = make_trainer(update_per_step=0)
+    before = {name: x for name, x in everything(trainer).items() if name.startswith("/policy/weights")}
+    for result in trainer:
+        assert dict(result.stats.update) == {}
+        assert result.stats["update/loss"] is None
+    assert before.items() <= everything(trainer).items()
+
+
+@given(st.fractions(0, 4, max_denominator=50), st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_credit_is_exact_whatever_the_steps_come_in(ratio: Any, chunks: list[int]) -> None:
+    credit = Credit(ratio)
+    paid = 0
+    for steps in chunks:
+        credit.add(steps)
+        while credit.owed >= 1:
+            credit.pay()
+            paid += 1
+    assert paid == ratio * sum(chunks) // 1
+
+
+# ---- when learning starts ----
+
+
+def test_the_first_update_comes_when_learning_starts_is_reached_and_no_burst_follows() -> None:
+    clock = Clock()
+    make_trainer(n_envs=2, learning_starts=20, update_per_step=1, callbacks=[clock], max_epoch=1).run()
+    assert clock.updates == [20, 20, 22, 22, 24, 24]
+
+
+def test_learning_waits_for_one_batch_of_rows() -> None:
+    clock = Clock()
+    trainer = make_trainer(n_envs=2, batch_size=7, learning_starts=3, update_per_step=0.5, callbacks=[clock])
+    trainer.run()
+    assert clock.updates[0] == 8
+    assert trainer.learning_starts == 7
+
+
+def actions_of(trainer: tk.OffpolicyTrainer, n_rows: int) -> NDArray[np.int64]:
+    """Return the first actions stored."""
+    action: NDArray[np.int64] = trainer.buffer._rings.action[:n_rows].copy()
+    return action
+
+
+@pytest.mark.parametrize("warmup", ["policy", "random"])
+def test_until_learning_starts_the_warm_up_acts(warmup: str) -> None:
+    asked = []
+
+    class Asked(tk.Greedy):
+        def choose(self, q: Any, legal: Any, *, step: int, **others: Any) -> NDArray[np.int64]:
+            asked.append(step)
+            return np.zeros(len(q), np.int64)
+
+    trainer = make_trainer(policy={"exploration": Asked()}, learning_starts=16, warmup=warmup, max_epoch=1)
+    trainer.run()
+    first = 16 if warmup == "random" else 0
+    assert asked == list(range(first, 24, 2))
+    assert actions_of(trainer, 16).any() == (warmup == "random")
+
+
+# ---- what an update does ----
+
+
+def test_priorities_are_written_before_the_next_batch_is_drawn() -> None:
+    events: list[Any] = []
+
+    class Told(tk.PrioritizedReplayBuffer):
+        def sample(self, batch_size: int, **asked: Any) -> tk.TransitionBatch:
+            batch = super().sample(batch_size, **asked)
+            events.append(("sample", batch_size, asked["step"], asked["horizon"].n_step, batch.slots))
+            return batch
+
+        def update_priorities(self, slots: Any, priority: Any) -> None:
+            events.append(("write", slots, priority))
+            super().update_priorities(slots, priority)
+
+    trainer = make_trainer(buffer=Told(60), update_per_step=1, max_epoch=1)
+    trainer.run()
+    assert len(events) == 2 * trainer.policy.n_updates > 20
+    for drawn, written in zip(events[::2], events[1::2], strict=True):
+        assert (drawn[0], drawn[1], drawn[3], written[0]) == ("sample", 4, 2, "write")
+        np.testing.assert_array_equal(drawn[4], written[1])
+        assert written[2].shape == (4,)
+    assert [drawn[2] for drawn in events[::2]][:4] == [4, 4, 6, 6]
+
+
+def test_a_uniform_buffer_is_never_given_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(tk.ReplayBuffer, "update_priorities", refuse)
+    assert make_trainer(buffer=tk.ReplayBuffer(60)).run().gradient_step > 0
+
+
+# ---- the same seed ----
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    one, two = make_trainer(test=True, seed=7), make_trainer(test=True, seed=7)
+    for first, second in zip(one, two, strict=True):
+        assert untimed(first) == untimed(second)
+    assert everything(one) == everything(two)
+
+
+@pytest.mark.parametrize(
+    "addition", ["evaluation", "exploring evaluation", "logger", "bar", "lines", "callbacks", "checkpoint"]
+)
+def test_training_is_the_same_to_the_bit_with_and_without(
+    addition: str, tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with_it: dict[str, Any] = {
+        "evaluation": {"test": True},
+        "exploring evaluation": {"test": True},
+        "logger": {"logger": [tmp_path / "events", tk.JsonlLogger(tmp_path / "lines")]},
+        "bar": {"show_progress": True},
+        "lines": {"verbose": True},
+        "callbacks": {"callbacks": [Log()]},
+        "checkpoint": {"checkpoint": tmp_path / "checkpoint"},
+    }[addition]
+    bare, dressed = make_trainer(log_every=10), make_trainer(log_every=10, **with_it)
+    if addition == "exploring evaluation":
+        dressed.judge.evaluation._explore = True
+    for expected, result in zip(bare, dressed, strict=True):
+        numbers = untimed(result)
+        assert untimed(expected).items() <= numbers.items()
+        assert all(tag.startswith("test/") for tag in numbers.keys() - untimed(expected).keys())
+    state = everything(dressed)
+    same = {path: leaf for path, leaf in everything(bare).items() if not path.startswith("/trainer/judge")}
+    assert same.items() <= state.items()
+    dressed.close()

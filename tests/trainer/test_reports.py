@@ -1,0 +1,199 @@
+"""The life of a statistic: gathered over all of an epoch, reported every `log_every` steps, each step once."""
+
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from tests.trainer.toys import make_trainer
+from trainkit.data import EpochResult
+from trainkit.stats import Summary
+
+
+class Numbers:
+    """A logger that keeps everything."""
+
+    folder = None
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, dict[str, float]]] = []
+        self.settings: list[dict[str, Any]] = []
+        self.n_closed = 0
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        self.written.append((step, dict(numbers)))
+
+    def describe(self, settings: dict[str, Any]) -> None:
+        self.settings.append(settings)
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
+class Losses(tk.Callback):
+    """Read the loss of every single update."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.returns: list[float] = []
+
+    def on_train_start(self, trainer: tk.Trainer) -> None:
+        policy = trainer.policy
+        update = policy.update
+
+        def told(batch: Any, *, step: int) -> Any:
+            add = policy._meter.add
+            policy._meter.add = lambda metrics: (self.losses.append(float(metrics["loss"])), add(metrics))
+            try:
+                return update(batch, step=step)
+            finally:
+                policy._meter.add = add
+
+        policy.update = told  # type: ignore[method-assign]
+
+
+def test_an_epochs_numbers_are_of_all_its_updates_not_of_the_last() -> None:
+    losses = Losses()
+    trainer = make_trainer(callbacks=[losses], log_every=5, step_per_epoch=30)
+    for _, stats, _ in trainer:
+        assert len(losses.losses) >= 13
+        assert stats["update/loss"] == pytest.approx(sum(losses.losses) / len(losses.losses), rel=1e-6)
+        assert stats["update/loss"] != pytest.approx(losses.losses[-1], rel=1e-3)
+        losses.losses.clear()
+
+
+def test_an_epochs_returns_are_of_all_its_episodes() -> None:
+    collects: list[tk.CollectStats] = []
+
+    class Collects(tk.Callback):
+        def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            collects.append(stats)
+
+    trainer = make_trainer(callbacks=[Collects()], log_every=7, step_per_epoch=30)
+    for _, stats, _ in trainer:
+        assert stats.train is not None
+        assert stats.train.n_step == sum(one.n_step for one in collects) == 30
+        assert stats.train.n_episode == sum(one.n_episode for one in collects) > 0
+        expected = Summary.merge(one.returns for one in collects)
+        for tag in ("mean", "std", "min", "max", "count"):
+            assert getattr(stats.train.returns, tag) == pytest.approx(getattr(expected, tag))
+        assert stats.train.recent_returns == collects[-1].recent_returns
+        collects.clear()
+
+
+def test_what_did_not_happen_is_none_and_no_scalar_is_written() -> None:
+    numbers = Numbers()
+    trainer = make_trainer(logger=numbers, learning_starts=10_000, step_per_epoch=2, max_epoch=1)
+    stats = next(trainer).stats
+    assert stats.train is not None
+    assert stats.train.returns is stats.train.lengths is stats.test is None
+    assert stats["train/returns/mean"] is stats["test/returns/mean"] is stats["update/loss"] is None
+    ((step, written),) = numbers.written
+    assert step == 2
+    assert written["train/n_episode"] == 0
+    assert not [tag for tag in written if tag.startswith(("train/returns", "train/lengths", "update/", "test/"))]
+
+
+def test_numbers_are_written_every_so_many_steps_and_at_the_end_of_epochs_never_twice() -> None:
+    numbers = Numbers()
+    make_trainer(logger=numbers, log_every=10, step_per_epoch=24, max_epoch=3).run()
+    assert [step for step, _ in numbers.written] == [10, 20, 24, 34, 44, 48, 58, 68, 72]
+    numbers = Numbers()
+    make_trainer(logger=numbers, log_every=12, step_per_epoch=24, max_epoch=2).run()
+    assert [step for step, _ in numbers.written] == [12, 24, 36, 48]
+
+
+def test_every_step_episode_and_update_is_in_exactly_one_report() -> None:
+    numbers = Numbers()
+    trainer = make_trainer(logger=numbers, log_every=7, step_per_collect=6, step_per_epoch=40)
+    results = list(trainer)
+    written = [one for _, one in numbers.written]
+    assert sum(one["train/n_step"] for one in written) == trainer.env_step
+    assert sum(one["train/n_episode"] for one in written) == trainer.info.n_episode
+    seconds = sum(one["time/seconds"] for one in written)
+    assert seconds <= trainer.info.seconds
+    assert sum(result.stats.time.seconds for result in results) == pytest.approx(seconds, rel=0.05)
+
+
+def test_an_evaluation_is_written_where_it_happened() -> None:
+    numbers = Numbers()
+    results = list(make_trainer(test=True, logger=numbers, log_every=10))
+    tested = {step: one["test/returns/mean"] for step, one in numbers.written if "test/returns/mean" in one}
+    assert tested == {result.info.env_step: result.stats["test/returns/mean"] for result in results}
+
+
+def test_the_time_of_an_epoch_is_shared_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Slow(tk.Callback):
+        def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            spend(8.0)  # 96 in an epoch: neither collecting, nor updating, nor evaluating
+
+        def on_update_end(self, trainer: tk.Trainer) -> None:
+            spend(1.0)
+
+        def on_epoch_end(self, trainer: tk.Trainer, result: EpochResult) -> None:
+            spend(1_000.0)  # after the epoch was told
+
+    monkeypatch.setattr("trainkit.trainer.intervals.time.perf_counter", lambda: now)
+    trainer = make_trainer(
+        test=True, on_step=lambda: spend(2.0), on_test_step=lambda: spend(0.5), callbacks=[Slow()], log_every=10
+    )
+    for (_, stats, _), n_updates in zip(trainer, (11, 12, 12), strict=True):
+        time = stats.time
+        evaluate = 0.5 * stats.test.n_step
+        total = 48 + 96 + n_updates + evaluate
+        assert time.seconds == total
+        shares = (48 / total, n_updates / total, evaluate / total, 96 / total)
+        assert (time.collect, time.update, time.evaluate, time.other) == pytest.approx(shares)
+        assert time.collect + time.update + time.evaluate + time.other == pytest.approx(1.0)
+        assert time.steps_per_second == pytest.approx(24 / total)
+
+
+def test_settings_are_described_once_before_the_first_number() -> None:
+    class Ordered(Numbers):
+        def write(self, step: int, numbers: dict[str, float]) -> None:
+            assert len(self.settings) == 1
+            super().write(step, numbers)
+
+    numbers = Ordered()
+    trainer = make_trainer(logger=numbers, seed=3)
+    assert numbers.settings == []
+    trainer.run()
+    (settings,) = numbers.settings
+    assert settings == {
+        "trainer": "OffpolicyTrainer",
+        "policy": "DQNPolicy",
+        "buffer": "PrioritizedReplayBuffer(60)",
+        "env": "<lambda>",
+        "n_envs": 2,
+        "seed": 3,
+        "max_epoch": 3,
+        "step_per_epoch": 24,
+        "batch_size": 4,
+        "step_per_collect": 2,
+        "update_per_step": 0.5,
+        "learning_starts": 4,
+    }
+
+
+def test_a_loggers_own_exception_costs_one_report_and_counts_nothing_twice() -> None:
+    class Failing(Numbers):
+        def write(self, step: int, numbers: dict[str, float]) -> None:
+            if step == 10:
+                failed.append(step)
+                if len(failed) == 1:
+                    raise ZeroDivisionError
+            super().write(step, numbers)
+
+    failed: list[int] = []
+    trainer = make_trainer(logger=Failing(), log_every=10)
+    with pytest.raises(ZeroDivisionError):
+        next(trainer)
+    stats = next(trainer).stats
+    assert stats.train is not None
+    assert stats.train.n_step == 24
