@@ -51,8 +51,7 @@ class DQNPolicy(Policy):
             initialised by you.
         flush_denormals: see `GradientStep`.
 
-    Metrics: `loss`, `q_mean` (of chosen actions), `td_abs_mean`, `weight_mean`, `grad_norm` (before the clip), `lr`,
-    and the value part's own, such as `clipped_share`.
+    Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, and the value part's own.
     """
 
     def __init__(

@@ -1,0 +1,64 @@
+"""Faults a run could have outside the buffer, each with the check that must notice it (the buffer's: tests/buffer)."""
+
+from functools import partial
+
+import pytest
+
+from tests.collector import test_collector
+from tests.helpers.faults import Fault, assert_noticed
+from tests.policy import test_base, test_dqn, test_dqn_update, test_exploration
+from tests.trainer import test_offpolicy
+from trainkit import DQNPolicy, EpsilonGreedy
+from trainkit.collector.episodes import EpisodeGoal
+from trainkit.policy.base import Meter
+from trainkit.trainer.intervals import Credit
+
+MUTANTS = {
+    "weights dropped": Fault(
+        owner=DQNPolicy,
+        function="update",
+        old="(rows.weight * per_row).mean()",
+        new="per_row.mean()",
+        check=lambda: test_dqn_update.TestWeights().test_multiply_huber_losses(),
+    ),
+    "one coin for the vector": Fault(
+        owner=EpsilonGreedy,
+        function="choose",
+        old="rng.random(n_rows) < epsilon",
+        new="np.full(n_rows, rng.random()) < epsilon",
+        check=test_exploration.test_every_row_has_a_coin_of_its_own,
+    ),
+    "only the last update's statistics": Fault(
+        owner=Meter,
+        function="add",
+        old="self._sum += values",
+        new="self._sum = values * (self._count + 1)",
+        check=test_base.test_means_are_over_everything_added_since_the_last_read,
+    ),
+    "noise off while collecting": Fault(
+        owner=DQNPolicy,
+        function="action_values",
+        old="if explore else None",
+        new="if False else None",
+        check=lambda: test_dqn.TestNoise().test_exploring_does_draw(),
+    ),
+    "quota by finish order": Fault(
+        owner=EpisodeGoal,
+        function="finish",
+        old="self.quota[env_ids] -= 1",
+        new="for _ in env_ids: self.quota[self.quota.argmax()] -= 1",
+        check=test_collector.test_short_episodes_do_not_count_more_than_long_ones,
+    ),
+    "credit rounded": Fault(
+        owner=Credit,
+        function="add",
+        old="self._n_steps += n_steps",
+        new="self._n_steps += round(n_steps * self._updates / self._per_steps) * self._per_steps // self._updates",
+        check=partial(test_offpolicy.test_updates_per_step_are_exact_over_the_run, 0.3, 300, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_fault_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_noticed(MUTANTS[name], monkeypatch)
