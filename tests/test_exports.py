@@ -9,12 +9,14 @@ PUBLIC = """
     make_envs Envs Collector
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer
     Transition TransitionBatch Horizon ActOutput UpdateResult EpochResult
-    Policy RandomPolicy DQNPolicy QNetwork Prediction
-    ExpectedValue CategoricalValue MaxBackup DoubleBackup EpsilonGreedy Greedy Target Adam Piecewise
-    OffpolicyTrainer Callback Evaluation evaluate
+    Policy RandomPolicy DQNPolicy QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
+    ExpectedValue CategoricalValue MaxBackup DoubleBackup EpsilonGreedy Greedy Target Adam Clip
+    Schedule Constant Piecewise
+    Trainer OffpolicyTrainer Callback Checkpoint Evaluation evaluate
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
-    TrainkitError ConfigError
+    TrainkitError ConfigError SpaceMismatchError EnvError BadEnvDataError NoLegalActionError EmptyBufferError
+    PriorityError DivergedError CheckpointError DeviceError BusyError
     presets
 """.split()
 

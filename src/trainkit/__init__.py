@@ -47,7 +47,6 @@ from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer,
 __version__ = "0.1.0"
 
 __all__ = [
-    "MLP",
     "ActOutput",
     "Adam",
     "BadEnvDataError",
@@ -76,6 +75,7 @@ __all__ = [
     "Greedy",
     "Horizon",
     "JsonlLogger",
+    "MLP",
     "MaxBackup",
     "MinTree",
     "NatureCNN",

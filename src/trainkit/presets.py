@@ -63,12 +63,13 @@ class QOverrides(QSettings, TrainerOptions, total=False):
     """All overrides of a Q-learner's preset."""
 
 
-# Found by the search in benchmarks/search.py on CartPole-v1 (5 seeds), from rl-zoo's DQN for classic control.
+# From rl-zoo's DQN for CartPole-v1. Nearer to its lr, gamma and batch the returns go on swinging after 475 is reached;
+# the deviations named below hold them there. Found on seeds 11 to 15; benchmarks/learning.py judges on others.
 _DQN = QSettings(
     n_envs=8,
     test_env=None,  # the same again
     n_test_envs=10,
-    hidden=(256, 256),  # rl-zoo
+    hidden=(128, 128),  # rl-zoo: 256, 256
     head=(),
     dueling=False,
     noisy=False,
@@ -80,11 +81,11 @@ _DQN = QSettings(
     n_step=1,
     gamma=0.98,  # rl-zoo: 0.99
     reward=None,
-    lr=[(0, 1e-3), (60_000, 1e-4)],  # rl-zoo: 2.3e-3 throughout
-    adam_eps=1e-8,
+    lr=[(0, 1e-3), (30_000, 2e-4), (60_000, 2e-5)],  # rl-zoo: 2.3e-3 throughout
+    adam_eps=1.5e-4,  # Hessel et al. (2018); rl-zoo: 1e-8
     max_grad_norm=10.0,  # rl-zoo (stable-baselines3's default)
     epsilon=[(0, 1.0), (8_000, 0.04)],  # rl-zoo: to 0.04
-    target_every=80,
+    target_every=80,  # 40 updates; rl-zoo: once per 128
     prioritized=False,
     alpha=0.6,
     beta=0.4,
@@ -99,7 +100,8 @@ _DQN = QSettings(
     device="auto",
 )
 
-# Hessel et al. (2018): all six parts, with their alpha 0.5, beta 0.4 -> 1 (over 60,000 steps), sigma0 0.5 and n = 3.
+# Hessel et al. (2018): all six parts, with their alpha 0.5, beta 0.4 -> 1 (over 60,000 steps), 51 atoms and n = 3. What
+# else differs is named; sigma0 matters most: at their 0.5 no seed tried reached 475.
 _RAINBOW = QSettings(
     **{
         **_DQN,
@@ -110,12 +112,13 @@ _RAINBOW = QSettings(
         "double": True,
         "atoms": 51,
         "n_step": 3,
-        "lr": 2e-3,
-        "sigma0": 0.1,
+        "sigma0": 0.1,  # Tianshou's Rainbow for CartPole
         "gamma": 0.97,
-        "v_max": 34.0,
+        "v_max": 34.0,  # 1 / (1 - gamma): a return that never ends
+        "lr": 2e-3,
+        "adam_eps": 1e-8,
         "epsilon": None,
-        "target_every": 50,
+        "target_every": 50,  # 12 updates
         "prioritized": True,
         "alpha": 0.5,
         "beta": [(0, 0.4), (60_000, 1.0)],

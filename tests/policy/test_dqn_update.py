@@ -315,6 +315,26 @@ class TestDivergence:
         for part in ("DQNPolicy: update 4 at step 77", "gradient norm nan", "not taken", "lower the learning rate"):
             assert part in str(stop.value)
 
+    @pytest.mark.parametrize(
+        "value",
+        [
+            ExpectedValue(),
+            ExpectedValue("mse"),
+            pytest.param(
+                CategoricalValue(5, -1, 1),
+                marks=pytest.mark.xfail(strict=True, raises=RuntimeError, reason="nan.long() is no atom's index"),
+            ),
+        ],
+        ids=["huber", "mse", "categorical"],
+    )
+    def test_comes_of_a_reward_that_is_no_number_whatever_the_value_part(self, value: Any) -> None:
+        policy = made(value=value)
+        before = parameters_of(policy)
+        with pytest.raises(DivergedError):
+            policy.update(batch_of(8, reward=np.full(8, math.nan, np.float32)), step=0)
+
+        assert_same(parameters_of(policy), before)
+
     def test_leaves_a_policy_that_can_go_on(self) -> None:
         policy, straight = made(), made()
         with pytest.raises(DivergedError):

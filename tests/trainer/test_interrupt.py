@@ -75,9 +75,10 @@ def run(keyboard: Keyboard) -> tuple[list[dict[str, float]], dict[str, Any], lis
         on_test_step=lambda: keyboard.tick("test step"),
         callbacks=[log, keyboard],
         max_epoch=2,
-        step_per_epoch=14,
-        step_per_collect=6,  # the first epoch goes over, to 18
-        log_every=7,
+        step_per_epoch=6,
+        step_per_collect=4,  # the first epoch goes over, to 8
+        log_every=3,
+        episode_per_test=2,
         stop_fn=lambda score: trainer.epoch == 2,  # so that an evaluation is confirmed on fresh seeds
         train_fn=lambda epoch, env_step: keyboard.tick("train_fn"),
     )

@@ -13,7 +13,6 @@ from trainkit.policy.target import Target
 from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
 
 __all__ = [
-    "MLP",
     "Adam",
     "Backup",
     "CategoricalValue",
@@ -25,6 +24,7 @@ __all__ = [
     "Exploration",
     "GradientStep",
     "Greedy",
+    "MLP",
     "MaxBackup",
     "NatureCNN",
     "NoisyLinear",
