@@ -98,6 +98,11 @@ def test_what_is_no_finite_number_in_the_range_does_not(value: Any) -> None:
     assert checks.problems == [f"Thing.rate must be in [0, 1], got {value!r}"]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_without_bounds_is_finite(value: float) -> None:
+    assert not Checks("Thing").number("rate", value)
+
+
 @pytest.mark.parametrize(
     ("options", "written"),
     [

@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,15 @@ def test_a_logger_that_cannot_write_is_told_about_once_and_the_run_goes_on(caplo
     message = "Numbers cannot write, the run goes on without: [Errno 28] No space left on device"
     assert told == [message, message]  # at step 10, and again at 34 after 24 had gone well
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_a_folder_deleted_in_the_middle_of_a_run_ends_its_log_and_not_the_run(tmp_path: Path) -> None:
+    trainer = make_trainer(logger=[tmp_path / "events", tk.JsonlLogger(tmp_path / "lines")])
+    next(trainer)
+    shutil.rmtree(tmp_path / "events")
+    shutil.rmtree(tmp_path / "lines")
+    assert trainer.run().epoch == 3
+    trainer.close()
 
 
 def test_a_full_disk_does_not_tear_the_events_written_before_and_after(tmp_path: Path) -> None:

@@ -67,6 +67,10 @@ class TransitionBatch:
             self,
             obs=tree.map_tree(np.copy, self.obs),
             action=self.action.copy(),
+            reward=self.reward.copy(),
+            discount=self.discount.copy(),
+            weight=self.weight.copy(),
+            slots=self.slots.copy(),
             next_obs=tree.map_tree(np.copy, self.next_obs),
             extras={name: column.copy() for name, column in self.extras.items()},
         )

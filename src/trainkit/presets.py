@@ -113,10 +113,8 @@ _RAINBOW = QSettings(
         "atoms": 51,
         "n_step": 3,
         "sigma0": 0.1,  # Tianshou's Rainbow for CartPole
-        "gamma": 0.97,
-        "v_max": 34.0,  # 1 / (1 - gamma): a return that never ends
+        "v_max": 50.0,  # 1 / (1 - gamma): a return that never ends
         "lr": 2e-3,
-        "adam_eps": 1e-8,
         "epsilon": None,
         "target_every": 50,  # 12 updates
         "prioritized": True,

@@ -39,6 +39,8 @@ class Seedable(Protocol):
 class Policy(Protocol):
     """What a collector asks of a policy."""
 
+    last_step: int  # the environment step of its last update
+
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
         """Columns that `act` gives with each action, to be stored."""

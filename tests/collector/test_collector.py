@@ -18,6 +18,7 @@ from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector, make_envs
 from trainkit.data import ACTION_MASK, ActOutput, ArraySpec
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
+from trainkit.policy import RandomPolicy
 from trainkit.stats import CollectStats, Summary
 
 every_way_here = pytest.mark.parametrize("way", IN_PROCESS)
@@ -635,3 +636,28 @@ def test_closing_a_collector_closes_its_environments(mode: AutoresetMode) -> Non
     envs = tagged_envs(f"SyncVectorEnv {mode.name}", 2)
     Collector(Player(), envs).close()
     assert ask(envs, "n_closed") == [1, 1]
+
+
+def test_a_collect_that_failed_after_its_last_step_is_open_until_it_is_resumed() -> None:
+    collector = Collector(
+        RandomPolicy(gym.spaces.Discrete(2), seed=0), make_envs("CartPole-v1", 2, seed=1), ReplayBuffer(100)
+    )
+    collector.collect(n_step=2)
+    failures = [KeyboardInterrupt()]
+
+    def fail(returns: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return returns
+
+    collector.use_reward_metric(fail)
+
+    def collect_until_it_fails() -> None:
+        while True:
+            collector.collect(n_step=2)
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_until_it_fails()
+    assert collector.is_interrupted
+    assert collector.resume().n_step == 2
+    assert not collector.is_interrupted

@@ -182,14 +182,45 @@ def test_a_parameter_with_a_late_first_gradient_moves_from_then_on() -> None:
         assert (parameter != before[name]).all()
 
 
-def test_a_parameter_with_a_late_first_gradient_counts_its_own_steps() -> None:
+@pytest.mark.parametrize("clip", [None, Clip(0.5), Clip(0.2, "norm"), Clip(0.02, "value")], ids=str)
+def test_a_parameter_with_a_late_first_gradient_counts_its_own_steps(clip: Clip | None) -> None:
+    ours, twin = pair(Adam(1e-2), clip, net=Halves())
+    norms: list[list[float]] = []
+    for side in (ours, twin):
+        side.train(range(10))
+        side.net.uses_both = True
+        norms.append(side.train(range(10, 60)))
+
+    assert_close(*norms, rtol=1e-4, atol=1e-6)
+    assert_nets_close(ours.net, twin.net)
+
+
+def test_states_with_counts_of_their_own_pass_both_ways() -> None:
     ours, twin = pair(Adam(1e-2), net=Halves())
     for side in (ours, twin):
         side.train(range(10))
         side.net.uses_both = True
-        side.train(range(10, 60))
+        side.train(range(10, 15))
+    mine, theirs = saved(ours.step.state_dict()), saved(twin.optimizer.state_dict())
+    assert [float(mine["state"][i]["step"]) for i in range(8)] == [15] * 4 + [5] * 4
+    ours.step.load_state_dict(theirs)
+    twin.optimizer.load_state_dict(mine)
+    ours.train(range(15, 40))
+    twin.train(range(15, 40))
 
     assert_nets_close(ours.net, twin.net)
+
+
+def test_a_bad_number_in_a_part_that_came_late_stops_all_of_them() -> None:
+    ours = Ours(Halves(), Adam(1e-2))
+    ours.train(range(10))
+    ours.net.uses_both = True
+    ours.train(range(10, 15))
+    before = snapshot(ours)
+    _, skipped = ours.step(lambda: square_loss(ours.net, 0) + ours.net.idle[0].bias[1] * math.nan, step=15)
+
+    assert skipped.item() == 1.0
+    assert_same(snapshot(ours), before)
 
 
 # ---- parameters replaced behind its back ----

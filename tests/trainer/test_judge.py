@@ -92,6 +92,23 @@ def test_every_evaluation_of_a_run_plays_the_same_episodes() -> None:
     assert len({(test.returns, test.lengths) for test in tests}) == 1
 
 
+def test_after_a_reset_an_interrupted_evaluation_begins_anew() -> None:
+    moments = [4]
+
+    def interrupt() -> None:
+        if moments and trainer.judge.evaluation.collector.env_step == moments[0]:
+            moments.clear()
+            raise KeyboardInterrupt
+
+    trainer = make_trainer(test=True, update_per_step=0, on_test_step=interrupt, step_per_epoch=4)
+    expected = next(make_trainer(test=True, update_per_step=0, step_per_epoch=4)).stats.test
+    with pytest.raises(KeyboardInterrupt):
+        next(trainer)
+    trainer.reset()
+    test = next(trainer).stats.test
+    assert (test.n_step, test.returns, test.lengths) == (expected.n_step, expected.returns, expected.lengths)
+
+
 # ---- stopping ----
 
 

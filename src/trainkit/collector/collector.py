@@ -57,6 +57,7 @@ class Collector:
         self._goal: Goal = StepGoal(0)
         self._options: dict[str, Any] = {"explore": True, "random": False, "step": None, "seed": None}
         self._tally = Tally()
+        self._is_open = False  # whether a collect has not returned yet
         self._needs_reset = True
 
     @property
@@ -134,18 +135,19 @@ class Collector:
             self._goal = StepGoal(self._owed + int(count))
         else:
             self._goal = EpisodeGoal(int(count), self.envs.n)
+        self._is_open = True
         return self.resume()
 
     @property
     def is_interrupted(self) -> bool:
         """Whether a collect was left unfinished by an exception."""
-        return not self._goal.is_reached
+        return self._is_open
 
     def resume(self) -> CollectStats:
         """Go on with a collect that an exception interrupted; the statistics are of all of it."""
         began = time.perf_counter()
         try:
-            if self._needs_reset and self.is_interrupted:
+            if self._needs_reset and not self._goal.is_reached:
                 self.reset(seed=self._options["seed"])
                 self._options["seed"] = None  # should a later reset be needed, not the same episodes again
                 self._tally.env_seconds += time.perf_counter() - began
@@ -155,6 +157,7 @@ class Collector:
                 self._vector_step(self._tally)
         finally:
             self._tally.seconds += time.perf_counter() - began
+        self._is_open = False
         if isinstance(self._goal, EpisodeGoal):
             self._needs_reset = True
         return self._tally.stats(self._episodes.recent_returns)
@@ -168,6 +171,7 @@ class Collector:
         return {
             "env_step": self.env_step,
             "owed": self._owed,
+            "is_open": self._is_open,
             "collected": self._tally.n_step,
             "options": dict(self._options),
             "episodes": self._episodes.state_dict(),
@@ -179,6 +183,7 @@ class Collector:
         """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
         self.env_step = state["env_step"]
         self._goal = StepGoal(state["owed"])
+        self._is_open = state["is_open"]
         self._options = dict(state["options"])
         self._tally = Tally()
         self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes

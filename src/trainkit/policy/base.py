@@ -75,6 +75,7 @@ class Policy(nn.Module):
         self.device = resolve_device(device)
         self.is_seeded = False
         self.start_streams(seeding.fresh_root() if seed is None else seed)
+        self.last_step = 0  # the environment step of the last update, where schedules are read outside of training
         self.is_seeded = seed is not None
 
     @property
@@ -113,7 +114,7 @@ class Policy(nn.Module):
         is_one = tree.first_leaf(rows).ndim == len(tree.first_leaf(specs).shape)
         if is_one:
             rows = tree.map_tree(lambda leaf: leaf[None], rows)
-        action = self.act(rows, explore=explore).action
+        action = self.act(rows, step=self.last_step, explore=explore).action
         return action[0] if is_one else action
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:

@@ -92,7 +92,6 @@ class DQNPolicy(Policy):
         self._meter = Meter()
         self.n_updates = 0
         self._n_updates_read = 0
-        self._last_step = 0
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
         self._has_modes = not isinstance(self.network, QNetwork)  # whether train and eval may differ
@@ -227,7 +226,7 @@ class DQNPolicy(Policy):
                 f"and loss {float(metrics['loss'])}; it was not taken: lower the learning rate or clip the reward"
             )
         self.n_updates += 1
-        self._last_step = step
+        self.last_step = step
         self._meter.add({**metrics, "weight_mean": rows.weight.mean(), "grad_norm": norm, "skipped": skipped})
         self._target.follow(step=step, n_updates=self.n_updates)
         return UpdateResult(priority[0])
@@ -243,7 +242,7 @@ class DQNPolicy(Policy):
                 f"{type(self).__name__}: a loss or gradient among updates {first} to {self.n_updates} was not finite; "
                 "those steps were not taken: lower the learning rate or clip the reward"
             )
-        return {**metrics, "lr": self._gradient_step.lr(self._last_step)}
+        return {**metrics, "lr": self._gradient_step.lr(self.last_step)}
 
     def _loss(
         self, rows: TensorBatch, online_noise: Tensor | None, target_noise: Tensor | None
@@ -330,7 +329,7 @@ class DQNPolicy(Policy):
             "optimizer": self._gradient_step.state_dict(),
             "target": self._target.state_dict(),
             "n_updates": self.n_updates,
-            "last_step": self._last_step,
+            "last_step": self.last_step,
             "streams": self.streams_state(),
         }
 
@@ -340,7 +339,7 @@ class DQNPolicy(Policy):
         self._gradient_step.load_state_dict(state["optimizer"])
         self._target.load_state_dict(state["target"])
         self.n_updates = self._n_updates_read = state["n_updates"]
-        self._last_step = state["last_step"]
+        self.last_step = state["last_step"]
         self.load_streams_state(state["streams"])
         self.is_seeded = True
 

@@ -265,8 +265,12 @@ def _denormals_flushed(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
+    was_flushed = not bool(_DENORMAL * 1.0)
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(was_flushed)
+
+
+_DENORMAL = torch.tensor(1e-40)  # 0 as soon as anything is done with it where denormals are flushed

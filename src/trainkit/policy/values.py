@@ -106,7 +106,7 @@ class CategoricalValue(nn.Module):
         place = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]
         below = place.floor().clamp(max=self.width - 2)  # so that the last atom is a neighbour above, never beyond
         above_share = (place - below).clamp(max=1.0) * probability
-        index = below.long()
+        index = below.long().clamp(0, self.width - 2)  # nan is no place: its loss is refused, not its index
         goal = torch.zeros_like(probability).scatter_add_(1, index, probability - above_share)
         return goal.scatter_add_(1, index + 1, above_share)
 

@@ -61,6 +61,10 @@ class Evaluation:
         """Whether an evaluation was left unfinished by an exception."""
         return self._is_open and self.collector.is_interrupted
 
+    def forget(self) -> None:
+        """Let the next evaluation begin anew, whatever interrupted the last."""
+        self._is_open = False
+
     def run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         """Evaluate, or go on with an evaluation that was interrupted; `fresh` numbers a draw of other seeds."""
         seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
@@ -114,7 +118,7 @@ def evaluate(
     """
     envs = make_envs(env, min(n_episode, 16) if n_envs is None else n_envs, **env_options)
     try:
-        root = seeding.fresh_root() if seed is None else seed
-        return Collector(policy, envs).collect(n_episode=n_episode, explore=explore, seed=root)
+        evaluation = Evaluation(Collector(policy, envs), duration=n_episode, explore=explore, seed=seed)
+        return evaluation.run(policy.last_step)
     finally:
         envs.close()

@@ -52,6 +52,8 @@ class Judge:
 
     def begin_epoch(self) -> None:
         """Let `evaluate` do something again."""
+        if self.evaluation is not None:
+            self.evaluation.forget()  # what another epoch, or a run before `reset`, left unfinished
         self.epoch_test: CollectStats | None = None
         self.epoch_score: float | None = None
         self._is_told = False  # whether everybody has heard of it
