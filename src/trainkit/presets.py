@@ -134,7 +134,7 @@ def settings(name: str) -> QSettings:
 
 
 def dqn(env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]) -> OffpolicyTrainer:
-    """Return a DQN trainer (Mnih et al., 2015), with rl-zoo's settings for classic control.
+    """Return a DQN trainer (Mnih et al., 2015), from rl-zoo's settings for CartPole; its table names what differs.
 
     Args:
         env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id).
@@ -176,7 +176,9 @@ def _q_trainer(name: str, env: EnvSpec, seed: int | None, overrides: Mapping[str
     common.setdefault("episode_per_test", 20)
     stop_return = chosen["stop_return"]
     if stop_return is not None:
-        common.setdefault("stop_fn", lambda score: score >= stop_return)
+        if "stop_fn" in common:
+            raise ConfigError(f"presets.{name} was given both stop_return and stop_fn: give one")
+        common["stop_fn"] = lambda score: score >= stop_return
     return OffpolicyTrainer(
         policy,
         Collector(policy, envs, buffer),

@@ -29,15 +29,18 @@ class UpdateResult:
 
 
 class Meter:
-    """Means of named scalars, summed on the device and read once in a while."""
+    """Means of named scalars, summed where they are, on the device or as plain numbers, and read once in a while."""
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
         self._sum: Tensor | None = None
+        self._plain: dict[str, float] = {}
         self._count = 0
 
-    def add(self, metrics: Mapping[str, Tensor]) -> None:
-        """Add one update's scalars, always of the same names."""
+    def add(self, metrics: Mapping[str, Tensor], **numbers: float) -> None:
+        """Add one update's scalars and plain numbers, always of the same names."""
+        for name, number in numbers.items():
+            self._plain[name] = self._plain.get(name, 0.0) + number
         values = torch.stack(list(metrics.values()))
         if self._sum is None:
             self._names, self._sum = tuple(metrics), values
@@ -50,8 +53,9 @@ class Meter:
         if self._sum is None:
             return {}
         means: list[float] = (self._sum / self._count).tolist()
-        self._sum, self._count = None, 0
-        return dict(zip(self._names, means, strict=True))
+        plain = {name: total / self._count for name, total in self._plain.items()}
+        self._sum, self._plain, self._count = None, {}, 0
+        return {**dict(zip(self._names, means, strict=True)), **plain}
 
 
 class Policy(nn.Module):

@@ -227,7 +227,8 @@ class DQNPolicy(Policy):
             )
         self.n_updates += 1
         self.last_step = step
-        self._meter.add({**metrics, "weight_mean": rows.weight.mean(), "grad_norm": norm, "skipped": skipped})
+        shown = {**metrics, "weight_mean": rows.weight.mean(), "grad_norm": norm, "skipped": skipped}
+        self._meter.add(shown, lr=self._gradient_step.lr(step))
         self._target.follow(step=step, n_updates=self.n_updates)
         return UpdateResult(priority[0])
 
@@ -242,7 +243,7 @@ class DQNPolicy(Policy):
                 f"{type(self).__name__}: a loss or gradient among updates {first} to {self.n_updates} was not finite; "
                 "those steps were not taken: lower the learning rate or clip the reward"
             )
-        return {**metrics, "lr": self._gradient_step.lr(self.last_step)}
+        return metrics
 
     def _loss(
         self, rows: TensorBatch, online_noise: Tensor | None, target_noise: Tensor | None
