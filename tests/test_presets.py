@@ -258,7 +258,7 @@ def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:
 
 def test_stop_return_is_a_stop_fn_and_not_given_beside_one() -> None:
     assert tiny(stop_return=-99.0).run().stop_reason == "stop_fn"
-    with pytest.raises(ConfigError, match="given both stop_return and stop_fn: give one"):
+    with pytest.raises(tk.ConfigError, match="given both stop_return and stop_fn: give one"):
         tiny(stop_return=-99.0, stop_fn=lambda score: False)
     assert tiny().run().stop_reason == "max_epoch"
 

@@ -105,7 +105,7 @@ _DQN = QSettings(
 _RAINBOW = QSettings(
     **{
         **_DQN,
-        "hidden": (128,),
+        "hidden": (128, 128),
         "head": (128,),
         "dueling": True,
         "noisy": True,
@@ -113,7 +113,8 @@ _RAINBOW = QSettings(
         "atoms": 51,
         "n_step": 3,
         "sigma0": 0.1,  # Tianshou's Rainbow for CartPole
-        "v_max": 50.0,  # 1 / (1 - gamma): a return that never ends
+        "gamma": 0.97,
+        "v_max": 34.0,  # 1 / (1 - gamma): a return that never ends
         "lr": 2e-3,
         "epsilon": None,
         "target_every": 50,  # 12 updates
