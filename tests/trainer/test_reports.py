@@ -43,7 +43,7 @@ class Losses(tk.Callback):
 
         def told(batch: Any, *, step: int) -> Any:
             add = policy._meter.add
-            policy._meter.add = lambda metrics: (self.losses.append(float(metrics["loss"])), add(metrics))
+            policy._meter.add = lambda m, **plain: (self.losses.append(float(m["loss"])), add(m, **plain))
             try:
                 return update(batch, step=step)
             finally:
