@@ -535,6 +535,7 @@ def test_a_buffer_tells_what_it_holds() -> None:
 # ---- speed ----
 
 
+@pytest.mark.slow
 @pytest.mark.bench
 @every_kind
 def test_a_full_million_is_as_fast_as_an_almost_empty_one(kind: type[ReplayBuffer]) -> None:
