@@ -167,13 +167,15 @@ def test_a_slot_names_its_row_until_it_is_overwritten_or_dropped_or_cleared() ->
     assert -4.0 not in buffer.sample(100, horizon=ONE).reward
 
 
-@pytest.mark.parametrize("slot", [-1, -5, 10**15])
+@pytest.mark.parametrize("slot", [*range(-6, 0), 10**15])
 def test_a_slot_that_was_never_given_names_nothing(slot: int) -> None:
-    buffer, stream = ReplayBuffer(4, seed=1), Stream(1)
-    buffer.add(stream.next())
-    before = buffer.state_dict()["rings"]["columns"]["reward"].copy()
+    buffer, stream = PrioritizedReplayBuffer(4, seed=1), Stream(1)
+    given = buffer.add(stream.next())
     buffer.rewrite(np.array([slot]), reward=-1.0)
-    assert_array_equal(buffer.state_dict()["rings"]["columns"]["reward"], before)
+    buffer.update_priorities(np.array([slot]), np.array([9.0]))
+    batch = buffer.sample(50, horizon=ONE)
+    assert_array_equal(batch.slots, np.repeat(given, 50))
+    assert_array_equal(batch.reward, 1.0)
 
 
 def test_a_step_of_no_environment_stores_nothing() -> None:
