@@ -10,13 +10,14 @@ PUBLIC = """
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer
     Transition TransitionBatch Horizon ActOutput UpdateResult EpochResult
     Policy RandomPolicy DQNPolicy QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
-    ExpectedValue CategoricalValue MaxBackup DoubleBackup EpsilonGreedy Greedy Target Adam Clip
-    Schedule Constant Piecewise
+    ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch
+    MaxBackup DoubleBackup MunchausenBackup EpsilonGreedy Greedy SoftQ Target Adam Clip
+    Schedule Constant Piecewise Linear
     Trainer OffpolicyTrainer Callback Checkpoint Evaluation evaluate
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
-    TrainkitError ConfigError SpaceMismatchError EnvError BadEnvDataError NoLegalActionError EmptyBufferError
-    PriorityError DivergedError CheckpointError DeviceError BusyError
+    TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
+    EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
     presets
 """.split()
 

@@ -10,7 +10,7 @@ from tests.policy import test_base, test_dqn, test_dqn_update, test_exploration
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
-from trainkit.policy.base import Meter
+from trainkit.policy.meter import Meter
 from trainkit.trainer.intervals import Credit
 
 MUTANTS = {

@@ -27,17 +27,17 @@ TINY: dict[str, Any] = {
     "verbose": False,
     "device": "cpu",
 }
-both = pytest.mark.parametrize("preset", [presets.dqn, presets.rainbow])
+every = pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=repr)
 
 
-def tiny(preset: Callable[..., tk.OffpolicyTrainer] = presets.rainbow, env: Any = Walk, **more: Any) -> Any:
+def tiny(preset: presets.QPreset = presets.rainbow, env: Any = Walk, **more: Any) -> Any:
     return preset(env, **{"seed": 1} | TINY | more)
 
 
 # ---- a ready trainer ----
 
 
-@both
+@every
 def test_a_preset_trains_an_id_out_of_the_box(preset: Any) -> None:
     small: dict[str, Any] = {
         "max_epoch": 1,
@@ -59,7 +59,7 @@ def test_rainbow_has_all_six_parts() -> None:
     trainer = presets.rainbow("CartPole-v1", seed=1, device="cpu")
     policy = trainer.policy
     assert isinstance(policy.backup, tk.DoubleBackup)
-    assert policy.network.state_value is not None  # dueling
+    assert policy.network.heads.state_value is not None  # dueling
     assert any(isinstance(module, NoisyLinear) for module in policy.network.modules())
     assert isinstance(policy.value, tk.CategoricalValue)
     assert policy.horizon.n_step == 3
@@ -67,11 +67,54 @@ def test_rainbow_has_all_six_parts() -> None:
     assert isinstance(policy.exploration, tk.Greedy)  # the noise explores
 
 
+def read_parts(preset: presets.QPreset) -> dict[str, Any]:
+    """Name the parts that tell the algorithms apart."""
+    trainer = preset("CartPole-v1", seed=1, device="cpu")
+    policy = trainer.policy
+    return {
+        "value": type(policy.value),
+        "backup": type(policy.backup),
+        "exploration": type(policy.exploration),
+        "buffer": type(trainer.buffer),
+        "dueling": policy.network.heads.state_value is not None,
+        "noisy": policy.network.noise_size > 0,
+        "n_step": policy.horizon.n_step,
+    }
+
+
+# What each algorithm has that DQN has not.
+PARTS: dict[str, dict[str, Any]] = {
+    "dqn": {},
+    "double_dqn": {"backup": tk.DoubleBackup},
+    "dueling_dqn": {"backup": tk.DoubleBackup, "dueling": True},
+    "prioritized_dqn": {"backup": tk.DoubleBackup, "buffer": tk.PrioritizedReplayBuffer},
+    "noisy_dqn": {"noisy": True, "exploration": tk.Greedy},
+    "c51": {"value": tk.CategoricalValue},
+    "qrdqn": {"value": tk.QuantileValue},
+    "iqn": {"value": tk.ImplicitQuantileValue},
+    "munchausen_dqn": {"backup": tk.MunchausenBackup},
+    "rainbow": {
+        "value": tk.CategoricalValue,
+        "backup": tk.DoubleBackup,
+        "buffer": tk.PrioritizedReplayBuffer,
+        "exploration": tk.Greedy,
+        "dueling": True,
+        "noisy": True,
+        "n_step": 3,
+    },
+}
+
+
+@every
+def test_a_preset_is_dqn_and_what_its_paper_adds(preset: presets.QPreset) -> None:
+    assert read_parts(preset) == read_parts(presets.dqn) | PARTS[preset.name]
+
+
 def test_dqn_has_none_of_them() -> None:
     trainer = presets.dqn("CartPole-v1", seed=1, device="cpu")
     policy = trainer.policy
     assert isinstance(policy.backup, tk.MaxBackup)
-    assert policy.network.state_value is None
+    assert policy.network.heads.state_value is None
     assert policy.network.noise_size == 0
     assert isinstance(policy.value, tk.ExpectedValue)
     assert policy.horizon.n_step == 1
@@ -79,7 +122,7 @@ def test_dqn_has_none_of_them() -> None:
     assert isinstance(policy.exploration, tk.EpsilonGreedy)
 
 
-@both
+@every
 def test_one_seed_decides_everything(preset: Any) -> None:
     one, two, other = tiny(preset), tiny(preset), tiny(preset, seed=2)
     for trainer in (one, two, other):
@@ -148,22 +191,39 @@ def test_a_collector_of_another_policy_is_refused_with_what_to_give_instead(opti
 
 # ---- settings ----
 
-adam: Callable[[Any], Any] = lambda trainer: trainer.policy._gradient_step.optimizer  # noqa: E731 - a short word
+adam: Callable[[Any], Any] = lambda trainer: trainer.policy._gradient_steps["network"].optimizer  # noqa: E731 - a short word
+
+
+def limit_of(collector: tk.Collector) -> int:
+    """Return after how many steps an episode is cut."""
+    stats = collector.collect(n_episode=1, random=True)
+    assert stats.lengths is not None
+    return int(stats.lengths.max)
+
+
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "n_envs": (5, lambda t: t.train_collector.envs.n),
     "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
     "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
-    "head": ((7,), lambda t: (t.policy.network.advantage.layers[0].weight.shape[0],)),
-    "dueling": (True, lambda t: t.policy.network.state_value is not None),
+    "head": ((7,), lambda t: (t.policy.network.heads.advantage.layers[0].weight.shape[0],)),
+    "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
     "noisy": (True, lambda t: t.policy.network.noise_size > 0),
     "sigma0": (
         0.25,
-        lambda t: pytest.approx(float(t.policy.network.advantage.layers[0].weight_sigma[0, 0].detach()) * 8**0.5),
+        lambda t: pytest.approx(float(t.policy.network.heads.advantage.layers[0].weight_sigma[0, 0].detach()) * 8**0.5),
     ),
     "double": (True, lambda t: isinstance(t.policy.backup, tk.DoubleBackup)),
+    "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
+    "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
+    "loss": ("mse", lambda t: t.policy.value.kind),
+    "rescale": (1e-2, lambda t: t.policy.value.rescale),
     "atoms": (7, lambda t: t.policy.value.width),
+    "quantiles": (6, lambda t: t.policy.value.width),
+    "munchausen": (True, lambda t: isinstance(t.policy.backup, tk.MunchausenBackup)),
+    "entropy_temperature": (0.5, lambda t: t.policy.backup.temperature),
+    "temperature": (0.5, lambda t: t.policy.exploration.temperature(0)),
     "v_min": (-3.0, lambda t: t.policy.value.v_min),
     "v_max": (3.0, lambda t: t.policy.value.v_max),
     "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
@@ -171,9 +231,9 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
-    "max_grad_norm": (3.0, lambda t: t.policy._gradient_step.clip.limit),
+    "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["network"].clip.limit),
     "epsilon": (0.75, lambda t: t.policy.exploration.epsilon(0)),
-    "target_every": (77, lambda t: t.policy._target._spec.every),
+    "target_every": (77, lambda t: t.policy._targets["network"].spec.every),
     "prioritized": (True, lambda t: t.buffer.prioritized),
     "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
     "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),
@@ -189,8 +249,12 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 }
 NEEDS = {
     "sigma0": {"noisy": True},
-    "v_min": {"atoms": 7},
-    "v_max": {"atoms": 7},
+    "atoms": {"value": "categorical"},
+    "v_min": {"value": "categorical"},
+    "v_max": {"value": "categorical"},
+    "quantiles": {"value": "quantile"},
+    "entropy_temperature": {"munchausen": True},
+    "temperature": {"epsilon": None},
     "alpha": {"prioritized": True},
     "beta": {"prioritized": True},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
@@ -205,11 +269,17 @@ def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     assert value == read(tiny(presets.dqn, **NEEDS.get(setting, {}), **{setting: value}))
 
 
-@pytest.mark.parametrize("preset", ["dqn", "rainbow"])
-def test_the_table_names_every_setting_and_every_default_is_used(preset: str) -> None:
-    table = presets.settings(preset)
-    assert set(table) == set(presets.QSettings.__annotations__)
-    trainer = getattr(presets, preset)("CartPole-v1", seed=1, device="cpu")
+@pytest.mark.parametrize("domain", ["classic", "atari"])
+@every
+def test_the_tables_name_every_setting(preset: presets.QPreset, domain: Any) -> None:
+    assert set(preset.settings(domain)) == set(presets.QSettings.__annotations__)
+    assert presets.settings(preset.name, domain) == preset.settings(domain)
+
+
+@every
+def test_every_default_is_used(preset: presets.QPreset) -> None:
+    table = preset.settings()
+    trainer = preset("CartPole-v1", seed=1, device="cpu")
     settings = trainer.settings()
     for name in ("n_envs", "max_epoch", "step_per_epoch", "batch_size", "update_per_step", "learning_starts"):
         assert settings[name] == table[name]  # type: ignore[literal-required]  # as above
@@ -225,20 +295,20 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
         presets.settings("rainbo")
 
 
-@both
+@every
 def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
     with pytest.raises(tk.ConfigError) as caught:
         preset("CartPole-v1", updates_per_step=1, btach_size=3, colour="red")
     assert str(caught.value).splitlines() == [
-        f"presets.{preset.__name__}: unknown option 'updates_per_step', did you mean 'update_per_step'?",
-        f"presets.{preset.__name__}: unknown option 'btach_size', did you mean 'batch_size'?",
-        f"presets.{preset.__name__}: unknown option 'colour'",
+        f"presets.{preset.name}: unknown option 'updates_per_step', did you mean 'update_per_step'?",
+        f"presets.{preset.name}: unknown option 'btach_size', did you mean 'batch_size'?",
+        f"presets.{preset.name}: unknown option 'colour'",
     ]
 
 
-@both
+@every
 def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
-    annotation = inspect.signature(preset).parameters["overrides"].annotation
+    annotation = inspect.signature(type(preset).__call__).parameters["overrides"].annotation
     assert annotation.__args__ == (presets.QOverrides,)
     known = {*presets.QSettings.__annotations__, *TrainerOptions.__annotations__}
     assert set(presets.QOverrides.__annotations__) == known

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from trainkit.errors import Checks
+from trainkit.errors import Checks, ConfigError
 
 
 @runtime_checkable
@@ -67,6 +67,29 @@ class Piecewise:
         return [value for _, value in self.knots]
 
 
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Go from `start` to `end` over the first `share` of a run whose length is not known yet; no schedule by itself.
+
+    A preset fills in its run's length; elsewhere `Linear(1.0, 0.05).over(n_steps)` does.
+    """
+
+    start: float
+    end: float
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks = Checks("Linear")
+        checks.number("start", self.start)
+        checks.number("end", self.end)
+        checks.number("share", self.share, low=0, high=1, above_low=True)
+        checks.done()
+
+    def over(self, n_steps: int) -> Piecewise:
+        """Return the schedule for a run of this many environment steps."""
+        return Piecewise([(0, self.start), (max(round(self.share * n_steps), 1), self.end)])
+
+
 Scheduled = float | Schedule | Sequence[tuple[int, float]]
 
 
@@ -74,6 +97,9 @@ def as_schedule(
     owner: str, name: str, value: object, *, low: float, high: float = float("inf"), above_low: bool = False
 ) -> Schedule:
     """Turn a number, a list of knots or a schedule into a schedule whose known values lie in the range."""
+    if isinstance(value, Linear):
+        told = f"{owner}.{name} cannot know the length of the run: give {value}.over(n_steps), or use it in a preset"
+        raise ConfigError(told)
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = Piecewise(value)
     known = value.values if isinstance(value, (Constant, Piecewise)) else [] if callable(value) else [value]

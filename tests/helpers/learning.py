@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import CategoricalValue, DQNPolicy, EpsilonGreedy, Target, TransitionBatch, tree
-from trainkit.policy.networks import draw_parameters
+from trainkit.policy.weights import draw_parameters
 
 FOUR_NUMBERS = spaces.Box(-10.0, 10.0, (4,), np.float32)
 THREE_ACTIONS = spaces.Discrete(3)

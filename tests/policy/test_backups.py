@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from trainkit import CategoricalValue, DoubleBackup, ExpectedValue, MaxBackup, Prediction
-from trainkit.policy.backups import Network, TensorBatch, best_action, pick
+from trainkit.policy.backups import Network, best_action, pick
+from trainkit.policy.device import TensorBatch
 
 ONLINE = [[1.0, 5.0, 2.0], [0.0, -1.0, 7.0]]  # [B, A]
 TARGET = [[10.0, 20.0, 30.0], [-3.0, -1.0, -2.0]]

@@ -8,7 +8,7 @@ import torch
 from gymnasium import Space, spaces
 
 from trainkit import ActOutput, ConfigError, Policy, SpaceMismatchError, UpdateResult, tree
-from trainkit.policy.base import Meter
+from trainkit.policy.meter import Meter
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 PAIR = spaces.Discrete(2)
@@ -123,8 +123,8 @@ def test_seed_0_is_a_seed() -> None:
 
 def test_saved_streams_go_on_where_they_were() -> None:
     one, other = Policy(device="cpu", seed=1), Policy(device="cpu", seed=2)
-    one._rng.random(5)
-    torch.rand(5, generator=one._noise)
+    one.rng.random(5)
+    torch.rand(5, generator=one.generator)
     other.load_streams_state(one.streams_state())
 
     assert streams(one) == streams(other)

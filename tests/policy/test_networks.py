@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from tests.helpers.learning import linear, small_net
 from trainkit import MLP, ConfigError, NatureCNN, NoisyLinear, Prediction, QNetwork
-from trainkit.policy.networks import PlainModule, draw_parameters
+from trainkit.policy.networks import PlainModule
+from trainkit.policy.weights import draw_parameters
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -30,9 +31,9 @@ def constant(advantages: list[float], state_values: list[float], **options: Any)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
-        network.advantage.layers[0].bias.copy_(torch.tensor(advantages))
-        assert network.state_value is not None
-        network.state_value.layers[0].bias.copy_(torch.tensor(state_values))
+        network.heads.advantage.layers[0].bias.copy_(torch.tensor(advantages))
+        assert network.heads.state_value is not None
+        network.heads.state_value.layers[0].bias.copy_(torch.tensor(state_values))
     return network
 
 
@@ -65,8 +66,8 @@ class TestDueling:
         network = QNetwork((2,), 3, width=width, hidden=(4,), dueling=True)
         network(random(6, 2)).numbers[:, 1].square().sum().backward()
 
-        assert network.state_value is not None
-        for stream in (network.advantage, network.state_value):
+        assert network.heads.state_value is not None
+        for stream in (network.heads.advantage, network.heads.state_value):
             gradient = stream.layers[0].weight.grad
             assert gradient is not None
             assert (gradient.abs().sum(dim=1) > 0).all()
@@ -74,9 +75,9 @@ class TestDueling:
     def test_without_it_the_head_speaks_for_itself(self) -> None:
         network = QNetwork((2,), 3, hidden=())
         x = random(4, 2)
-        head = network.advantage.layers[0]
+        head = network.heads.advantage.layers[0]
 
-        assert network.state_value is None
+        assert network.heads.state_value is None
         assert_close(network(x).numbers.squeeze(2), functional.linear(x, head.weight, head.bias))
 
 
@@ -171,26 +172,32 @@ class TestQNetwork:
     def test_noise_goes_to_the_advantages_first_and_the_state_value_after(self, rows: int) -> None:
         network = QNetwork((3,), 2, width=2, hidden=(4,), head=(6,), dueling=True, noisy=True)
         x, noise = random(5, 3), random(rows, network.noise_size, seed=1)
-        assert network.state_value is not None
-        n_first = network.advantage.noise_size
+        assert network.heads.state_value is not None
+        n_first = network.heads.advantage.noise_size
 
         hidden = run_by_hand(network.encoder.body, x, None, activate_last=True)
-        advantage = run_by_hand(network.advantage, hidden, noise[:, :n_first], activate_last=False).view(5, 2, 2)
-        state_value = run_by_hand(network.state_value, hidden, noise[:, n_first:], activate_last=False).view(5, 1, 2)
+        advantage = run_by_hand(network.heads.advantage, hidden, noise[:, :n_first], activate_last=False).view(5, 2, 2)
+        state_value = run_by_hand(network.heads.state_value, hidden, noise[:, n_first:], activate_last=False).view(
+            5, 1, 2
+        )
         expected = state_value + advantage - (advantage[:, :1] + advantage[:, 1:]) / 2
         assert network.noise_size == (4 + 6) + (6 + 4) + (4 + 6) + (6 + 2)
         assert_close(network(x, noise).numbers, expected)
 
     def test_only_the_heads_are_noisy(self) -> None:
         network = QNetwork((3,), 2, hidden=(4, 4), head=(5,), dueling=True, noisy=True)
-        noisy = {name.split(".")[0] for name, layer in network.named_modules() if isinstance(layer, NoisyLinear)}
+        noisy = {
+            name.split(".")[1]
+            for name, layer in network.heads.named_modules(prefix="heads")
+            if isinstance(layer, NoisyLinear)
+        }
 
         assert noisy == {"advantage", "state_value"}
         assert QNetwork((3,), 2, hidden=(4,)).noise_size == 0
 
     def test_sigma0_reaches_every_noisy_layer(self) -> None:
         network = QNetwork((9,), 2, hidden=(), head=(16,), noisy=True, sigma0=0.3)
-        sigmas = [layer.weight_sigma.flatten()[0].item() for layer in network.advantage.layers]
+        sigmas = [layer.weight_sigma.flatten()[0].item() for layer in network.heads.advantage.layers]
 
         assert sigmas == pytest.approx([0.3 / 3, 0.3 / 4])
 
@@ -256,7 +263,7 @@ class TestStart:
         assert network.is_untouched
 
         with torch.no_grad():
-            network.advantage.layers[0].bias[1] += 1e-6
+            network.heads.advantage.layers[0].bias[1] += 1e-6
         assert not network.is_untouched
         network.draw(1)
         assert network.is_untouched

@@ -113,6 +113,7 @@ def test_reset_in_the_middle_of_an_epoch_keeps_its_updates_out_of_the_next_stati
         next(trainer)
     before = trainer.policy.n_updates
     trainer.reset()
+    assert trainer.policy.read_metrics() == {}
     result = next(trainer)
     assert result.epoch == 1
     assert trainer._reports._epoch.n_updates == trainer.policy.n_updates - before

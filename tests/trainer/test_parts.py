@@ -40,7 +40,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         untold, train, test_collector=test(untold, tk.make_envs(Longer))
     )
     idle = tk.Collector(random, tk.make_envs(Walk), tk.ReplayBuffer(10))
-    assert "OffpolicyTrainer.policy must learn, but RandomPolicy has no horizon" in refused(random, idle)
+    assert "OffpolicyTrainer.policy must learn, but RandomPolicy has no update" in refused(random, idle)
 
 
 # ---- seeds ----
@@ -66,6 +66,13 @@ def test_all_streams_of_one_seed_differ_from_each_other() -> None:
     state = everything(make_trainer(test=True))
     numbers = [value for stream, path in STREAMS.items() if isinstance(value := state[path], int)]
     assert len(set(numbers)) == len(numbers) == 5
+
+
+def test_training_and_evaluation_never_play_the_same_episodes() -> None:
+    trainer = make_trainer(test=True)
+    test = trainer.judge.evaluation
+    roots = {trainer.train_collector.envs._root, test.collector.envs._root, test.root}
+    assert len(roots) == 3
 
 
 def test_without_a_seed_no_two_runs_are_alike() -> None:

@@ -1,28 +1,18 @@
-"""Which next value counts: the maximum, or the online network's choice judged by the target."""
+"""Which next value counts: the maximum, the online network's choice judged by the target, or a soft one."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from trainkit.errors import Checks, ConfigError
+from trainkit.policy.device import TensorBatch
 from trainkit.policy.networks import Prediction
-from trainkit.policy.values import Value
+from trainkit.policy.values import ReturnValue, Value
 
 Network = Callable[[Any, Tensor | None], Prediction]  # (features, legal [B, A] | None) -> prediction
-
-
-class TensorBatch(NamedTuple):
-    """B rows on the device, observations as features."""
-
-    obs: Any
-    action: Tensor  # [B] of a Discrete space, else [B, ...]
-    reward: Tensor  # [B]
-    discount: Tensor  # [B]
-    next_obs: Any
-    weight: Tensor  # [B]
-    legal: Tensor | None  # [B, A], of obs
-    next_legal: Tensor | None  # [B, A], of next_obs
 
 
 class Backup(Protocol):
@@ -49,6 +39,49 @@ class DoubleBackup:
         q = value.mean(online(batch.next_obs, batch.next_legal).numbers)
         numbers = target(batch.next_obs, batch.next_legal).numbers
         return pick(numbers, best_action(q, batch.next_legal)), batch.reward
+
+
+class MunchausenBackup:
+    """Follow the softmax policy of the target network, and reward it for being sure (Vieillard et al., 2020).
+
+    With pi = softmax(q / temperature), equation 1 and its clip:
+    reward + alpha * clip(temperature * log pi(a | s), lowest, 0)
+    + discount * sum over a' of pi(a' | s') * (q(s', a') - temperature * log pi(a' | s')).
+    With quantiles the sum is taken quantile by quantile. Over n steps the first action alone earns the bonus. The
+    defaults are theirs. The value's numbers must be returns: `ExpectedValue`, `QuantileValue`,
+    `ImplicitQuantileValue`, and not `CategoricalValue`.
+    """
+
+    def __init__(self, temperature: float = 0.03, *, alpha: float = 0.9, lowest: float = -1.0) -> None:
+        checks = Checks("MunchausenBackup")
+        checks.number("temperature", temperature, low=0, above_low=True)
+        checks.number("alpha", alpha, low=0, high=1)
+        checks.number("lowest", lowest, high=0)
+        checks.done()
+        self.temperature, self.alpha, self.lowest = float(temperature), float(alpha), float(lowest)
+
+    def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
+        if not isinstance(value, ReturnValue):
+            raise ConfigError(
+                f"MunchausenBackup adds to returns, which the numbers of {type(value).__name__} are not: use "
+                "ExpectedValue, QuantileValue or ImplicitQuantileValue"
+            )
+        now = self._scaled_log_policy(value.mean(target(batch.obs, batch.legal).numbers), batch.legal)
+        bonus = now.gather(1, batch.action.unsqueeze(1)).squeeze(1).clamp(self.lowest, 0.0)
+
+        numbers = target(batch.next_obs, batch.next_legal).numbers
+        scaled = self._scaled_log_policy(value.mean(numbers), batch.next_legal)  # [B, A]
+        soft = value.returns(numbers) - scaled.unsqueeze(2)
+        if batch.next_legal is not None:
+            soft = soft.masked_fill(~batch.next_legal.unsqueeze(2), 0.0)  # 0 * infinity else
+        probability = (scaled / self.temperature).exp().unsqueeze(2)
+        return value.numbers((probability * soft).sum(dim=1)), batch.reward + self.alpha * bonus
+
+    def _scaled_log_policy(self, q: Tensor, legal: Tensor | None) -> Tensor:
+        """Return temperature * log pi, [B, A]."""
+        if legal is not None:
+            q = q.masked_fill(~legal, -torch.inf)
+        return self.temperature * functional.log_softmax(q / self.temperature, dim=1)
 
 
 def best_action(q: Tensor, legal: Tensor | None) -> Tensor:

@@ -1,7 +1,6 @@
-"""What every policy is: a module that acts on observations, with generators and a device of its own."""
+"""What every policy is: a module that acts on observations, and keeps the books of what it learns."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,58 +10,39 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import seeding, tree
-from trainkit.data import ActOutput, ArraySpec, Obs
-from trainkit.errors import CheckpointError, ConfigError, SpaceMismatchError
-from trainkit.policy.device import resolve_device
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
+from trainkit.errors import CheckpointError, ConfigError, DivergedError, SpaceMismatchError
+from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
+from trainkit.policy.gradient_step import Adam, Clip, GradientStep
+from trainkit.policy.meter import Meter, UpdateResult
+from trainkit.policy.preprocess import WithoutMask
+from trainkit.policy.target import Target, TargetNetwork
+from trainkit.policy.weights import seeded_parts
 from trainkit.spaces import array_specs
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateResult:
-    """What an update leaves on the device."""
-
-    priority: Tensor | None  # [B]
-
-    def read_priority(self) -> NDArray[np.float32] | None:
-        """Wait for the device and return the priorities [B], None where the learner has none."""
-        return None if self.priority is None else self.priority.cpu().numpy()
-
-
-class Meter:
-    """Means of named scalars, summed where they are, on the device or as plain numbers, and read once in a while."""
-
-    def __init__(self) -> None:
-        self._names: tuple[str, ...] = ()
-        self._sum: Tensor | None = None
-        self._plain: dict[str, float] = {}
-        self._count = 0
-
-    def add(self, metrics: Mapping[str, Tensor], **numbers: float) -> None:
-        """Add one update's scalars and plain numbers, always of the same names."""
-        for name, number in numbers.items():
-            self._plain[name] = self._plain.get(name, 0.0) + number
-        values = torch.stack(list(metrics.values()))
-        if self._sum is None:
-            self._names, self._sum = tuple(metrics), values
-        else:
-            self._sum += values
-        self._count += 1
-
-    def read(self) -> dict[str, float]:
-        """Wait for the device, return the means since the last read, and begin anew; empty after no update."""
-        if self._sum is None:
-            return {}
-        means: list[float] = (self._sum / self._count).tolist()
-        plain = {name: total / self._count for name, total in self._plain.items()}
-        self._sum, self._plain, self._count = None, {}, 0
-        return {**dict(zip(self._names, means, strict=True)), **plain}
-
-
 class Policy(nn.Module):
-    """Base of the policies: spaces, device, random streams, and `predict`.
+    """Base of the policies: spaces, device, random streams, `predict`, and the books of learning.
 
-    A subclass gives `act`, and `update` or `learn`. Acting is in eval mode, updating in train mode; noise follows
-    `explore`, never the mode.
+    A subclass gives `act`, and `update` or `learn`. One that learns names its gradient steps and targets when it is
+    built (`add_gradient_step`, `add_target`), takes them with `minimise` and ends each update with `end_update`;
+    counts, metrics, seeds and checkpoints then work by themselves. Acting is in eval mode, updating in train mode;
+    noise follows `explore`, never the mode.
+
+    Args:
+        observation_space: of one environment, for `predict` and checks; a collector tells it otherwise.
+        action_space: of one environment.
+        preprocess: from raw observation tensors to what networks take; default: the mask taken out.
+        horizon: the return to learn from.
+        device: "auto", "cpu", "cuda" or a torch device.
+        seed: root of initial weights, noise and exploration; None takes the trainer's. A module of your own is
+            initialised by you.
+
+    Attributes:
+        n_updates: updates ever taken.
+        last_step: the environment step of the last one, where schedules are read outside of training.
+        rng: numpy's stream, for exploring.
+        generator: torch's stream, on the device, for noise.
     """
 
     def __init__(
@@ -70,22 +50,32 @@ class Policy(nn.Module):
         *,
         observation_space: Space[Any] | None = None,
         action_space: Space[Any] | None = None,
+        preprocess: nn.Module | None = None,
+        horizon: Horizon | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
     ) -> None:
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space
+        self.preprocess = WithoutMask() if preprocess is None else preprocess
+        self.horizon = Horizon() if horizon is None else horizon
         self.device = resolve_device(device)
-        self.is_seeded = False
-        self.start_streams(seeding.fresh_root() if seed is None else seed)
-        self.last_step = 0  # the environment step of the last update, where schedules are read outside of training
         self.is_seeded = seed is not None
+        self._seed = seed  # for networks that are added later
+        self.start_streams(seeding.fresh_root() if seed is None else seed)
+        self.n_updates = self.last_step = self._n_updates_read = 0
+        self._gradient_steps: dict[str, GradientStep] = {}
+        self._targets: dict[str, TargetNetwork] = {}
+        self._meter = Meter()
+        self._shown: dict[str, Tensor] = {}  # of the update that runs
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
         """Columns that `act` gives with each action, to be stored; none unless a subclass says so."""
         return {}
+
+    # ---- acting ----
 
     def act(
         self,
@@ -139,15 +129,124 @@ class Policy(nn.Module):
         if wrong:
             raise SpaceMismatchError("\n".join(wrong))
 
+    # ---- learning ----
+
+    def add_gradient_step(
+        self,
+        name: str,
+        module: nn.Module,
+        optimizer: Adam,
+        clip: Clip | None = None,
+        *,
+        flush_denormals: bool = True,
+    ) -> None:
+        """Move a module's parameters by `minimise(name, ...)` from now on, and draw them if a seed was given."""
+        module.to(self.device)
+        self._gradient_steps[name] = GradientStep(module, optimizer, clip, flush_denormals=flush_denormals)
+        if self._seed is not None:
+            self._draw_weights(name, self._seed)
+
+    def add_target(self, name: str, online: nn.Module, spec: Target) -> nn.Module:
+        """Return a delayed copy of a module that follows it at the end of updates; keep it as an attribute."""
+        self._targets[name] = TargetNetwork(online.to(self.device), spec)
+        return self._targets[name].network
+
+    def features(self, obs: Obs) -> Any:
+        """Return raw observations [K, ...] as what networks take, on the device."""
+        return self.preprocess(to_device(obs, self.device))
+
+    def tensors(self, batch: TransitionBatch) -> TensorBatch:
+        """Return a batch on the device, its observations through the preprocessing."""
+        columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight)
+        obs, action, reward, discount, next_obs, weight = to_device(columns, self.device)
+        legal, next_legal = legal_mask(obs), legal_mask(next_obs)
+        with torch.no_grad():
+            obs, next_obs = self.preprocess(obs), self.preprocess(next_obs)
+        action = action if action.is_floating_point() else action.long()
+        return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
+
+    def minimise(self, name: str, loss: Callable[[], Tensor], *, step: int) -> None:
+        """Take one gradient step down `loss`, a mean over rows, which is called once.
+
+        It shows loss, grad_norm (before the clip) and lr among the metrics, `name` before them where there are
+        several gradient steps.
+
+        Raises:
+            DivergedError: on the CPU, when the loss or a gradient is not finite; nothing has moved then. On CUDA
+                such a step is not taken either, and the next `read_metrics` raises.
+        """
+        taken = self._gradient_steps[name](loss, step=step)
+        if self.device.type == "cpu" and taken.skipped:
+            self._shown = {}
+            raise DivergedError(
+                f"{type(self).__name__}: update {self.n_updates + 1} at step {step} has gradient norm "
+                f"{float(taken.norm)} and loss {float(taken.loss)}; it was not taken: lower the learning rate or clip "
+                "the reward"
+            )
+        which = f"{name}_" if len(self._gradient_steps) > 1 else ""
+        self._shown[f"{which}loss"] = taken.loss
+        self._shown[f"{which}grad_norm"] = taken.norm
+        skipped = self._shown.get("skipped")
+        self._shown["skipped"] = taken.skipped if skipped is None else skipped + taken.skipped
+
+    def end_update(self, *, step: int, priority: Tensor | None = None, **metrics: Tensor) -> UpdateResult:
+        """Count the update, let the targets follow, and note its scalars for `read_metrics`.
+
+        Args:
+            step: the environment step.
+            priority: [B], for a prioritised buffer.
+            metrics: scalars on the device, the same names at every update.
+        """
+        self.n_updates += 1
+        self.last_step = step
+        steps = self._gradient_steps
+        rates = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
+        self._meter.add({**self._shown, **metrics}, **rates)
+        self._shown = {}
+        for target in self._targets.values():
+            target.follow(step=step, n_updates=self.n_updates)
+        return UpdateResult(priority)
+
+    def read_metrics(self) -> dict[str, float]:
+        """Return the means over all updates since the last call, and begin anew; empty when there were none."""
+        metrics = self._meter.read()
+        if not metrics:
+            return {}
+        first, self._n_updates_read = self._n_updates_read + 1, self.n_updates
+        if metrics.pop("skipped", 0.0) > 0:
+            raise DivergedError(
+                f"{type(self).__name__}: a loss or gradient among updates {first} to {self.n_updates} was not finite; "
+                "those steps were not taken: lower the learning rate or clip the reward"
+            )
+        return metrics
+
+    def explore_metrics(self, step: int) -> dict[str, float]:
+        """Return what dashboards show about exploration; nothing unless a subclass says so."""
+        return {}
+
+    # ---- seeds and states ----
+
     def seed(self, root: int) -> None:
-        """Start every random stream anew from a root seed."""
+        """Start all random streams anew, and draw initial weights again unless they were trained or loaded."""
         self.start_streams(root)
         self.is_seeded = True
+        for name in self._gradient_steps:
+            self._draw_weights(name, root)
+
+    def _draw_weights(self, name: str, root: int) -> None:
+        """Draw the untouched parts of a module from a root seed, each from a stream of its own."""
+        module = self._gradient_steps[name].module
+        for path, part in seeded_parts(module):
+            if part.is_untouched:
+                part.draw(seeding.derive(root, "policy", "weights", name + path))
+                for target in self._targets.values():
+                    if part in set(target.online.modules()):
+                        target.copy()
 
     def start_streams(self, root: int) -> None:
         """Start the random streams anew from a root seed, and nothing else."""
-        self._rng = seeding.generator(root, "policy", "explore")
-        self._noise = torch.Generator(self.device).manual_seed(seeding.derive(root, "policy", "noise"))
+        self.rng = seeding.generator(root, "policy", "explore")
+        self.generator = torch.Generator(self.device).manual_seed(seeding.derive(root, "policy", "noise"))
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` of a module of the same parameters returned, all or nothing.
@@ -166,11 +265,34 @@ class Policy(nn.Module):
 
     def streams_state(self) -> dict[str, Any]:
         """Return the state of the random streams."""
-        noise = {"device": self.device.type, "state": self._noise.get_state()}
-        return {"rng": self._rng.bit_generator.state, "noise": noise}
+        noise = {"device": self.device.type, "state": self.generator.get_state()}
+        return {"rng": self.rng.bit_generator.state, "noise": noise}
 
     def load_streams_state(self, state: Mapping[str, Any]) -> None:
         """Take over saved random streams; noise saved on another kind of device goes on with this one's own."""
-        self._rng.bit_generator.state = state["rng"]
+        self.rng.bit_generator.state = state["rng"]
         if state["noise"]["device"] == self.device.type:
-            self._noise.set_state(state["noise"]["state"])
+            self.generator.set_state(state["noise"]["state"])
+
+    def training_state(self) -> dict[str, Any]:
+        """Return all that training goes on from: weights, moments, counters, random streams."""
+        return {
+            "weights": self.state_dict(),
+            "optimizers": {name: step.state_dict() for name, step in self._gradient_steps.items()},
+            "targets": {name: target.state_dict() for name, target in self._targets.items()},
+            "n_updates": self.n_updates,
+            "last_step": self.last_step,
+            "streams": self.streams_state(),
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state of a policy made of the same parts."""
+        self.load_weights(state["weights"])
+        for name, step in self._gradient_steps.items():
+            step.load_state_dict(state["optimizers"][name])
+        for name, target in self._targets.items():
+            target.load_state_dict(state["targets"][name])
+        self.n_updates = self._n_updates_read = state["n_updates"]
+        self.last_step = state["last_step"]
+        self.load_streams_state(state["streams"])
+        self.is_seeded = True

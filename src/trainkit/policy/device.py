@@ -1,6 +1,6 @@
 """Where tensors live, and the way there: once per call, through pinned memory on CUDA."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -8,7 +8,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit import tree
+from trainkit.data import ACTION_MASK
 from trainkit.errors import DeviceError
+
+
+class TensorBatch(NamedTuple):
+    """B rows on the device, observations as features."""
+
+    obs: Any
+    action: Tensor  # [B] of a Discrete space, else [B, ...]
+    reward: Tensor  # [B]
+    discount: Tensor  # [B]
+    next_obs: Any
+    weight: Tensor  # [B]
+    legal: Tensor | None  # [B, A], of obs
+    next_legal: Tensor | None  # [B, A], of next_obs
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -50,3 +64,8 @@ def _share(array: NDArray[Any]) -> Tensor:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = np.array(array)
     return torch.from_numpy(array)
+
+
+def legal_mask(obs: Any) -> Tensor | None:
+    """Return the mask [B, A] in an observation of tensors, None where there is none."""
+    return obs[ACTION_MASK] != 0 if isinstance(obs, dict) and ACTION_MASK in obs else None

@@ -1,7 +1,7 @@
 """The Q-learner: one class, whose parts decide whether it is DQN, C51, Rainbow, or something new."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -9,22 +9,33 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import seeding, tree
-from trainkit.data import ACTION_MASK, ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import DivergedError, SpaceMismatchError
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, TensorBatch, pick
-from trainkit.policy.base import Meter, Policy, UpdateResult
-from trainkit.policy.device import to_device
+from trainkit import tree
+from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, pick
+from trainkit.policy.base import Policy
+from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy
-from trainkit.policy.gradient_step import Adam, Clip, GradientStep
+from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
+from trainkit.policy.implicit import ImplicitQNetwork
+from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.policy.noisy import draw_noise
-from trainkit.policy.preprocess import Preprocess, WithoutMask, without_mask
-from trainkit.policy.target import Target, TargetNetwork
+from trainkit.policy.preprocess import Preprocess, without_mask
+from trainkit.policy.quantiles import DrawnFractions
+from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
+from trainkit.policy.weights import SeededModule
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
+
+
+class Draw(NamedTuple):
+    """What is random in one network for the length of an update, or of an act."""
+
+    noise: Tensor | None = None  # [R, noise_size], of noisy layers
+    fractions: Tensor | None = None  # [B, W] or [1, W], where the value part draws them
 
 
 class DQNPolicy(Policy):
@@ -42,13 +53,7 @@ class DQNPolicy(Policy):
         target: when the target network follows.
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
-        preprocess: from raw observation tensors to what the network takes, without parameters of its own; default:
-            the mask taken out.
-        observation_space: of one environment, for `predict` and checks; a collector tells it otherwise.
-        action_space: of one environment, Discrete.
-        device: "auto", "cpu", "cuda" or a torch device.
-        seed: root of initial weights, noise and exploration; None takes the trainer's. A module of your own is
-            initialised by you.
+        observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
         flush_denormals: see `GradientStep`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, and the value part's own.
@@ -72,32 +77,32 @@ class DQNPolicy(Policy):
         seed: int | None = None,
         flush_denormals: bool = True,
     ) -> None:
-        super().__init__(observation_space=observation_space, action_space=action_space, device=device, seed=seed)
+        super().__init__(
+            observation_space=observation_space,
+            action_space=action_space,
+            preprocess=preprocess,
+            horizon=horizon,
+            device=device,
+            seed=seed,
+        )
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self.preprocess = WithoutMask() if preprocess is None else preprocess
         self.value: Value = ExpectedValue() if value is None else value
         self.backup: Backup = MaxBackup() if backup is None else backup
         default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
         self.exploration: Exploration = default if exploration is None else exploration
-        self.horizon = Horizon() if horizon is None else horizon
         self.to(self.device)
-        self._target = TargetNetwork(self.network, Target() if target is None else target)
-        self.target_network = self._target.network
-        self._gradient_step = GradientStep(
+        self.add_gradient_step(
+            "network",
             self.network,
             Adam() if optimizer is None else optimizer,
             clip,
             flush_denormals=flush_denormals,
         )
-        self._meter = Meter()
-        self.n_updates = 0
-        self._n_updates_read = 0
+        self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
-        self._has_modes = not isinstance(self.network, QNetwork)  # whether train and eval may differ
+        self._has_modes = not isinstance(self.network, SeededModule)  # whether train and eval may differ
         self.eval()
-        if seed is not None:
-            self.seed(seed)
 
     @classmethod
     def for_envs(
@@ -134,16 +139,18 @@ class DQNPolicy(Policy):
         value = ExpectedValue() if value is None else value
         preprocess = Preprocess(envs.observation_space)
         sees_images = preprocess.sees_images
-        network = QNetwork(
-            preprocess.shapes,
-            int(envs.action_space.n),
-            width=value.width,
-            hidden=(() if sees_images else (128, 128)) if hidden is None else hidden,
-            head=((512,) if sees_images else ()) if head is None else head,
-            dueling=dueling,
-            noisy=noisy,
-            sigma0=sigma0,
-        )
+        layers: dict[str, Any] = {
+            "hidden": (() if sees_images else (128, 128)) if hidden is None else hidden,
+            "head": ((512,) if sees_images else ()) if head is None else head,
+            "dueling": dueling,
+            "noisy": noisy,
+            "sigma0": sigma0,
+        }
+        shapes, n_actions = preprocess.shapes, int(envs.action_space.n)
+        if isinstance(value, DrawnFractions):
+            network: nn.Module = ImplicitQNetwork(shapes, n_actions, **layers)
+        else:
+            network = QNetwork(shapes, n_actions, width=value.width, **layers)
         defaults: dict[str, Any] = {
             "backup": DoubleBackup() if double else MaxBackup(),
             "optimizer": Adam(lr),
@@ -179,7 +186,7 @@ class DQNPolicy(Policy):
         if legal is not None:
             q = np.where(legal, q, -np.inf)
         choose = self.exploration.choose if explore else Greedy().choose
-        return ActOutput(choose(q, legal, step=step, env_ids=env_ids, rng=self._rng), {}, state)
+        return ActOutput(choose(q, legal, step=step, env_ids=env_ids, rng=self.rng), {}, state)
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
@@ -189,7 +196,7 @@ class DQNPolicy(Policy):
         if self._host is not None and self._host.takes(features):
             return self._host.action_values(features, None if noise is None else noise.numpy(), legal_actions(obs))
         with torch.no_grad():
-            numbers = self._predict(self.network, to_device(obs, self.device), noise).numbers
+            numbers = self._predict(to_device(obs, self.device), noise).numbers
             values: NDArray[np.float32] = self.value.mean(numbers).cpu().numpy()
         return values
 
@@ -200,91 +207,60 @@ class DQNPolicy(Policy):
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Learn from one batch and return its priorities.
-
-        Raises:
-            DivergedError: on the CPU, when the loss or a gradient is not finite; nothing has moved then. On CUDA
-                such a step is not taken either, and the next `read_metrics` raises.
-        """
+        """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self._enter(training=True)
-        rows = self._rows(batch)
-        noises = self._draw_noise(1), self._draw_noise(1)
-        metrics: dict[str, Tensor] = {}
+        rows = self.tensors(batch)
+        mine, theirs = self._draw(len(batch))
+        online, target = _ask(self.network, mine), _ask(self.target_network, theirs)
         priority: list[Tensor] = []
+        metrics: dict[str, Tensor] = {}
 
         def loss() -> Tensor:
-            per_row, row_priority, row_metrics = self._loss(rows, *noises)
-            weighted = (rows.weight * per_row).mean()
+            per_row, row_priority, shown = self._loss(rows, online, target)
             priority.append(row_priority)
-            metrics.update(loss=weighted.detach(), **row_metrics)
-            return weighted
+            metrics.update(shown)
+            return (rows.weight * per_row).mean()
 
-        norm, skipped = self._gradient_step(loss, step=step)
-        if self.device.type == "cpu" and skipped:
-            raise DivergedError(
-                f"{type(self).__name__}: update {self.n_updates + 1} at step {step} has gradient norm {float(norm)} "
-                f"and loss {float(metrics['loss'])}; it was not taken: lower the learning rate or clip the reward"
-            )
-        self.n_updates += 1
-        self.last_step = step
-        shown = {**metrics, "weight_mean": rows.weight.mean(), "grad_norm": norm, "skipped": skipped}
-        self._meter.add(shown, lr=self._gradient_step.lr(step))
-        self._target.follow(step=step, n_updates=self.n_updates)
-        return UpdateResult(priority[0])
+        self.minimise("network", loss, step=step)
+        return self.end_update(step=step, priority=priority[0], weight_mean=rows.weight.mean(), **metrics)
 
-    def read_metrics(self) -> dict[str, float]:
-        """Return the means over all updates since the last call, and begin anew; empty when there were none."""
-        metrics = self._meter.read()
-        if not metrics:
-            return {}
-        first, self._n_updates_read = self._n_updates_read + 1, self.n_updates
-        if metrics.pop("skipped") > 0:
-            raise DivergedError(
-                f"{type(self).__name__}: a loss or gradient among updates {first} to {self.n_updates} was not finite; "
-                "those steps were not taken: lower the learning rate or clip the reward"
-            )
-        return metrics
-
-    def _loss(
-        self, rows: TensorBatch, online_noise: Tensor | None, target_noise: Tensor | None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _loss(self, rows: TensorBatch, online: Network, target: Network) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return (loss [B], priority [B], scalars to show)."""
-
-        def online(features: Any, legal: Tensor | None) -> Prediction:
-            return self.network(features, online_noise, legal)  # type: ignore[no-any-return]  # a module's call is Any
-
-        def target(features: Any, legal: Tensor | None) -> Prediction:
-            return self.target_network(features, target_noise, legal)  # type: ignore[no-any-return]  # as above
-
-        chosen = pick(online(rows.obs, rows.legal).numbers, rows.action)
+        prediction = online(rows.obs, rows.legal)
+        chosen = pick(prediction.numbers, rows.action)
         with torch.no_grad():
             after, reward = self.backup(online, target, rows, self.value)
             goal = self.value.goal(after, reward, rows.discount)
-        loss, priority = self.value.loss(chosen, goal)
+        if prediction.fractions is not None and isinstance(self.value, DrawnFractions):
+            loss, priority = self.value.loss(chosen, goal, prediction.fractions)
+        else:
+            loss, priority = self.value.loss(chosen, goal)
         with torch.no_grad():
             shown = {"q_mean": self.value.mean(chosen).mean()}
             shown |= self.value.metrics(chosen, goal, after, reward, rows.discount)
         return loss, priority, shown
 
-    def _rows(self, batch: TransitionBatch) -> TensorBatch:
-        """Move a batch to the device and its observations through the preprocessing."""
-        columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight)
-        obs, action, reward, discount, next_obs, weight = to_device(columns, self.device)
-        legal, next_legal = _legal(obs), _legal(next_obs)
-        with torch.no_grad():
-            obs, next_obs = self.preprocess(obs), self.preprocess(next_obs)
-        return TensorBatch(obs, action.long(), reward, discount, next_obs, weight, legal, next_legal)
-
-    def _predict(self, network: nn.Module, rows: Any, noise: Tensor | None) -> Prediction:
-        prediction: Prediction = network(self.preprocess(rows), noise, _legal(rows))
-        return prediction
+    def _draw(self, rows: int) -> tuple[Draw, Draw]:
+        """Draw what is random in one update, for the online and for the target network."""
+        noises = self._draw_noise(1), self._draw_noise(1)
+        if not isinstance(self.value, DrawnFractions):
+            return Draw(noises[0]), Draw(noises[1])
+        fractions = self.value.draw(rows, self.generator)
+        return Draw(noises[0], fractions[0]), Draw(noises[1], fractions[1])
 
     def _draw_noise(self, rows: int) -> Tensor | None:
         size = self.network.noise_size
-        return draw_noise(rows, size, self._noise) if size else None
+        return draw_noise(rows, size, self.generator) if size else None
+
+    def _acting(self, noise: Tensor | None = None) -> Draw:
+        return Draw(noise, self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None)
+
+    def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
+        """Ask the online network about raw observations on the device."""
+        return _ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
 
     def _enter(self, *, training: bool) -> None:
-        """Switch modules whose train and eval modes differ; `QNetwork` has none that does."""
+        """Switch modules whose train and eval modes differ; our own networks have none that does."""
         if self._has_modes and self.training != training:
             self.train(training)
 
@@ -303,48 +279,43 @@ class DQNPolicy(Policy):
         blank = to_device(zeros_of(observation_space), self.device)
         try:
             with torch.no_grad():
-                shape = tuple(self._predict(self.network, blank, None).numbers.shape)
+                prediction = self._predict(blank, None)
         except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network cannot take an observation of {observation_space}: {error}"
             ) from error
-        expected = (1, int(action_space.n), self.value.width)
-        if shape != expected:
+        shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
+        width = self.value.width if fractions is None else fractions.shape[1]
+        expected = (1, int(action_space.n), width)
+        if shape != expected or (fractions is None) == isinstance(self.value, DrawnFractions):
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
                 f"{type(self.value).__name__} need {expected} [B, A, W]"
             )
+        self._try_parts(blank)
         super().check_spaces(observation_space, action_space)
 
-    def seed(self, root: int) -> None:
-        """Start all random streams anew, and draw the initial weights again unless they were trained or loaded."""
-        super().seed(root)
-        if isinstance(self.network, QNetwork) and self.network.is_untouched:
-            self.network.draw(seeding.derive(root, "policy", "weights"))
-            self._target.copy()
-
-    def training_state(self) -> dict[str, Any]:
-        """Return all that training goes on from: weights, moments, counters, random streams."""
-        return {
-            "weights": self.state_dict(),
-            "optimizer": self._gradient_step.state_dict(),
-            "target": self._target.state_dict(),
-            "n_updates": self.n_updates,
-            "last_step": self.last_step,
-            "streams": self.streams_state(),
-        }
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state of a policy made of the same parts."""
-        self.load_weights(state["weights"])
-        self._gradient_step.load_state_dict(state["optimizer"])
-        self._target.load_state_dict(state["target"])
-        self.n_updates = self._n_updates_read = state["n_updates"]
-        self.last_step = state["last_step"]
-        self.load_streams_state(state["streams"])
-        self.is_seeded = True
+    def _try_parts(self, obs: Any) -> None:
+        """Refuse parts that do not fit each other, by trying them on one blank row that leads to itself."""
+        features, legal, zero = self.preprocess(obs), legal_mask(obs), torch.zeros(1, device=self.device)
+        rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
+        networks = [_ask(network, self._acting()) for network in (self.network, self.target_network)]
+        told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
+        try:
+            with torch.no_grad():
+                loss, priority, _ = self._loss(rows, networks[0], networks[1])
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{told} fail together on one row: {type(error).__name__}: {error}") from error
+        shapes = tuple(loss.shape), tuple(priority.shape)
+        if shapes != ((1,), (1,)):
+            raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
 
 
-def _legal(obs: Any) -> Tensor | None:
-    """Return the mask [B, A] in an observation of tensors, None where there is none."""
-    return obs[ACTION_MASK] != 0 if isinstance(obs, dict) and ACTION_MASK in obs else None
+def _ask(network: nn.Module, draw: Draw) -> Network:
+    """Let a network be asked about features and legal actions alone."""
+    noise, fractions = draw
+    if fractions is None:
+        return lambda features, legal: network(features, noise, legal)
+    return lambda features, legal: network(features, noise, legal, fractions)

@@ -87,3 +87,38 @@ class EpsilonGreedy:
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"epsilon": self.epsilon(step)}
+
+
+class SoftQ:
+    """Draw actions with the probabilities softmax(q / temperature); every row by itself.
+
+    Args:
+        temperature: above 0, in units of return; a number, knots or a schedule of the environment step. Near 0 it is
+            greedy.
+    """
+
+    def __init__(self, temperature: Scheduled = 1.0) -> None:
+        self.temperature = as_schedule("SoftQ", "temperature", temperature, low=0, above_low=True)
+
+    def choose(
+        self,
+        q: NDArray[np.float32],
+        legal: NDArray[np.bool_] | None,
+        *,
+        step: int,
+        env_ids: NDArray[np.intp] | None,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        scaled = q / self.temperature(step) + rng.gumbel(size=q.shape)  # the largest is distributed as the softmax
+        action: NDArray[np.int64] = scaled.argmax(axis=1)
+        return action
+
+    def probability(self, q: NDArray[np.float32], *, step: int) -> NDArray[np.float64]:
+        """Return the probabilities [K, A] that `choose` draws with."""
+        scaled = q / self.temperature(step)
+        odds: NDArray[np.float64] = np.exp(scaled - scaled.max(axis=1, keepdims=True), dtype=np.float64)
+        share: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
+        return share
+
+    def metrics(self, step: int) -> dict[str, float]:
+        return {"temperature": self.temperature(step)}

@@ -56,6 +56,14 @@ class Clip:
         checks.done()
 
 
+class Taken(NamedTuple):
+    """What came of one step, on the device."""
+
+    loss: Tensor  # before it
+    norm: Tensor  # the gradient's, before the clip
+    skipped: Tensor  # 1.0 where it was not taken, else 0.0
+
+
 class GradientStep:
     """Minimise a loss by Adam, with what `Adam` and `torch.nn.utils.clip_grad_norm_` compute, in fewer calls.
 
@@ -76,7 +84,7 @@ class GradientStep:
         self.clip = clip
         self.flush_denormals = flush_denormals
         self._lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
-        self._module = module
+        self.module = module
         self._places = _places(module)
         self._segments: list[_Segment] = []  # one, and one more for each set of parameters that came to move later
 
@@ -84,19 +92,15 @@ class GradientStep:
         """Return the learning rate at an environment step."""
         return self._lr(step)
 
-    def __call__(self, loss: Callable[[], Tensor], *, step: int) -> tuple[Tensor, Tensor]:
-        """Take one step down `loss`, which is called once.
-
-        Returns:
-            (the gradient's norm before the clip, whether the step was *not* taken: 0.0 or 1.0), both on the device.
-        """
+    def __call__(self, loss: Callable[[], Tensor], *, step: int) -> Taken:
+        """Take one step down `loss`, which is called once."""
         with _denormals_flushed(self.flush_denormals):
             is_laid_out = self._is_laid_out()
             if is_laid_out:
                 for segment in self._segments:
                     segment.gradient.zero_()
             else:
-                self._places = _places(self._module)
+                self._places = _places(self.module)
                 for place in self._places:
                     place.parameter.grad = None
             value = loss()
@@ -113,12 +117,12 @@ class GradientStep:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over moments, ours or `torch.optim.Adam`'s for the same parameters; the numbers stay as constructed."""
-        self._places = _places(self._module)
+        self._places = _places(self.module)
         for place in self._places:
             place.parameter.grad = None
         self._lay_out(state["state"])
 
-    def _step(self, value: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+    def _step(self, value: Tensor, lr: float) -> Taken:
         """Clip, and move unless loss or gradient is not finite."""
         segments, adam, clip = self._segments, self.optimizer, self.clip
         with torch.no_grad():
@@ -151,7 +155,7 @@ class GradientStep:
                 grad_scale=scale,
                 found_inf=skipped,
             )
-        return norm, skipped
+        return Taken(value, norm, skipped)
 
     def _is_laid_out(self) -> bool:
         """Whether every parameter is the module's own and the view of a segment that was made of it."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainkit.policy.networks import MLP, Encoder, QNetwork
+from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.values import ExpectedValue, Value
 
@@ -40,7 +40,7 @@ class HostNetwork:
     def __init__(self, network: QNetwork, value: Value) -> None:
         self._network = network
         self._value = value
-        self._is_expected = type(value) is ExpectedValue
+        self._is_expected = type(value) is ExpectedValue and value.rescale is None
         self._layers: dict[MLP, list[_Layer]] = {}
         self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
@@ -71,15 +71,15 @@ class HostNetwork:
         """Return numbers [K, A, W]."""
         if not self._layers:
             self._take_views()
-        network = self._network
-        x = self._mlp(network.encoder.body, features, None)
+        heads = self._network.heads
+        x = self._mlp(self._network.encoder.body, features, None)
         noise_a = noise_v = None
         if noise is not None:
-            noise_a, noise_v = noise[:, : network.advantage.noise_size], noise[:, network.advantage.noise_size :]
-        advantage = self._mlp(network.advantage, x, noise_a).reshape(-1, network.n_actions, network.width)
-        if network.state_value is None:
+            noise_a, noise_v = noise[:, : heads.advantage.noise_size], noise[:, heads.advantage.noise_size :]
+        advantage = self._mlp(heads.advantage, x, noise_a).reshape(-1, heads.n_actions, heads.width)
+        if heads.state_value is None:
             return advantage
-        state_value = self._mlp(network.state_value, x, noise_v).reshape(-1, 1, network.width)
+        state_value = self._mlp(heads.state_value, x, noise_v).reshape(-1, 1, heads.width)
         if legal is None:
             mean = advantage.mean(axis=1, keepdims=True)
         else:
@@ -127,11 +127,11 @@ class HostNetwork:
 
 def _is_plain(network: QNetwork) -> bool:
     """Whether a network is of our own kinds of layers only, small, float32, with relu between them."""
-    kinds = (QNetwork, Encoder, MLP, nn.Linear, NoisyLinear, nn.ModuleList)
+    kinds = (QNetwork, Encoder, ActionHeads, MLP, nn.Linear, NoisyLinear, nn.ModuleList)
     modules = list(network.modules())
     return (
         all(type(module) in kinds for module in modules)
         and all(part.activation is torch.relu for part in modules if isinstance(part, MLP))
         and all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
-        and all(type(part) is MLP for part in (network.encoder.body, network.advantage))
+        and all(type(part) is MLP for part in (network.encoder.body, network.heads.advantage))
     )

@@ -1,7 +1,6 @@
 """Networks of action values: an encoder for any observation, and plain, dueling or noisy heads on it."""
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -9,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit import seeding
 from trainkit.errors import Checks, ConfigError
-from trainkit.policy.noisy import NoisyLinear, draw_uniform
+from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.preprocess import feature_leaves, feature_sizes
+from trainkit.policy.weights import SeededModule, blank_conv2d, blank_linear
 
 
 class Prediction(NamedTuple):
@@ -24,35 +23,19 @@ class Prediction(NamedTuple):
 
 @runtime_checkable
 class ActionValues(Protocol):
-    """A network of action values, as a policy calls it: with noise [R, noise_size] for R rows or for all."""
+    """A network of action values, as a policy calls it: with noise [R, noise_size] for R rows or for all.
+
+    Where the value part draws fractions, they are a fourth argument, [B, W] or [1, W].
+    """
 
     noise_size: int
 
-    def __call__(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction: ...
+    def __call__(
+        self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None, *fractions: Tensor
+    ) -> Prediction: ...
 
 
-def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
-    """Initialise linear and convolution layers as torch does, from a generator of one's own, others as they say.
-
-    Weights and biases are uniform in +-1/sqrt(fan_in).
-    """
-    for layer in module.modules():
-        if isinstance(layer, NoisyLinear):
-            layer.draw_parameters(generator)
-        elif isinstance(layer, (nn.Linear, nn.Conv2d)):
-            bound = 1.0 / math.sqrt(layer.weight[0].numel())
-            draw_uniform(layer.weight, bound, generator)
-            if layer.bias is not None:
-                draw_uniform(layer.bias, bound, generator)
-
-
-def _linear(in_features: int, out_features: int) -> nn.Linear:
-    """Make a linear layer without drawing from the global generator."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, in_features, out_features)  # type: ignore[no-untyped-call]  # torch
-    return layer
-
-
-class MLP(nn.Module):
+class MLP(SeededModule):
     """Linear layers with an activation after each but the last; noisy ones on request.
 
     `sizes` are (in, hidden ..., out); with `activate_last` the last layer has an activation too.
@@ -69,12 +52,13 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         pairs = list(itertools.pairwise(sizes))
-        layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else _linear(a, b) for a, b in pairs]
+        layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else blank_linear(a, b) for a, b in pairs]
         self.layers = nn.ModuleList(layers)
         self.activation = activation
         self.is_active = [activate_last or position < len(layers) - 1 for position in range(len(layers))]
         self._noise_sizes = [layer.noise_size if isinstance(layer, NoisyLinear) else 0 for layer in layers]
         self.noise_size = sum(self._noise_sizes)
+        self.draw()
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is not None and self.noise_size:
@@ -92,17 +76,18 @@ class MLP(nn.Module):
         return x
 
 
-class NatureCNN(nn.Module):
+class NatureCNN(SeededModule):
     """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
         channels, height, width = shape
         plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        self.convolutions = nn.ModuleList([nn.utils.skip_init(nn.Conv2d, *layer) for layer in plan])  # type: ignore[no-untyped-call]  # torch
+        self.convolutions = nn.ModuleList([blank_conv2d(*layer) for layer in plan])
         for _, _, kernel, stride in plan:
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.n_features = 64 * height * width
+        self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
         for convolution in self.convolutions:
@@ -135,7 +120,55 @@ class Encoder(nn.Module):
         return self.body.forward(torch.cat(parts, dim=1))
 
 
-class QNetwork(nn.Module):
+class ActionHeads(nn.Module):
+    """Turn F features into W numbers for each of A actions.
+
+    Args:
+        n_features: F.
+        n_actions: A.
+        width: W.
+        head: hidden layers, of each of the two heads when dueling.
+        dueling: add a value [B, 1, W] and advantages [B, A, W] whose mean over the *actions*, the legal ones where
+            there is a mask, is taken out (Wang et al., 2016, equation 9).
+        noisy: make the layers noisy (Fortunato et al., 2018).
+        sigma0: the noisy layers' initial noise.
+        activation: after each hidden layer.
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        n_actions: int,
+        *,
+        width: int = 1,
+        head: Sequence[int] = (),
+        dueling: bool = False,
+        noisy: bool = False,
+        sigma0: float = 0.5,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
+        super().__init__()
+        self.n_actions, self.width = n_actions, width
+
+        def mlp(outputs: int) -> MLP:
+            return MLP([n_features, *head, outputs], activation=activation, noisy=noisy, sigma0=sigma0)
+
+        self.advantage = mlp(n_actions * width)
+        self.state_value = mlp(width) if dueling else None
+        self.noise_size = self.advantage.noise_size + (0 if self.state_value is None else self.state_value.noise_size)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None, legal: Tensor | None = None) -> Tensor:
+        noise_a = noise_v = None
+        if noise is not None:
+            noise_a, noise_v = noise[:, : self.advantage.noise_size], noise[:, self.advantage.noise_size :]
+        advantage = self.advantage.forward(x, noise_a).view(-1, self.n_actions, self.width)
+        if self.state_value is None:
+            return advantage
+        state_value = self.state_value.forward(x, noise_v).view(-1, 1, self.width)
+        return state_value + advantage - _mean_over_actions(advantage, legal)
+
+
+class QNetwork(SeededModule):
     """Give W numbers for each of A actions.
 
     Args:
@@ -143,12 +176,8 @@ class QNetwork(nn.Module):
         n_actions: A.
         width: W, as the value part tells it.
         hidden: layers shared by all.
-        head: hidden layers of the head, of each of the two heads when dueling.
-        dueling: add a value [B, 1, W] and advantages [B, A, W] whose mean over the *actions*, the legal ones where
-            there is a mask, is taken out (Wang et al., 2016, equation 9).
-        noisy: make the heads' layers noisy (Fortunato et al., 2018).
-        sigma0: the noisy layers' initial noise.
         activation: after each hidden layer.
+        heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
 
     def __init__(
@@ -158,55 +187,39 @@ class QNetwork(nn.Module):
         *,
         width: int = 1,
         hidden: Sequence[int] = (128, 128),
-        head: Sequence[int] = (),
-        dueling: bool = False,
-        noisy: bool = False,
-        sigma0: float = 0.5,
         activation: Callable[[Tensor], Tensor] = torch.relu,
+        **heads: Any,
     ) -> None:
         checks = Checks("QNetwork")
-        checks.integer("n_actions", n_actions, low=1)
-        checks.integer("width", width, low=1)
-        for size in (*hidden, *head):
-            checks.integer("hidden and head sizes", size, low=1)
-        checks.number("sigma0", sigma0, low=0)
+        check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
         checks.done()
         super().__init__()
-        self.n_actions, self.width = n_actions, width
         self.encoder = Encoder(shapes, hidden, activation)
-
-        def mlp(outputs: int) -> MLP:
-            sizes = [self.encoder.n_features, *head, outputs]
-            return MLP(sizes, activation=activation, noisy=noisy, sigma0=sigma0)
-
-        self.advantage = mlp(n_actions * width)
-        self.state_value = mlp(width) if dueling else None
-        self.noise_size = self.advantage.noise_size + (0 if self.state_value is None else self.state_value.noise_size)
-        self.draw(seeding.fresh_root())
-
-    def draw(self, seed: int) -> None:
-        """Draw all parameters anew from a seed."""
-        draw_parameters(self, torch.Generator().manual_seed(seed))
-        self._drawn = self._fingerprint()
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether the parameters still are the ones last drawn, neither trained nor loaded."""
-        return self._fingerprint() == self._drawn
-
-    def _fingerprint(self) -> list[float]:
-        return [float(parameter.detach().double().sum()) for parameter in self.parameters()]
+        self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, activation=activation, **heads)
+        self.noise_size = self.heads.noise_size
+        self.draw()
 
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
         x = self.encoder.forward(features)  # our own parts are called by name, at half a module call's cost
-        noise_a = noise_v = None
-        if noise is not None:
-            noise_a, noise_v = noise[:, : self.advantage.noise_size], noise[:, self.advantage.noise_size :]
-        advantage = self.advantage.forward(x, noise_a).view(-1, self.n_actions, self.width)
-        if self.state_value is None:
-            return Prediction(advantage)
-        state_value = self.state_value.forward(x, noise_v).view(-1, 1, self.width)
-        return Prediction(state_value + advantage - _mean_over_actions(advantage, legal))
+        return Prediction(self.heads.forward(x, noise, legal))
+
+
+def check_layers(
+    checks: Checks,
+    n_actions: object,
+    *,
+    width: object,
+    hidden: Sequence[object],
+    head: Sequence[object] = (),
+    sigma0: object = 0.5,
+    **flags: bool,
+) -> None:
+    """Note every number of a network of action values that cannot work."""
+    checks.integer("n_actions", n_actions, low=1)
+    checks.integer("width", width, low=1)
+    for size in (*hidden, *head):
+        checks.integer("hidden and head sizes", size, low=1)
+    checks.number("sigma0", sigma0, low=0)
 
 
 def _mean_over_actions(advantage: Tensor, legal: Tensor | None) -> Tensor:

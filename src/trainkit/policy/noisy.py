@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainkit import seeding
+from trainkit.policy.weights import draw_uniform
+
 
 class NoisyLinear(nn.Module):
     """Compute y = (w + s_w * e_w) x + b + s_b * e_b with factorised noise, e_w = f(e_out) f(e_in)^T, e_b = f(e_out).
@@ -22,6 +25,7 @@ class NoisyLinear(nn.Module):
         self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.empty(out_features))
         self.bias_sigma = nn.Parameter(torch.empty(out_features))
+        self.draw_parameters(torch.Generator().manual_seed(seeding.fresh_root()))
 
     @property
     def noise_size(self) -> int:
@@ -46,12 +50,6 @@ class NoisyLinear(nn.Module):
             return functional.linear(x, weight, torch.addcmul(self.bias, self.bias_sigma, noise_out[0]))
         mean = functional.linear(x, self.weight, self.bias)
         return mean + functional.linear(x * noise_in, self.weight_sigma, self.bias_sigma) * noise_out
-
-
-def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
-    """Fill a parameter uniformly in +-bound; drawn on the CPU, so that all devices start alike."""
-    with torch.no_grad():
-        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
 def draw_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:

@@ -30,4 +30,4 @@ class RandomPolicy(Policy):
     ) -> ActOutput:
         assert self.action_space is not None
         n_rows = len(tree.first_leaf(obs))
-        return ActOutput(random_actions(self.action_space, obs, n_rows, self._rng, env_ids), {}, state)
+        return ActOutput(random_actions(self.action_space, obs, n_rows, self.rng, env_ids), {}, state)

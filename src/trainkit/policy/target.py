@@ -35,8 +35,8 @@ class TargetNetwork:
     """Keep `network` a delayed copy of `online`; its counters live in the learner's state."""
 
     def __init__(self, online: nn.Module, spec: Target) -> None:
-        self._online = online
-        self._spec = spec
+        self.online = online
+        self.spec = spec
         self._tau = as_schedule("Target", "tau", spec.tau, low=0, high=1, above_low=True)
         self.network = copy.deepcopy(online).requires_grad_(False)
         self.network.eval()
@@ -45,8 +45,8 @@ class TargetNetwork:
 
     def follow(self, *, step: int, n_updates: int) -> bool:
         """Follow the online network if another period of the clock is over; one call catches up with several."""
-        periods = (step if self._spec.unit == "env_steps" else n_updates) // self._spec.every
-        if self._periods_done is None and self._spec.unit == "env_steps":
+        periods = (step if self.spec.unit == "env_steps" else n_updates) // self.spec.every
+        if self._periods_done is None and self.spec.unit == "env_steps":
             self._periods_done = periods  # learning starts in the middle of a period
         if periods <= (self._periods_done or 0):
             return False
@@ -60,12 +60,12 @@ class TargetNetwork:
     def copy(self, tau: float = 1.0) -> None:
         """Move parameters by `tau` and copy buffers."""
         mine: list[Tensor] = list(self.network.parameters())
-        theirs: list[Tensor] = list(self._online.parameters())
+        theirs: list[Tensor] = list(self.online.parameters())
         if tau == 1.0:
             torch._foreach_copy_(mine, theirs)
         else:
             torch._foreach_lerp_(mine, theirs, tau)
-        for own, online in zip(self.network.buffers(), self._online.buffers(), strict=True):
+        for own, online in zip(self.network.buffers(), self.online.buffers(), strict=True):
             own.copy_(online)
 
     def state_dict(self) -> dict[str, int | None]:

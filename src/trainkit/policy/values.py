@@ -1,4 +1,7 @@
-"""How a network's numbers stand for a return: what they mean, what they should become, how wrong they are."""
+"""How a network's numbers stand for a return: what they mean, what they should become, how wrong they are.
+
+Here are one number and a distribution over fixed returns; `quantiles` has the returns at fixed or drawn fractions.
+"""
 
 from typing import Literal, Protocol
 
@@ -37,29 +40,68 @@ class Value(Protocol):
         ...
 
 
-class ExpectedValue(nn.Module):
+class ReturnValue(nn.Module):
+    """Base of the values whose numbers are returns: one of them, or W quantiles.
+
+    With `rescale` they are h(return), so that returns of any size can be learnt unclipped (Pohlen et al., 2018):
+    h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale * x, and the goal is h(reward + discount * h^-1(after)).
+    """
+
+    def __init__(self, rescale: float | None = None) -> None:
+        if rescale is not None:
+            checks = Checks(type(self).__name__)
+            checks.number("rescale", rescale, low=0, above_low=True)
+            checks.done()
+        super().__init__()
+        self.rescale = rescale
+
+    def returns(self, numbers: Tensor) -> Tensor:
+        """Return the returns that numbers [...] stand for."""
+        return numbers if self.rescale is None else unsquash(numbers, self.rescale)
+
+    def numbers(self, returns: Tensor) -> Tensor:
+        """Return the numbers that stand for returns [...]."""
+        return returns if self.rescale is None else squash(returns, self.rescale)
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return self.returns(numbers).mean(dim=-1)
+
+    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
+        return self.numbers(reward + torch.where(discount > 0, discount * self.returns(after), 0.0))
+
+    def metrics(
+        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        return {"td_abs_mean": (self.mean(goal) - self.mean(chosen)).abs().mean()}
+
+
+class ExpectedValue(ReturnValue):
     """One number: the expected return (Mnih et al., 2015).
 
     The loss is huber, td**2 / 2 up to |td| = delta and delta * (|td| - delta / 2) beyond, or mse, td**2; the priority
     is |td|.
+
+    Args:
+        loss: "huber" or "mse".
+        delta: where huber turns straight.
+        rescale: see `ReturnValue`; the paper's is 1e-3.
     """
 
     width = 1
 
-    def __init__(self, loss: Literal["huber", "mse"] = "huber", *, delta: float = 1.0) -> None:
+    def __init__(
+        self, loss: Literal["huber", "mse"] = "huber", *, delta: float = 1.0, rescale: float | None = None
+    ) -> None:
         checks = Checks("ExpectedValue")
         checks.one_of("loss", loss, ["huber", "mse"])
         checks.number("delta", delta, low=0, above_low=True)
         checks.done()
-        super().__init__()
+        super().__init__(rescale)
         self.kind, self.delta = loss, delta
 
     def mean(self, numbers: Tensor) -> Tensor:
-        return numbers.squeeze(-1)
-
-    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
-        return reward + torch.where(discount > 0, discount * after, 0.0)
+        return self.returns(numbers).squeeze(-1)
 
     def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         chosen, goal = chosen.squeeze(1), goal.squeeze(1)
@@ -67,11 +109,6 @@ class ExpectedValue(nn.Module):
         if self.kind == "mse":
             return functional.mse_loss(chosen, goal, reduction="none"), priority
         return functional.huber_loss(chosen, goal, reduction="none", delta=self.delta), priority
-
-    def metrics(
-        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Tensor]:
-        return {"td_abs_mean": (goal - chosen).abs().mean()}
 
 
 class CategoricalValue(nn.Module):
@@ -133,3 +170,16 @@ class CategoricalValue(nn.Module):
     def _moved(self, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the returns R + discount * z, [B, W], before any clipping."""
         return reward.unsqueeze(1) + discount.unsqueeze(1) * self.support
+
+
+def squash(x: Tensor, eps: float) -> Tensor:
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps * x (Pohlen et al., 2018, proposition A.2)."""
+    root = (x.abs() + 1.0).sqrt()
+    return x / (root + 1.0) + eps * x  # sqrt(a + 1) - 1 = a / (sqrt(a + 1) + 1), which keeps small numbers exact
+
+
+def unsquash(y: Tensor, eps: float) -> Tensor:
+    """Return h^-1(y) = sign(y) (((sqrt(1 + 4 eps (|y| + 1 + eps)) - 1) / 2 eps)^2 - 1), written not to cancel."""
+    shifted = y.abs() + 1.0 + eps
+    root = 2.0 * shifted / ((1.0 + 4.0 * eps * shifted).sqrt() + 1.0)  # sqrt(|x| + 1)
+    return y.sign() * (root - 1.0) * (root + 1.0)

@@ -1,0 +1,50 @@
+"""What an update leaves behind: priorities still on the device, and scalars whose means are read once in a while."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What an update leaves on the device."""
+
+    priority: Tensor | None  # [B]
+
+    def read_priority(self) -> NDArray[np.float32] | None:
+        """Wait for the device and return the priorities [B], None where the learner has none."""
+        return None if self.priority is None else self.priority.cpu().numpy()
+
+
+class Meter:
+    """Means of named scalars, summed where they are, on the device or as plain numbers, and read once in a while."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._sum: Tensor | None = None
+        self._plain: dict[str, float] = {}
+        self._count = 0
+
+    def add(self, metrics: Mapping[str, Tensor], **numbers: float) -> None:
+        """Add one update's scalars and plain numbers, always of the same names."""
+        for name, number in numbers.items():
+            self._plain[name] = self._plain.get(name, 0.0) + number
+        values = torch.stack(list(metrics.values()))
+        if self._sum is None:
+            self._names, self._sum = tuple(metrics), values
+        else:
+            self._sum += values
+        self._count += 1
+
+    def read(self) -> dict[str, float]:
+        """Wait for the device, return the means since the last read, and begin anew; empty after no update."""
+        if self._sum is None:
+            return {}
+        means: list[float] = (self._sum / self._count).tolist()
+        plain = {name: total / self._count for name, total in self._plain.items()}
+        self._sum, self._plain, self._count = None, {}, 0
+        return {**dict(zip(self._names, means, strict=True)), **plain}
