@@ -12,6 +12,7 @@ from trainkit.errors import Checks, ConfigError, TrainkitError, nearest, refuse_
 KINDS = {
     "ConfigError": ValueError,
     "SpaceMismatchError": ConfigError,
+    "MissingExtraError": (ConfigError, ImportError),
     "EnvError": RuntimeError,
     "BadEnvDataError": (errors.EnvError, ValueError),
     "NoLegalActionError": errors.EnvError,

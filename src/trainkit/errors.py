@@ -3,6 +3,7 @@
     TrainkitError
      +-- ConfigError (ValueError)            an argument that cannot work, refused before anything runs
      |    +-- SpaceMismatchError             spaces of two parts that do not fit each other
+     |    +-- MissingExtraError (ImportError) something optional that is not installed
      +-- EnvError (RuntimeError)             an environment broke its contract or raised
      |    +-- BadEnvDataError (ValueError)   ... by what it returned: nan, a wrong shape, a flag that is no bool
      |    +-- NoLegalActionError             ... by a mask that allows nothing
@@ -32,6 +33,10 @@ class ConfigError(TrainkitError, ValueError):
 
 class SpaceMismatchError(ConfigError):
     """Refuse two parts whose observation or action spaces do not fit."""
+
+
+class MissingExtraError(ConfigError, ImportError):
+    """Refuse what needs an optional package that is not installed."""
 
 
 class EnvError(TrainkitError, RuntimeError):

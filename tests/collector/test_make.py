@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import sys
 from functools import partial
 from typing import Any
 
@@ -9,14 +10,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.told import ToldEnv
 from tests.helpers.truth import ask
-from trainkit.collector import make_envs
-from trainkit.collector.backends import SyncBackend
+from trainkit.collector import make, make_envs
+from trainkit.collector.backends import SyncBackend, VectorBackend
 from trainkit.data import ACTION_MASK
-from trainkit.errors import ConfigError, EnvError
+from trainkit.errors import ConfigError, EnvError, MissingExtraError
 
 MADE: list[ToldEnv] = []
 
@@ -78,9 +80,9 @@ def test_wrappers_go_on_from_the_inside_out_and_arguments_reach_the_constructor(
     assert envs.action_space == space
 
 
-@pytest.mark.parametrize("spec", ["CartPole-v1", ToldEnv])
-def test_a_limit_of_steps_truncates_there(spec: Any) -> None:
-    envs = make_envs(spec, 1, max_episode_steps=3)
+@pytest.mark.parametrize(("spec", "backend"), [("CartPole-v1", "sync"), (ToldEnv, "sync"), ("CartPole-v1", "vector")])
+def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
+    envs = make_envs(spec, 1, max_episode_steps=3, backend=backend)
     envs.reset(seed=0)
     truncated = [bool(envs.step(np.zeros(1, np.int64), envs.all_ids).truncated[0]) for _ in range(3)]
     assert truncated == [False, False, True]
@@ -106,6 +108,12 @@ def test_a_limit_of_steps_truncates_there(spec: Any) -> None:
         (ToldEnv, {"stack": 0, "seed": -1}, r"stack must be .* got 0\nmake_envs.seed must be .* got -1"),
         (ToldEnv, {"max_episode_steps": 0}, "max_episode_steps must be a whole number >= 1, got 0"),
         (ToldEnv, {"backend": "asink"}, "backend must be one of .* got 'asink', did you mean 'async'"),
+        (ToldEnv, {"backend": "vector"}, """backend "vector" needs a registered id, got .*ToldEnv.*: use "sync"$"""),
+        ("tests.helpers.told.ToldEnv", {"backend": "vector"}, """"vector" needs a registered id, got 'tests.helpers"""),
+        ([ToldEnv], {"backend": "vector"}, """"vector" needs a registered id, got """),
+        ("Acrobot-v1", {"backend": "vector"}, 'Acrobot-v1 has no vector environment of its own: use backend="sync"$'),
+        ("CartPol-v1", {"backend": "vector"}, "CartPol.* doesn't exist. Did you mean: `CartPole`"),
+        ("CartPole-v1", {"backend": "vector", "wrappers": [Outer]}, 'no single environments for wrappers .* "sync"$'),
         (
             ToldEnv,
             {"mask_key": "legal", "env_kwargs": {"action_space": spaces.Box(-1, 1)}},
@@ -116,6 +124,84 @@ def test_a_limit_of_steps_truncates_there(spec: Any) -> None:
 def test_what_cannot_be_made_is_refused(spec: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs(spec, **options)
+
+
+# ---- an id's own vector environment, and ids that a package registers ----
+
+
+@pytest.fixture
+def told_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ids of the namespace "Told" that only an import registers."""
+    for env_id in [env_id for env_id in gym.registry if env_id.startswith("Told/")]:
+        monkeypatch.delitem(gym.registry, env_id)
+    monkeypatch.delitem(sys.modules, "tests.helpers.registering", raising=False)
+    monkeypatch.setitem(make._PACKAGES, "Told", ("tests.helpers.registering", "told"))
+
+
+def test_an_ids_own_vector_environment_is_made_as_it_is_asked_for() -> None:
+    envs = make_envs("CartPole-v1", 3, backend="vector", env_kwargs={"sutton_barto_reward": True})
+    assert (envs.n, envs.name) == (3, "CartPole-v1")
+    assert isinstance(envs._backend, VectorBackend)
+    assert isinstance(envs._backend.venv, CartPoleVectorEnv)
+    envs.reset(seed=0)
+    assert envs.step(np.zeros(3, np.int64), envs.all_ids).reward.tolist() == [0, 0, 0]  # Sutton and Barto's
+
+
+def test_an_ids_own_vector_environment_plays_the_same_episodes_from_the_same_seed() -> None:
+    one, same, other = (make_envs("CartPole-v1", 3, backend="vector", seed=seed).reset() for seed in (4, 4, 5))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).all()
+
+
+@pytest.mark.usefixtures("told_ids")
+@pytest.mark.parametrize("env_id", ["Told/Alone-v0", "tests.helpers.registering:Told/Alone-v0"])
+def test_an_id_that_a_package_registers_needs_no_import(env_id: str) -> None:
+    envs = make_envs(env_id, 2)
+    assert (envs.n, envs.name) == (2, env_id)
+    envs.close()
+
+
+@pytest.mark.usefixtures("told_ids")
+@pytest.mark.parametrize("env_id", ["Told/Stacking-v0", "tests.helpers.registering:Told/Stacking-v0"])
+def test_an_id_that_a_package_registers_has_its_own_vector_environment(env_id: str) -> None:
+    envs = make_envs(env_id, 5, backend="vector")
+    assert (envs.n, envs.name, envs.observation_space.shape) == (5, env_id, (4, 3))
+
+
+@pytest.mark.parametrize("backend", ["sync", "async", "vector"])
+def test_a_package_that_is_not_installed_is_named_with_its_extra(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(
+        MissingExtraError, match=r"ALE/Pong-v5 needs ale_py .*: pip install trainkit\[atari\]$"
+    ) as caught:
+        make_envs("ALE/Pong-v5", 2, backend=backend)
+    assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.usefixtures("told_ids")
+def test_stacks_of_stacks_are_refused_and_the_vector_environment_closed() -> None:
+    message = 'stack is 2, but Stacking stacks 4 frames itself: ask it for single ones, env_kwargs={"stack_num": 1}'
+    with pytest.raises(ConfigError, match=message):
+        make_envs("Told/Stacking-v0", 2, backend="vector", stack=2)
+    (refused,) = sys.modules["tests.helpers.registering"].MADE
+    assert refused.n_closed == 1
+    with pytest.raises(ConfigError, match=message):
+        make_envs(type(refused)(2), stack=2)
+    envs = make_envs("Told/Stacking-v0", 2, backend="vector", stack=2, env_kwargs={"stack_num": 1})
+    assert envs.observation_space.shape == (2, 1, 3)
+
+
+@pytest.mark.usefixtures("told_ids")
+def test_what_a_vector_environment_does_not_take_is_refused() -> None:
+    told = partial(make_envs, "Told/Stacking-v0", 2, backend="vector")
+    with pytest.raises(ConfigError, match=r'Told/Stacking-v0 takes none: give env_kwargs a limit it has, or .*"sync"$'):
+        told(max_episode_steps=5)
+    with pytest.raises(EnvError, match=r"Told/Stacking-v0 raised TypeError when it was made: .* 'length'"):
+        told(env_kwargs={"length": 5})
+    message = r"metadata\['autoreset_mode'\] must be .* got 'when it likes'"
+    with pytest.warns(UserWarning, match="autoreset_mode"), pytest.raises(ConfigError, match=message):
+        told(env_kwargs={"mode": "when it likes"})
+    assert sys.modules["tests.helpers.registering"].MADE[-1].n_closed == 1
 
 
 def test_one_environment_is_no_recipe_for_many() -> None:

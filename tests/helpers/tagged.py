@@ -1,8 +1,8 @@
 """An environment whose observation says where it was made, so that no row can lie about its origin.
 
 Everything follows from the tag (environment, episode, step): the length of the episode, how it ends, the reward, which
-actions are legal. The functions below are those rules, for numbers and arrays alike: the slow truth that tests compare
-with.
+actions are legal, how many lives are left. The functions below are those rules, for numbers and arrays alike: the slow
+truth that tests compare with.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trainkit.data import ACTION_MASK, Obs
 
 N_ACTIONS = 3
+LIVES = np.array([3, 3, 2, 2, 3, 1, 1, 1, 0, 2, 2, 1])  # lost by one, by two and at an episode's end; also gained
 Form = Literal["array", "dict", "masked"]
 
 
@@ -42,6 +43,21 @@ def legal(env: Any, episode: Any, step: Any) -> NDArray[np.int8]:
     """Return the mask [..., 3], never empty."""
     bits = 1 + np.asarray(env + episode + step) % 7
     return (bits[..., None] >> np.arange(N_ACTIONS) & 1).astype(np.int8)
+
+
+def lives(env: Any, episode: Any, step: Any) -> Any:
+    """Tell how many lives are left before a step, another number at the begin of each episode."""
+    return LIVES[(env + 2 * episode + step) % len(LIVES)]
+
+
+def is_lost(env: Any, episode: Any, step: Any) -> Any:
+    """Tell whether a step loses a life."""
+    return lives(env, episode, step + 1) < lives(env, episode, step)
+
+
+def spawn(env: int, episode: int, step: int) -> int:
+    """Tell the step with which the life began that a step belongs to."""
+    return next((at for at in range(step, 0, -1) if is_lost(env, episode, at - 1)), 0)
 
 
 def encode(form: Form, env: int, episode: int, step: int, action: int) -> Obs:
@@ -130,4 +146,5 @@ class TaggedEnv(gym.Env[Any, Any]):
     def _observe(self, action: int) -> tuple[Obs, dict[str, Any]]:
         step = len(self.log[self.episode])
         obs = encode(self.form, self.env, self.episode, step, action)
-        return obs, {"legal": legal(self.env, self.episode, step)}
+        where = self.env, self.episode, step
+        return obs, {"legal": legal(*where), "lives": int(lives(*where))}

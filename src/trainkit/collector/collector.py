@@ -230,12 +230,12 @@ class Collector:
         tally.n_vector_step += 1
         self.env_step += n_rows
         self._state = output.state
-        self._starts[slice(None) if n_rows == envs.n else env_ids] = False
+        # A lost life ends an episode of the learner's alone; those of games that are over begin below.
+        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
-        ended = outcome.terminated | outcome.truncated
-        if np.count_nonzero(ended):
-            self._end_episodes(env_ids[ended], tally)
+        if np.count_nonzero(outcome.over):
+            self._end_episodes(env_ids[outcome.over], tally)
         self._needs_reset = False
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:

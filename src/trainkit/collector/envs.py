@@ -1,11 +1,10 @@
 """N environments as one: what the policy may act on now, and the true outcome of each step.
 
-Here stacks of frames are made for acting, masks lifted into the observation, episodes seeded, and data checked,
-so that no row leaves this file that must not be learnt from.
+Here stacks of frames are made for acting, masks lifted into the observation, lives counted, episodes seeded, and data
+checked, so that no row leaves this file that must not be learnt from.
 """
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from trainkit import seeding, tree
 from trainkit.collector.backends import Backend, Begun, Failure, Ids
-from trainkit.collector.reading import Infos
+from trainkit.collector.reading import Column, Infos
+from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError, EnvError
 from trainkit.spaces import masked_space, stacked_space
@@ -25,8 +25,9 @@ class VectorStep(NamedTuple):
 
     next_obs: Obs  # [K, ...], before any reset
     reward: NDArray[np.float64]  # [K]
-    terminated: NDArray[np.bool_]  # [K]
+    terminated: NDArray[np.bool_]  # [K], by the game or, for the learner alone, by a lost life
     truncated: NDArray[np.bool_]  # [K]
+    over: NDArray[np.bool_]  # [K], whose game ended: to be counted and begun again
     infos: Infos  # of K rows
 
 
@@ -50,6 +51,7 @@ class Envs:
         *,
         stack: int = 1,
         mask_key: str | None = None,
+        lives_key: str | None = None,
         seed: int | None = None,
         name: str = "custom",
     ) -> None:
@@ -58,6 +60,7 @@ class Envs:
         self.name = name
         self.stack = stack
         self._mask_key = mask_key
+        self._lives_key = lives_key
         space, action_space = backend.observation_space, backend.action_space
         self._first_action = 0
         if isinstance(action_space, gym.spaces.Discrete):
@@ -76,6 +79,7 @@ class Envs:
         self.obs: Obs = None
         self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the episode that runs
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
+        self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -121,16 +125,23 @@ class Envs:
         else:
             self._steps[env_ids] += 1
         self._check_reward(raw.reward, action, env_ids)
-        next_obs = self._frame(raw.next_obs, raw.infos, env_ids)
+        next_obs = frame = self._frame(raw.next_obs, raw.infos, env_ids)
         if self.stack > 1:
-            next_obs = _shift(self.obs if everyone else _rows(self.obs, env_ids), next_obs)
+            next_obs = shift(self.obs if everyone else _rows(self.obs, env_ids), frame)
         self.obs = next_obs if everyone else _put(self.obs, env_ids, next_obs)
+        terminated, over = raw.terminated, raw.terminated | raw.truncated
+        if self._lives_key is not None:
+            lost = self._lose_lives(raw.infos, env_ids, over)
+            terminated = terminated | lost
+            if self.stack > 1 and np.count_nonzero(lost):  # the buffer's next episode begins with this frame
+                anew = np.flatnonzero(lost)
+                self.obs = _put(self.obs, env_ids[anew], repeat(_rows(frame, anew), self.stack))
         if raw.begun is not None:
             self._take(raw.begun)
             self.ready = np.union1d(self.ready, raw.begun.env_ids)
             if len(self.ready) == self.n:
                 self.ready = self.all_ids
-        return VectorStep(next_obs, raw.reward, raw.terminated, raw.truncated, raw.infos)
+        return VectorStep(next_obs, raw.reward, terminated, raw.truncated, over, raw.infos)
 
     def begin(self, env_ids: Ids) -> None:
         """Begin the next episode of environments whose episode ended; some are `ready` a step later only."""
@@ -170,7 +181,9 @@ class Envs:
 
     def _first_obs(self, begun: Begun) -> Obs:
         frame = self._frame(begun.obs, begun.infos, begun.env_ids)
-        return _repeat(frame, self.stack) if self.stack > 1 else frame
+        if self._lives_key is not None:
+            self._lives[begun.env_ids] = self._read_lives(begun.infos.column(self._lives_key), begun.env_ids)
+        return repeat(frame, self.stack) if self.stack > 1 else frame
 
     def _frame(self, obs: Obs, infos: Infos, env_ids: Ids) -> Obs:
         """Return single frames [K, ...], checked, with the mask in."""
@@ -183,27 +196,43 @@ class Envs:
         inner = {"obs": obs} if self._is_bare else obs
         return {**inner, ACTION_MASK: self._read_masks(infos.column(self._mask_key), env_ids)}
 
-    def _read_masks(self, masks: Sequence[Any] | NDArray[Any], env_ids: Ids) -> NDArray[np.int8]:
+    def _read_masks(self, masks: Column, env_ids: Ids) -> NDArray[np.int8]:
         """Read the masks [K, A] of K infos."""
         n_actions = int(self.action_space.n)  # type: ignore[attr-defined]  # masked_space lets only Discrete through
-        try:
-            column: NDArray[Any] = np.asarray(masks)
-        except ValueError:  # of different lengths
-            column = np.empty(0)
+        column = _as_array(masks)
         if column.shape != (len(env_ids), n_actions) or column.dtype.kind not in "biu":
-            self._refuse_mask(masks, n_actions, env_ids)
+            self._refuse_info(self._mask_key, masks, env_ids, f"{n_actions} bools, one per action", (n_actions,), "biu")
         legal: NDArray[np.bool_] = column != 0
         return legal.astype(np.int8)
 
-    def _refuse_mask(self, masks: Sequence[Any] | NDArray[Any], n_actions: int, env_ids: Ids) -> NoReturn:
-        given = [(env_id, np.asarray(mask)) for env_id, mask in zip(env_ids.tolist(), masks, strict=True)]
-        env_id, mask = next(
-            (env_id, mask) for env_id, mask in given if mask.shape != (n_actions,) or mask.dtype.kind not in "biu"
-        )
-        raise BadEnvDataError(
-            f"env {env_id}: info[{self._mask_key!r}] must be {n_actions} bools, one per action, in every reset and "
-            f"step, got {mask.dtype} {mask.shape} at {self._when(env_id)}"
-        )
+    def _read_lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
+        """Read the lives [K] of K infos."""
+        column = _as_array(lives)
+        if column.shape != env_ids.shape or column.dtype.kind not in "iu":
+            self._refuse_info(self._lives_key, lives, env_ids, "a whole number", (), "iu")
+        return column
+
+    def _lose_lives(self, infos: Infos, env_ids: Ids, over: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Write down what lives are left and return where one was lost [K]."""
+        assert self._lives_key is not None, "asked only where lives are counted"
+        before = self._lives[env_ids]
+        lives = infos.column(self._lives_key)
+        if np.count_nonzero(over):  # ale-py's SAME_STEP keeps a game's last info to itself: no life was lost there
+            known = zip(lives, before, over, strict=True)
+            lives = [left if ended and own is None else own for own, left, ended in known]
+        after = self._read_lives(lives, env_ids)
+        self._lives[env_ids] = after
+        return after < before
+
+    def _refuse_info(
+        self, key: str | None, values: Column, env_ids: Ids, rule: str, shape: tuple[int, ...], kinds: str
+    ) -> NoReturn:
+        """Refuse the first value of K infos that is no array of this shape and these kinds."""
+        must = f"info[{key!r}] must be {rule}, in every reset and step, got"
+        for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
+            if value.shape != shape or value.dtype.kind not in kinds:
+                raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {self._when(env_id)}")
+        raise BadEnvDataError(f"{self.name}: {must} {values!r}")  # each may be well, but not together
 
     def _check_action(self, action: NDArray[Any], env_ids: Ids) -> None:
         """Refuse what no environment can take, before one sees it."""
@@ -270,6 +299,16 @@ def _is_finite(array: NDArray[Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
+def _as_array(values: Any) -> NDArray[Any]:
+    """Join the values of K infos, to something empty where they differ in length."""
+    if isinstance(values, np.ndarray) and values.dtype == np.object_:
+        values = values.tolist()
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty(0)
+
+
 def _rows(obs: Obs, env_ids: Ids) -> Obs:
     return tree.map_tree(lambda leaf: leaf[env_ids], obs)
 
@@ -280,23 +319,3 @@ def _put(obs: Obs, env_ids: Ids, rows: Obs) -> Obs:
     for leaf, new in zip(tree.leaves(copy), tree.leaves(rows), strict=True):
         leaf[env_ids] = new
     return copy
-
-
-def _map_frames(fn: Callable[..., NDArray[Any]], obs: Obs, *others: Obs) -> Obs:
-    """Map over the leaves that are stacked: all but the mask, which comes from the last tree."""
-    if isinstance(obs, dict):
-        children = {key: (child, *(other[key] for other in others)) for key, child in obs.items()}
-        return {key: trees[-1] if key == ACTION_MASK else _map_frames(fn, *trees) for key, trees in children.items()}
-    if isinstance(obs, tuple):
-        return tuple(_map_frames(fn, *trees) for trees in zip(obs, *others, strict=True))
-    return fn(obs, *others)
-
-
-def _shift(stacked: Obs, frame: Obs) -> Obs:
-    """Append one frame [K, ...] to stacks [K, stack, ...], dropping the oldest."""
-    return _map_frames(lambda old, new: np.concatenate([old[:, 1:], new[:, None]], axis=1), stacked, frame)
-
-
-def _repeat(frame: Obs, stack: int) -> Obs:
-    """Begin stacks [K, stack, ...] with one frame [K, ...] repeated."""
-    return _map_frames(lambda leaf: np.repeat(leaf[:, None], stack, axis=1), frame)

@@ -3,18 +3,23 @@
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from trainkit.collector.backends import Backend, SyncBackend, VectorBackend
 from trainkit.collector.envs import Envs
-from trainkit.errors import Checks, ConfigError, EnvError
+from trainkit.errors import Checks, ConfigError, EnvError, MissingExtraError
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[[], Any]] | VectorEnv[Any, Any, Any] | Envs
 Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+
+# Ids that a package registers when it is imported: {namespace: (package, our extra)}.
+_PACKAGES = {"ALE": ("ale_py", "atari")}
 
 
 def make_envs(
@@ -22,9 +27,10 @@ def make_envs(
     n: int = 1,
     *,
     seed: int | None = None,
-    backend: Literal["sync", "async"] = "sync",
+    backend: Literal["sync", "async", "vector"] = "sync",
     stack: int = 1,
     mask_key: str | None = None,
+    lives_key: str | None = None,
     wrappers: Sequence[Wrapper] = (),
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
@@ -36,13 +42,15 @@ def make_envs(
             gymnasium vector environment, of any autoreset mode, to adapt (then N is its own).
         n: how many.
         seed: root of the episodes' seeds; None takes the trainer's. Every episode is seeded from (root, environment,
-            episode); a vector environment that was passed in is seeded where all of it is reset.
+            episode); a vector environment that was passed in, or is the id's own, where all of it is reset.
         backend: "sync" steps one by one in this process, "async" each in a process of its own (worth it when a step
-            takes milliseconds).
+            takes milliseconds), "vector" takes the id's own vector environment (CartPole's, or ale-py's in C++).
         stack: frames per observation, on a new axis before the frame's own; before an episode's first frame there are
             copies of it. The buffer stores single frames.
         mask_key: the key of the info that holds the legal actions; an observation that is a dict with a leaf
             "action_mask" needs none.
+        lives_key: the key of the info that counts lives. Losing one ends the learner's episode: the row is stored as
+            terminated and the stack begins anew. The game goes on, and what is counted is whole games.
         wrappers: applied to each environment, the first innermost.
         max_episode_steps: truncate episodes there; replaces an id's own limit.
         env_kwargs: passed to the id's, class's or factory's constructor.
@@ -50,7 +58,7 @@ def make_envs(
     checks = Checks("make_envs")
     checks.integer("n", n, low=1)
     checks.integer("stack", stack, low=1)
-    checks.one_of("backend", backend, ["sync", "async"])
+    checks.one_of("backend", backend, ["sync", "async", "vector"])
     if seed is not None:
         checks.integer("seed", seed, low=0)
     if max_episode_steps is not None:
@@ -63,24 +71,36 @@ def make_envs(
         checks.require(
             changes, ": wrappers, max_episode_steps and env_kwargs come too late for environments already made"
         )
+    elif backend == "vector":
+        is_id = isinstance(spec, str) and not _is_class_path(spec)
+        checks.require(is_id, f'.backend "vector" needs a registered id, got {spec!r}: use "sync"')
+        checks.require(not wrappers, '.backend "vector" has no single environments for wrappers to go on: use "sync"')
     checks.done()
-    options: dict[str, Any] = {"stack": stack, "mask_key": mask_key, "seed": seed, "name": _name(spec)}
+    options: dict[str, Any] = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
+    options["name"] = _name(spec)
     if isinstance(spec, Envs):
         return spec
-    if isinstance(spec, VectorEnv):
-        return Envs(VectorBackend(spec, owned=False), **options)
-    factories = [
-        functools.partial(_make_one, one, env_id, tuple(wrappers), max_episode_steps, dict(env_kwargs or {}))
-        for env_id, one in enumerate(_listed(spec, n))
-    ]
-    with contextlib.ExitStack() as made:
+    arguments = dict(env_kwargs or {})
+    with contextlib.ExitStack() as made:  # closed only where they are refused
+        if isinstance(spec, str):
+            spec = _with_package(spec)
+            if backend == "vector":
+                spec = made.enter_context(contextlib.closing(_make_vector(spec, n, max_episode_steps, arguments)))
         driver: Backend
-        if backend == "sync":
-            driver = made.enter_context(contextlib.closing(SyncBackend(factories)))
+        if isinstance(spec, VectorEnv):
+            _refuse_two_stacks(spec, stack)
+            driver = VectorBackend(spec, owned=False)
         else:
-            driver = VectorBackend(made.enter_context(contextlib.closing(_start(factories))), owned=True)
+            factories = [
+                functools.partial(_make_one, one, env_id, tuple(wrappers), max_episode_steps, arguments)
+                for env_id, one in enumerate(_listed(spec, n))
+            ]
+            if backend == "sync":
+                driver = made.enter_context(contextlib.closing(SyncBackend(factories)))
+            else:
+                driver = VectorBackend(made.enter_context(contextlib.closing(_start(factories))), owned=True)
         envs = Envs(driver, **options)
-        made.pop_all()  # closed only where they were refused
+        made.pop_all()
     return envs
 
 
@@ -116,7 +136,7 @@ def _make_one(
     env_kwargs: dict[str, Any],
 ) -> gym.Env[Any, Any]:
     """Make one environment from an id, "module.Class" or a factory."""
-    try:
+    with _faults_told(f"env {env_id}"):
         if isinstance(spec, str) and not _is_class_path(spec):
             env = gym.make(spec, max_episode_steps=max_episode_steps, **env_kwargs)
         else:
@@ -128,13 +148,68 @@ def _make_one(
                 env = gym.wrappers.TimeLimit(env, max_episode_steps)
         for wrapper in wrappers:
             env = wrapper(env)
+        return env
+
+
+def _make_vector(
+    env_id: str, n: int, max_episode_steps: int | None, env_kwargs: dict[str, Any]
+) -> VectorEnv[Any, Any, Any]:
+    """Make an id's own vector environment."""
+    arguments = dict(env_kwargs)
+    with _faults_told(env_id):
+        package, _, registered = env_id.rpartition(":")
+        if package:
+            importlib.import_module(package)
+        entry_point = gym.spec(registered).vector_entry_point
+        if entry_point is None:
+            raise ConfigError(f'make_envs: {registered} has no vector environment of its own: use backend="sync"')
+        if max_episode_steps is not None:
+            maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+            if "max_episode_steps" not in inspect.signature(maker).parameters:
+                raise ConfigError(
+                    f"make_envs.max_episode_steps: the vector environment of {registered} takes none: give env_kwargs "
+                    'a limit it has, or use backend="sync"'
+                )
+            arguments["max_episode_steps"] = max_episode_steps
+        return gym.make_vec(env_id, n, "vector_entry_point", **arguments)
+
+
+@contextlib.contextmanager
+def _faults_told(who: str) -> Iterator[None]:
+    """Turn what goes wrong in making environments into errors of ours."""
+    try:
+        yield
     except ConfigError:
         raise
     except gym.error.Error as error:  # no such id, or something it needs is not installed
         raise ConfigError(f"make_envs: {error}") from error
     except Exception as error:
-        raise EnvError(f"make_envs: env {env_id} raised {type(error).__name__} when it was made: {error}") from error
-    return env
+        raise EnvError(f"make_envs: {who} raised {type(error).__name__} when it was made: {error}") from error
+
+
+def _with_package(env_id: str) -> str:
+    """Return "package:id" where importing a package is what registers the id."""
+    namespace = env_id.partition("/")[0]
+    if namespace not in _PACKAGES:
+        return env_id
+    package, extra = _PACKAGES[namespace]
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"make_envs: {env_id} needs {package} ({error}): pip install trainkit[{extra}]"
+        ) from error
+    return f"{package}:{env_id}"
+
+
+def _refuse_two_stacks(vector_env: VectorEnv[Any, Any, Any], stack: int) -> None:
+    """Refuse to stack the stacks of a vector environment: ale-py's begin with zeros, ours with the first frame."""
+    made, shape = type(vector_env.unwrapped), vector_env.single_observation_space.shape
+    if stack > 1 and shape and shape[0] > 1 and "stack_num" in inspect.signature(made).parameters:
+        raise ConfigError(
+            f"make_envs.stack is {stack}, but {made.__name__} stacks {shape[0]} frames itself: ask it for single ones, "
+            'env_kwargs={"stack_num": 1}'
+        )
 
 
 def _is_class_path(spec: str) -> bool:

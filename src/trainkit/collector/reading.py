@@ -15,6 +15,8 @@ from trainkit.spaces import array_specs
 _log = logging.getLogger(__name__)
 _API = "trainkit speaks the Gymnasium API (>= 0.26)"
 
+Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
+
 
 class RowReader:
     """Write single observations into rows, and read vectors of them.
@@ -140,7 +142,7 @@ class Infos(Protocol):
 
     def row(self, row: int) -> dict[str, Any]: ...
 
-    def column(self, key: str) -> Sequence[Any] | NDArray[Any]:
+    def column(self, key: str) -> Column:
         """Return one value per row, None where it is missing."""
         ...
 
@@ -175,7 +177,7 @@ class VectorInfos:
             infos = infos.get("final_info", {})
         return _info_of(infos, env_id)
 
-    def column(self, key: str) -> Sequence[Any] | NDArray[Any]:
+    def column(self, key: str) -> Column:
         values, marks = self._infos.get(key), self._infos.get(f"_{key}")
         if self._ended is None and isinstance(values, np.ndarray) and (marks is None or np.all(marks[self._env_ids])):
             return values[self._env_ids]
