@@ -1,9 +1,10 @@
 """Show that the presets learn: CartPole-v1, judged every 5,000 steps on 100 episodes never seen before.
 
-    python -m benchmarks.learning [--presets dqn rainbow] [--seeds 1 2 3 4 5] [--steps 60000] [--out FILE]
+    python -m benchmarks.learning [--presets dqn rainbow ...] [--seeds 1 2 3 4 5] [--steps 60000] [--out FILE]
+                                  [--plot FOLDER]
 
-The bar, for every seed: 475 on average within the steps, and at least 300 at their end. The table is written anew after
-every run, so that an interrupted benchmark leaves what it knows.
+The bar, for every preset: a mean of 400 within the steps on 4 seeds of 5. The table is written anew after every run, so
+that an interrupted benchmark leaves what it knows. `--plot` draws a curve per preset (`pip install trainkit[plot]`).
 """
 
 import argparse
@@ -21,7 +22,8 @@ import trainkit as tk
 
 ENV = "CartPole-v1"
 EVERY, EPISODES = 5_000, 100  # steps from one evaluation to the next, episodes in each
-SOLVED, HELD = 475.0, 300.0  # to be reached once, to be kept at the end
+LEARNT, SOLVED = 400.0, 475.0  # the bar, and what Gymnasium calls solved
+SHARE = 0.8  # of the seeds on which the bar must stand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +35,15 @@ class Run:
     returns: tuple[float, ...]
     seconds: float
 
-    @property
-    def solved_at(self) -> int | None:
-        """The first evaluation's step at which the task counts as solved."""
-        return next((EVERY * n for n, mean in enumerate(self.returns, start=1) if mean >= SOLVED), None)
-
-    @property
-    def stands(self) -> bool:
-        """Whether the bar does."""
-        return self.solved_at is not None and self.returns[-1] >= HELD
+    def reached(self, mean: float) -> int | None:
+        """Return the first evaluation's step with at least this mean, None where there is none."""
+        return next((EVERY * n for n, own in enumerate(self.returns, start=1) if own >= mean), None)
 
 
 def learn(preset: str, seed: int, n_evaluations: int) -> Run:
     """Train a preset as it is, but for the evaluations, which are ours: each on episodes of its own."""
     began = time.perf_counter()
-    make = {"dqn": tk.presets.dqn, "rainbow": tk.presets.rainbow}[preset]
-    trainer = make(
+    trainer = tk.presets.PRESETS[preset](
         ENV,
         seed=seed,
         device="cpu",
@@ -68,6 +63,11 @@ def learn(preset: str, seed: int, n_evaluations: int) -> Run:
     return Run(preset=preset, seed=seed, returns=tuple(returns), seconds=time.perf_counter() - began)
 
 
+def stands(runs: Sequence[Run]) -> bool:
+    """Whether the bar stands for the runs of one preset."""
+    return sum(run.reached(LEARNT) is not None for run in runs) >= SHARE * len(runs)
+
+
 def report(runs: Sequence[Run], n_evaluations: int, command: str) -> str:
     """Return the table of all runs, in markdown."""
     steps = EVERY * n_evaluations
@@ -77,42 +77,66 @@ def report(runs: Sequence[Run], n_evaluations: int, command: str) -> str:
         f"`{command}` on {platform.machine()}, one thread; Python {platform.python_version()}, trainkit "
         f"{tk.__version__}, torch {torch.__version__}, gymnasium {gymnasium.__version__}, numpy {np.__version__}.",
         f"The presets' defaults; every {EVERY:,} steps the greedy policy plays {EPISODES} episodes on fresh seeds. "
-        f"The bar: a mean of {SOLVED:.0f} within {steps:,} steps, and {HELD:.0f} at their end.",
+        f"The bar: a mean of {LEARNT:.0f} within {steps:,} steps on {SHARE:.0%} of the seeds. Steps and the last mean "
+        "are medians over the seeds, what never reached a mean counting as more than all.",
         "",
-        f"| preset | seed | {SOLVED:.0f} first reached at | mean at {steps:,} | seconds | bar |",
-        "|---|---|---|---|---|---|",
+        f"| preset | seeds at {LEARNT:.0f} | steps to {LEARNT:.0f} | seeds at {SOLVED:.0f} | steps to {SOLVED:.0f} "
+        f"| mean at {steps:,} | seconds | bar |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for run in runs:
-        solved_at = "never" if run.solved_at is None else f"{run.solved_at:,}"
-        verdict = "stands" if run.stands else "**falls**"
-        lines.append(
-            f"| {run.preset} | {run.seed} | {solved_at} | {run.returns[-1]:.1f} | {run.seconds:.0f} | {verdict} |"
-        )
-    lines.append("")
     for preset in dict.fromkeys(run.preset for run in runs):
         own = [run for run in runs if run.preset == preset]
-        lines.append(f"- **{preset}**: the bar stands on {sum(run.stands for run in own)} of {len(own)} seeds.")
+        cells = [preset]
+        for mean in (LEARNT, SOLVED):
+            steps_to = [run.reached(mean) for run in own]
+            median = float(np.median([np.inf if one is None else one for one in steps_to]))
+            cells.append(f"{sum(one is not None for one in steps_to)} of {len(own)}")
+            cells.append("-" if np.isinf(median) else f"{median:,.0f}")
+        cells.append(f"{np.median([run.returns[-1] for run in own]):.0f}")
+        cells.append(f"{np.median([run.seconds for run in own]):.0f}")
+        cells.append("stands" if stands(own) else "**falls**")
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "All evaluations, in order:", "", "```"]
     for run in runs:
-        lines.append(f"{run.preset:8} {run.seed:3} " + "".join(f"{mean:6.0f}" for mean in run.returns))
+        lines.append(f"{run.preset:16}{run.seed:3} " + "".join(f"{mean:5.0f}" for mean in run.returns))
     return "\n".join([*lines, "```", ""])
+
+
+def plot(preset: str, runs: Sequence[Run], folder: Path) -> None:
+    """Draw the median over seeds and the band of all of them."""
+    import matplotlib.pyplot as plt
+
+    returns = np.array([run.returns for run in runs])  # [seeds, evaluations]
+    steps = EVERY * np.arange(1, returns.shape[1] + 1)
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trainkit", "font.size": 9}):
+        figure, axes = plt.subplots(figsize=(5.2, 2.6), layout="constrained")
+        axes.fill_between(steps, returns.min(axis=0), returns.max(axis=0), alpha=0.2, linewidth=0, label="all seeds")
+        axes.plot(steps, np.median(returns, axis=0), label=f"median of {len(runs)} seeds")
+        axes.axhline(SOLVED, color="grey", linewidth=0.8, linestyle=":", label=f"solved: {SOLVED:.0f}")
+        axes.set(title=f"{preset}, {ENV}", xlabel="environment steps", ylabel="return, greedy", ylim=(0, 510))
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:.0f}k")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower right")
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(folder / f"{preset}_cartpole.svg", metadata={"Date": None})
+        plt.close(figure)
 
 
 def main() -> None:
     """Train every preset on every seed and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--presets", nargs="+", choices=["dqn", "rainbow"], default=["dqn", "rainbow"])
+    parser.add_argument("--presets", nargs="+", choices=list(tk.presets.PRESETS), default=list(tk.presets.PRESETS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--steps", type=int, default=60_000, help=f"a multiple of {EVERY}")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning_cartpole.md"))
+    parser.add_argument("--plot", type=Path, help="a folder for one picture per preset")
     options = parser.parse_args()
     if options.steps < EVERY or options.steps % EVERY:
         parser.error(f"--steps must be a multiple of {EVERY}, got {options.steps}")
     torch.set_num_threads(1)  # networks this small are fastest on one
-    command = (
-        f"python -m benchmarks.learning --presets {' '.join(options.presets)} "
-        f"--seeds {' '.join(map(str, options.seeds))} --steps {options.steps}"
-    )
+    command = f"python -m benchmarks.learning --seeds {' '.join(map(str, options.seeds))} --steps {options.steps}"
+    if options.presets != list(tk.presets.PRESETS):
+        command += f" --presets {' '.join(options.presets)}"
     runs: list[Run] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for preset in options.presets:
@@ -120,11 +144,13 @@ def main() -> None:
             runs.append(learn(preset, seed, options.steps // EVERY))
             options.out.write_text(report(runs, options.steps // EVERY, command))
             print(
-                f"{preset} {seed}: {runs[-1].solved_at}, {runs[-1].returns[-1]:.1f}, {runs[-1].seconds:.0f} s",
-                flush=True,
+                f"{preset} {seed}: {[round(mean) for mean in runs[-1].returns]}, {runs[-1].seconds:.0f} s", flush=True
             )
+        if options.plot is not None:
+            plot(preset, [run for run in runs if run.preset == preset], options.plot)
     print(f"\n{report(runs, options.steps // EVERY, command)}")
-    raise SystemExit(not all(run.stands for run in runs))
+    by_preset = [[run for run in runs if run.preset == preset] for preset in options.presets]
+    raise SystemExit(not all(map(stands, by_preset)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from tests.collector import test_collector
 from tests.helpers.faults import Fault, assert_noticed
-from tests.policy import test_base, test_dqn, test_dqn_update, test_exploration
+from tests.policy import test_dqn, test_dqn_update, test_exploration, test_meter
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
@@ -33,7 +33,7 @@ MUTANTS = {
         function="add",
         old="self._sum += values",
         new="self._sum = values * (self._count + 1)",
-        check=test_base.test_means_are_over_everything_added_since_the_last_read,
+        check=test_meter.test_means_are_over_everything_added_since_the_last_read,
     ),
     "noise off while collecting": Fault(
         owner=DQNPolicy,

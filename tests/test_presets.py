@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
@@ -189,9 +190,64 @@ def test_a_collector_of_another_policy_is_refused_with_what_to_give_instead(opti
     assert str(caught.value) == (f"presets.rainbow makes the policy, which {option} would have to share: give test_env")
 
 
+def test_images_take_the_atari_table_and_lives_end_no_evaluation() -> None:
+    trainer = tiny(presets.dqn, env=Screen, lives_key="lives", head=(4,), capacity=100)
+    assert (trainer.policy.horizon.gamma, trainer.policy.horizon.reward) == (0.99, "sign")
+    assert trainer.train_collector.envs._lives_key == "lives"
+    assert trainer.judge.evaluation.collector.envs._lives_key is None
+
+
+def test_linear_is_stretched_over_the_run() -> None:
+    trainer = tiny(presets.dqn, lr=tk.Linear(1.0, 0.0), epsilon=tk.Linear(1.0, 0.5, share=0.25), max_epoch=4)
+    assert [adam(trainer).lr(step) for step in (0, 64, 128, 999)] == [1.0, 0.5, 0.0, 0.0]
+    assert [trainer.policy.exploration.epsilon(step) for step in (0, 16, 32, 999)] == [1.0, 0.75, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"double": True, "munchausen": True}, "presets.dqn was told both double and munchausen"),
+        ({"temperature": 1.0}, "presets.dqn was told both epsilon and temperature"),
+        ({"value": "median"}, "presets.dqn.value must be 'expected', 'categorical', 'quantile' or 'implicit', got"),
+        ({"value": "categorical", "rescale": 1e-3}, "presets.dqn cannot rescale a categorical value"),
+        ({"value": "categorical", "munchausen": True}, "MunchausenBackup adds to returns"),
+    ],
+)
+def test_parts_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        tiny(presets.dqn, **settings)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_domain_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match="unknown option 'atari2600', did you mean 'atari'"):
+        presets.dqn.settings("atari2600")  # type: ignore[arg-type]  # that is the point
+
+
 # ---- settings ----
 
 adam: Callable[[Any], Any] = lambda trainer: trainer.policy._gradient_steps["network"].optimizer  # noqa: E731 - a short word
+
+
+class Lives(Walk):
+    """A walk whose info counts lives, none of which is ever lost."""
+
+    def reset(self, **asked: Any) -> Any:
+        obs, info = super().reset(**asked)
+        return obs, {**info, "lives": 3}
+
+    def step(self, action: int) -> Any:
+        *outcome, info = super().step(action)
+        return *outcome, {**info, "lives": 3}
+
+
+class Screen(Lives):
+    """The same, seen as an image."""
+
+    observation_space = gym.spaces.Box(0, 255, (1, 36, 36), np.uint8)
+
+    def _obs(self) -> Any:
+        return np.full((1, 36, 36), 100, np.uint8)
 
 
 def limit_of(collector: tk.Collector) -> int:
@@ -216,6 +272,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     ),
     "double": (True, lambda t: isinstance(t.policy.backup, tk.DoubleBackup)),
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
+    "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
     "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
     "loss": ("mse", lambda t: t.policy.value.kind),
     "rescale": (1e-2, lambda t: t.policy.value.rescale),
@@ -242,12 +299,14 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "step_per_collect": (24, lambda t: t.step_per_collect),
     "update_per_step": (0.25, lambda t: t.update_per_step),
     "learning_starts": (55, lambda t: t.learning_starts),
+    "warmup": ("random", lambda t: t._warmup),
     "max_epoch": (6, lambda t: t.max_epoch),
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._stop_fn.holds(x))),
     "device": ("cpu", lambda t: t.policy.device.type),
 }
 NEEDS = {
+    "lives_key": {"env": Lives},
     "sigma0": {"noisy": True},
     "atoms": {"value": "categorical"},
     "v_min": {"value": "categorical"},

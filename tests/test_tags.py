@@ -27,12 +27,12 @@ def documented() -> list[str]:
     return [tag for row in rows for tag in spread(row)]
 
 
-def written(folder: Path, preset: Any) -> set[str]:
+def written(folder: Path, preset: Any, **settings: Any) -> set[str]:
     """Run shortly, and return the tags that both loggers wrote."""
     loggers = [tk.TensorboardLogger(folder / "events"), tk.JsonlLogger(folder / "lines")]
     trainer = preset(
         "CartPole-v1", seed=1, device="cpu", verbose=False, max_epoch=2, step_per_epoch=160, learning_starts=64,
-        batch_size=16, hidden=(8,), n_test_envs=2, episode_per_test=2, log_every=100, logger=loggers,
+        batch_size=16, hidden=(8,), n_test_envs=2, episode_per_test=2, log_every=100, logger=loggers, **settings,
     )  # fmt: skip
     with trainer:
         trainer.run()
@@ -51,7 +51,9 @@ def test_the_tables_name_what_rainbow_writes_and_nothing_else(tmp_path: Path) ->
 def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) -> None:
     rows = [line.split("|")[2:4] for line in OTHERS.splitlines() if line.startswith("|")]
     added, left_out = ({tag for row in rows for tag in re.findall(r"`(\w+/\w+)`", row[side])} for side in (0, 1))
-    assert written(tmp_path, tk.presets.dqn) == set(documented()) - left_out | added
+    told = written(tmp_path / "epsilon", tk.presets.dqn)
+    told |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
+    assert told == set(documented()) - left_out | added
 
 
 def test_the_tables_are_sorted_within_sorted_groups_and_name_a_tag_once() -> None:

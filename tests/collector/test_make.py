@@ -213,9 +213,9 @@ def test_one_environment_is_no_recipe_for_many() -> None:
     ("options", "message"),
     [
         ({"n": 3}, "n is 3, but 2 environments were given: leave n out"),
-        ({"wrappers": [Outer]}, "come too late for environments already made"),
-        ({"max_episode_steps": 5}, "come too late"),
-        ({"env_kwargs": {"a": 1}}, "come too late"),
+        ({"wrappers": [Outer]}, "make_envs: wrappers came too late for environments already made"),
+        ({"max_episode_steps": 5}, "came too late"),
+        ({"env_kwargs": {"a": 1}, "max_episode_steps": 5}, "make_envs: max_episode_steps, env_kwargs came too late"),
     ],
 )
 def test_what_comes_too_late_for_made_environments_is_refused(options: dict[str, Any], message: str) -> None:

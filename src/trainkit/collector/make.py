@@ -67,10 +67,11 @@ def make_envs(
     if isinstance(spec, (VectorEnv, Envs)):
         n_made = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
         checks.require(n in (1, n_made), f".n is {n}, but {n_made} environments were given: leave n out")
-        changes = not (wrappers or max_episode_steps or env_kwargs)
-        checks.require(
-            changes, ": wrappers, max_episode_steps and env_kwargs come too late for environments already made"
-        )
+        given: dict[str, Any] = {"wrappers": wrappers, "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs}
+        if isinstance(spec, Envs):
+            given |= {"stack": stack > 1, "mask_key": mask_key, "lives_key": lives_key, "seed": seed is not None}
+        late = ", ".join(name for name, value in given.items() if value)
+        checks.require(not late, f": {late} came too late for environments already made")
     elif backend == "vector":
         is_id = isinstance(spec, str) and not _is_class_path(spec)
         checks.require(is_id, f'.backend "vector" needs a registered id, got {spec!r}: use "sync"')

@@ -136,6 +136,8 @@ class DQNPolicy(Policy):
         """
         if not isinstance(envs.action_space, spaces.Discrete):
             raise SpaceMismatchError(f"{cls.__name__} needs a Discrete action space, got {envs.action_space}")
+        if double and "backup" in parts:
+            raise ConfigError(f"{cls.__name__}.for_envs was given both double and backup: give one")
         value = ExpectedValue() if value is None else value
         preprocess = Preprocess(envs.observation_space)
         sees_images = preprocess.sees_images

@@ -107,8 +107,8 @@ def midpoints(n: int) -> Tensor:
 def quantile_huber(chosen: Tensor, goal: Tensor, fractions: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Return the quantile Huber loss [B] and the mean absolute difference [B], the priority.
 
-    Dabney et al. (2018, QR-DQN), equations 9 and 10: the sum over own quantiles i of the mean over goals j of
-    |fraction_i - 1(td_ij < 0)| * huber(td_ij) / kappa, with td_ij = goal_j - chosen_i.
+    The sum over own quantiles i of the mean over goals j of |fraction_i - 1(td_ij < 0)| * huber(td_ij) / kappa, with
+    td_ij = goal_j - chosen_i: Dabney et al. (2018, QR-DQN), equations 9 and 10, over kappa as in IQN's equation 3.
 
     Args:
         chosen: [B, W], at `fractions` [B, W] or [1, W].

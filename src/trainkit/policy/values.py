@@ -85,7 +85,7 @@ class ExpectedValue(ReturnValue):
     Args:
         loss: "huber" or "mse".
         delta: where huber turns straight.
-        rescale: see `ReturnValue`; the paper's is 1e-3.
+        rescale: see `ReturnValue`; Pohlen et al. take 1e-2, R2D2 (Kapturowski et al., 2019) 1e-3.
     """
 
     width = 1

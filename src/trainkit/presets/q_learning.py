@@ -44,7 +44,8 @@ class QSettings(TypedDict, total=False):
     n_envs: int
     test_env: EnvSpec | None
     n_test_envs: int
-    env_options: dict[str, Any]  # of make_envs, where it is given an id, a class or factories
+    env_options: dict[str, Any]  # of make_envs, for training and evaluation
+    lives_key: str | None  # of training alone: evaluation plays whole games
     hidden: tuple[int, ...]
     head: tuple[int, ...]
     dueling: bool
@@ -56,7 +57,7 @@ class QSettings(TypedDict, total=False):
     atoms: int
     v_min: float
     v_max: float
-    quantiles: int  # of an implicit value: of the online and of the target network
+    quantiles: int | None  # None: as many as the value's paper
     double: bool
     munchausen: bool
     entropy_temperature: float  # of munchausen
@@ -77,6 +78,7 @@ class QSettings(TypedDict, total=False):
     step_per_collect: int | None
     update_per_step: float
     learning_starts: int
+    warmup: Literal["policy", "random"]
     max_epoch: int
     step_per_epoch: int
     stop_return: float | None
@@ -131,8 +133,8 @@ class QPreset:
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
-        making = {**self.settings("atari" if _is_ale(env) else "classic"), **overrides}
-        envs = self._make(env, "n_envs", making, overrides)
+        making: dict[str, Any] = {**self.settings("atari" if _is_ale(env) else "classic"), **overrides}
+        envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
         domain: Domain = "atari" if Preprocess(envs.observation_space).sees_images else "classic"
         chosen = _over_the_run({**self.settings(domain), **overrides})
         policy = _policy(self, envs, chosen)
@@ -157,15 +159,24 @@ class QPreset:
             step_per_collect=chosen["step_per_collect"],
             update_per_step=chosen["update_per_step"],
             learning_starts=chosen["learning_starts"],
+            warmup=chosen["warmup"],
             **{**common, "seed": seed},
         )
 
-    def _make(self, env: EnvSpec, count: str, making: Mapping[str, Any], overrides: Mapping[str, Any]) -> Envs:
+    def _make(
+        self,
+        env: EnvSpec,
+        count: str,
+        making: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        lives_key: str | None = None,
+    ) -> Envs:
         """Make environments; where `env` itself says how many and how, only what the user asked for is passed on."""
         is_made = isinstance(env, (VectorEnv, Envs))
         says_how_many = is_made or not (isinstance(env, str) or callable(env))
         n = int((overrides if says_how_many else making).get(count, 1))
-        return make_envs(env, n, **(overrides if is_made else making).get("env_options", {}))
+        options = (overrides if is_made else making).get("env_options", {})
+        return make_envs(env, n, lives_key=lives_key, **options)
 
     def _again(self, env: EnvSpec) -> EnvSpec:
         """Return what evaluation's own environments can be made of."""
@@ -209,13 +220,14 @@ def _policy(preset: QPreset, envs: Envs, chosen: Mapping[str, Any]) -> DQNPolicy
 
 
 def _value(preset: QPreset, chosen: Mapping[str, Any]) -> Value:
-    kind, rescale, quantiles = chosen["value"], chosen["rescale"], chosen["quantiles"]
+    kind, rescale, n = chosen["value"], chosen["rescale"], chosen["quantiles"]
     if kind == "expected":
         return ExpectedValue(chosen["loss"], rescale=rescale)
     if kind == "quantile":
-        return QuantileValue(quantiles, rescale=rescale)
+        return QuantileValue(200 if n is None else n, rescale=rescale)
     if kind == "implicit":
-        return ImplicitQuantileValue(quantiles, target_quantiles=quantiles, rescale=rescale)
+        n = 64 if n is None else n
+        return ImplicitQuantileValue(n, target_quantiles=n, rescale=rescale)
     if kind != "categorical":
         raise ConfigError(f"{preset}.value must be 'expected', 'categorical', 'quantile' or 'implicit', got {kind!r}")
     if rescale is not None:

@@ -14,6 +14,7 @@ _CLASSIC = QSettings(
     test_env=None,  # the same again
     n_test_envs=10,
     env_options={},
+    lives_key=None,
     hidden=(128, 128),  # rl-zoo: 256, 256
     head=(),
     dueling=False,
@@ -25,7 +26,7 @@ _CLASSIC = QSettings(
     atoms=51,
     v_min=0.0,
     v_max=50.0,  # 1 / (1 - gamma): a return that never ends, at one reward per step
-    quantiles=200,
+    quantiles=None,
     double=False,
     munchausen=False,
     entropy_temperature=0.03,
@@ -46,15 +47,16 @@ _CLASSIC = QSettings(
     step_per_collect=8,
     update_per_step=0.5,  # rl-zoo: 128 updates per 256 steps
     learning_starts=1_000,  # rl-zoo
+    warmup="policy",
     max_epoch=12,
     step_per_epoch=5_000,
     stop_return=None,
     device="auto",
 )
 
-# Mnih et al. (2015), extended data table 1, in environment steps of 4 frames; sticky actions, whole games and the
-# minimal action set follow Machado et al. (2018), Adam in RMSProp's place Dopamine (Castro et al., 2018). 8
-# environments are stepped together, with as many updates per step.
+# Mnih et al. (2015) as Dopamine runs it (Castro et al., 2018), in environment steps of 4 frames: Adam in RMSProp's
+# place, sticky actions, whole games and the minimal action set. 8 environments are stepped together, with as many
+# updates per step. A game begins with FIRE where it has one: a greedy policy might wait for ever.
 _ATARI = QSettings(
     **{
         **_CLASSIC,
@@ -62,7 +64,13 @@ _ATARI = QSettings(
         "env_options": {
             "backend": "vector",
             "stack": 4,
-            "env_kwargs": {"stack_num": 1, "reward_clipping": False, "repeat_action_probability": 0.25},
+            "env_kwargs": {
+                "stack_num": 1,
+                "reward_clipping": False,
+                "repeat_action_probability": 0.25,
+                "noop_max": 0,
+                "use_fire_reset": True,
+            },
         },
         "hidden": (),
         "head": (512,),
@@ -72,12 +80,12 @@ _ATARI = QSettings(
         "reward": "sign",
         "lr": 6.25e-5,
         "adam_eps": 1.5e-4,
-        "epsilon": [(0, 1.0), (250_000, 0.01)],  # paper: to 0.1; 0.01 is van Hasselt et al.'s (2016)
-        "target_every": 8_000,  # Hessel et al. (2018)
+        "epsilon": [(0, 1.0), (250_000, 0.01)],  # Mnih et al.: to 0.1 over 1,000,000
+        "target_every": 8_000,  # Mnih et al.: 10,000 updates
         "capacity": 1_000_000,
         "batch_size": 32,
         "update_per_step": 0.25,
-        "learning_starts": 20_000,  # Hessel et al. (2018)
+        "learning_starts": 20_000,  # Mnih et al.: 50,000
         "max_epoch": 200,
         "step_per_epoch": 250_000,
     }
@@ -134,8 +142,8 @@ qrdqn = QPreset(
     "QR-DQN: quantiles of the return at fixed fractions (Dabney et al., 2018)",
     _TABLES,
     parts={"value": "quantile"},
-    classic={"quantiles": 51},
-    atari={"quantiles": 200, "lr": 5e-5, "adam_eps": 0.01 / 32},
+    classic={"quantiles": 21},
+    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
 )
 
 iqn = QPreset(
@@ -144,7 +152,7 @@ iqn = QPreset(
     _TABLES,
     parts={"value": "implicit"},
     classic={"quantiles": 16},
-    atari={"quantiles": 64, "lr": 5e-5, "adam_eps": 0.01 / 32},
+    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
 )
 
 munchausen_dqn = QPreset(

@@ -1,0 +1,77 @@
+"""What an update leaves behind: means of scalars since the last read, and priorities."""
+
+import numpy as np
+import pytest
+import torch
+
+from trainkit import UpdateResult
+from trainkit.policy.meter import Meter
+
+
+def test_means_are_over_everything_added_since_the_last_read() -> None:
+    meter = Meter()
+    for loss in (1.0, 2.0, 6.0):
+        meter.add({"loss": torch.tensor(loss), "double": torch.tensor(2 * loss)})
+
+    assert meter.read() == {"loss": 3.0, "double": 6.0}
+    meter.add({"loss": torch.tensor(10.0), "double": torch.tensor(0.0)})
+    assert meter.read() == {"loss": 10.0, "double": 0.0}
+
+
+def test_there_are_no_means_of_nothing() -> None:
+    meter = Meter()
+    assert meter.read() == {}
+    meter.add({"loss": torch.tensor(1.0)})
+    meter.read()
+    assert meter.read() == {}
+
+
+def test_a_meter_does_not_write_into_what_it_was_given() -> None:
+    meter, loss = Meter(), torch.tensor(1.0)
+    meter.add({"loss": loss})
+    meter.add({"loss": loss})
+
+    assert loss.item() == 1.0
+
+
+def test_plain_numbers_are_averaged_beside_those_on_the_device() -> None:
+    meter = Meter()
+    for loss, lr in ((1.0, 0.5), (3.0, 0.25), (5.0, 0.75)):
+        meter.add({"loss": torch.tensor(loss)}, lr=lr)
+
+    assert meter.read() == {"loss": 3.0, "lr": 0.5}
+
+
+def test_plain_numbers_begin_anew_too() -> None:
+    meter = Meter()
+    meter.add({"loss": torch.tensor(1.0)}, lr=100.0)
+    meter.read()
+    meter.add({"loss": torch.tensor(1.0)}, lr=1.0)
+
+    assert meter.read() == {"loss": 1.0, "lr": 1.0}
+
+
+def test_names_may_change_after_a_read() -> None:
+    meter = Meter()
+    meter.add({"loss": torch.tensor(1.0)})
+    meter.read()
+    meter.add({"critic_loss": torch.tensor(2.0), "actor_loss": torch.tensor(3.0)})
+
+    assert meter.read() == {"critic_loss": 2.0, "actor_loss": 3.0}
+
+
+def test_a_number_that_is_not_finite_shows() -> None:
+    meter = Meter()
+    for loss in (1.0, float("nan")):
+        meter.add({"loss": torch.tensor(loss), "other": torch.tensor(loss).nan_to_num(3.0)})
+    means = meter.read()
+
+    assert np.isnan(means["loss"])
+    assert means["other"] == pytest.approx(2.0)
+
+
+def test_a_priority_is_read_as_an_array_and_none_stays_none() -> None:
+    priority = UpdateResult(torch.tensor([1.0, 2.0])).read_priority()
+
+    np.testing.assert_array_equal(priority, np.array([1, 2], np.float32))
+    assert UpdateResult(None).read_priority() is None
