@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainkit.errors import ConfigError
-from trainkit.schedules import Constant, Piecewise, Schedule, as_schedule, to_plain
+from trainkit.schedules import Constant, Linear, Piecewise, Schedule, as_schedule, to_plain
 
 
 def test_a_decay_by_hand() -> None:
@@ -110,3 +110,56 @@ def test_a_schedule_survives_json(value: Any) -> None:
 
 def test_a_function_is_not_plain() -> None:
     assert to_plain(by_step) is None
+
+
+class TestLinear:
+    def test_over_a_run_it_falls_from_start_to_end_and_holds(self) -> None:
+        epsilon = Linear(1.0, 0.0).over(1000)
+
+        assert [epsilon(step) for step in (0, 250, 1000, 5000)] == [1.0, 0.75, 0.0, 0.0]
+
+    def test_over_a_share_of_the_run_it_is_done_early(self) -> None:
+        epsilon = Linear(1.0, 0.5, share=0.1).over(1000)
+
+        assert [epsilon(step) for step in (0, 50, 100, 101)] == [1.0, 0.75, 0.5, 0.5]
+
+    def test_it_may_rise(self) -> None:
+        assert Linear(0.4, 1.0).over(10)(5) == pytest.approx(0.7)
+
+    @pytest.mark.parametrize(("share", "n_steps"), [(1e-6, 100), (0.5, 1), (1.0, 1), (1.0, 0)])
+    def test_over_less_than_a_step_it_is_done_at_the_first(self, share: float, n_steps: int) -> None:
+        schedule = Linear(1.0, 0.5, share).over(n_steps)
+
+        assert [schedule(step) for step in (0, 1, 2)] == [1.0, 0.5, 0.5]
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: Linear(1.0, 0.5, 0.0), r"^Linear.share must be in \(0, 1\], got 0.0$"),
+            (lambda: Linear(1.0, 0.5, 1.5), r"^Linear.share must be in \(0, 1\], got 1.5$"),
+            (lambda: Linear(float("nan"), 0.5), r"^Linear.start must be in \(-inf, inf\), got nan$"),
+            (lambda: Linear(1.0, "0"), r"^Linear.end must be in \(-inf, inf\), got '0'$"),
+        ],
+    )
+    def test_numbers_that_cannot_work_are_refused(self, make: Any, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            make()
+
+    def test_everything_wrong_is_said_at_once(self) -> None:
+        with pytest.raises(ConfigError) as refusal:
+            Linear(float("inf"), float("nan"), 0)
+
+        assert str(refusal.value).count("Linear.") == 3
+
+    def test_by_itself_it_is_no_schedule_and_refused_with_what_to_do(self) -> None:
+        with pytest.raises(ConfigError) as refusal:
+            as_schedule("EpsilonGreedy", "epsilon", Linear(1.0, 0.05), low=0, high=1)
+
+        told = (
+            "EpsilonGreedy.epsilon cannot know the length of the run: give Linear(start=1.0, end=0.05, share=1.0).over("
+        )
+        assert str(refusal.value).startswith(told)
+
+    def test_over_a_run_its_values_are_held_to_the_range(self) -> None:
+        with pytest.raises(ConfigError, match=r"^Owner.beta must be in \[0, 1\], got 1.5$"):
+            as_schedule("Owner", "beta", Linear(0.5, 1.5).over(10), low=0, high=1)

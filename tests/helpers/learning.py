@@ -12,7 +12,18 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import CategoricalValue, DQNPolicy, EpsilonGreedy, Target, TransitionBatch, tree
+from trainkit import (
+    CategoricalValue,
+    DQNPolicy,
+    EpsilonGreedy,
+    ExpectedValue,
+    ImplicitQuantileValue,
+    MunchausenBackup,
+    QuantileValue,
+    Target,
+    TransitionBatch,
+    tree,
+)
 from trainkit.policy.weights import draw_parameters
 
 FOUR_NUMBERS = spaces.Box(-10.0, 10.0, (4,), np.float32)
@@ -27,6 +38,14 @@ PARTS: list[Any] = [
         id="rainbow",
     ),
     pytest.param({"target": Target(every=1, unit="updates", tau=0.1)}, id="soft target"),
+    pytest.param({"value": QuantileValue(8), "double": True}, id="quantile double"),
+    pytest.param(
+        {"value": ImplicitQuantileValue(4, target_quantiles=5, acting_quantiles=6), "dueling": True, "noisy": True},
+        id="implicit dueling noisy",
+    ),
+    pytest.param(
+        {"backup": MunchausenBackup(0.02, lowest=-0.1), "value": ExpectedValue(rescale=1e-3)}, id="munchausen rescaled"
+    ),
 ]
 
 

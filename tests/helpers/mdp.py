@@ -34,6 +34,21 @@ class Mdp:
             q = self.reward + self.gamma * (1.0 - self.ends)[:, None] * (self.successors @ q.max(axis=1))
         return q
 
+    def q_soft(self, temperature: float, *, alpha: float = 0.0, lowest: float = -1.0) -> NDArray[np.float64]:
+        """Solve the same with E[sum over a' of pi (Q' - temperature log pi)] for E[max Q'], pi = softmax(Q').
+
+        With `alpha` the reward has alpha * clip(temperature log pi(a | s), lowest, 0) added to it.
+        """
+        q = np.zeros((self.n_states, self.n_actions))
+        for _ in range(300):
+            odds = np.exp((q - q.max(axis=1, keepdims=True)) / temperature)
+            pi = odds / odds.sum(axis=1, keepdims=True)
+            log_pi = np.log(np.maximum(pi, 1e-300))
+            after = (pi * (q - temperature * log_pi)).sum(axis=1)
+            reward = self.reward + alpha * np.clip(temperature * log_pi, lowest, 0.0)
+            q = reward + self.gamma * (1.0 - self.ends)[:, None] * (self.successors @ after)
+        return q
+
     def at_random(self, state: NDArray[np.int64], t: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """Behave without any plan."""
         return rng.integers(self.n_actions, size=len(state))

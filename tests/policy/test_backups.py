@@ -1,5 +1,6 @@
 """Backups: who chooses the next action, who judges it, and that only legal ones count."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,7 +8,17 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from trainkit import CategoricalValue, DoubleBackup, ExpectedValue, MaxBackup, Prediction
+from trainkit import (
+    CategoricalValue,
+    ConfigError,
+    DoubleBackup,
+    ExpectedValue,
+    ImplicitQuantileValue,
+    MaxBackup,
+    MunchausenBackup,
+    Prediction,
+    QuantileValue,
+)
 from trainkit.policy.backups import Network, best_action, pick
 from trainkit.policy.device import TensorBatch
 
@@ -110,3 +121,177 @@ def test_pick_takes_each_rows_own_action() -> None:
     numbers = torch.arange(12).view(2, 3, 2)  # [B, A, W]
 
     assert_close(pick(numbers, torch.tensor([2, 0])), torch.tensor([[4, 5], [6, 7]]))
+
+
+# ---- the soft backup ----
+
+LN3, LN4 = math.log(3), math.log(4)  # values 0 and ln 3 at temperature 1: probabilities 1/4 and 3/4
+
+
+def refusing(features: Any, legal: Tensor | None) -> Prediction:
+    raise AssertionError("the online network has no say")
+
+
+def soft(
+    backup: MunchausenBackup,
+    now: list[float],
+    following: Any,
+    *,
+    action: int = 1,
+    reward: float = 0.0,
+    discount: float = 1.0,
+    legal: list[bool] | None = None,
+    next_legal: list[bool] | None = None,
+    value: Any = None,
+) -> tuple[list[float], float, list[float]]:
+    """Return after [W], reward and goal [W] of one row; the target network says `now` here and `following` next."""
+    value = ExpectedValue() if value is None else value
+    say = {"now": torch.tensor([now], dtype=torch.float32), "next": torch.tensor([following], dtype=torch.float32)}
+    say = {when: numbers if numbers.dim() == 3 else numbers.unsqueeze(2) for when, numbers in say.items()}
+    say["now"] = say["now"].expand(-1, -1, say["next"].shape[2])
+    masks = [None if mask is None else torch.tensor([mask]) for mask in (legal, next_legal)]
+    one = torch.ones(1)
+    rows = TensorBatch("now", torch.tensor([action]), reward * one, discount * one, "next", one, masks[0], masks[1])
+    after, rewards = backup(refusing, lambda features, _: Prediction(say[features]), rows, value)
+    return after[0].tolist(), rewards.item(), value.goal(after, rewards, rows.discount)[0].tolist()
+
+
+class TestMunchausen:
+    def test_follows_the_softmax_policy_with_its_entropy(self) -> None:
+        # 1/4 (0 - ln 1/4) + 3/4 (ln 3 - ln 3/4) = ln 4
+        after, _, _ = soft(MunchausenBackup(1.0), [0, 0], [0, LN3])
+
+        assert after == pytest.approx([LN4])
+
+    def test_temperature_scales_values_and_entropy_alike(self) -> None:
+        # At temperature 2 the values 0 and 2 ln 3 have the same probabilities: 2 ln 4.
+        after, _, _ = soft(MunchausenBackup(2.0), [0, 0], [0, 2 * LN3])
+
+        assert after == pytest.approx([2 * LN4])
+
+    def test_rewards_an_action_by_the_log_of_its_probability(self) -> None:
+        for action, log_policy in ((1, math.log(0.75)), (0, math.log(0.25))):
+            _, reward, _ = soft(MunchausenBackup(1.0, alpha=0.5, lowest=-9.0), [0, LN3], [0, 0], action=action)
+            assert reward == pytest.approx(0.5 * log_policy)
+
+    def test_the_bonus_is_in_units_of_the_temperature_and_added_to_the_reward(self) -> None:
+        _, reward, _ = soft(MunchausenBackup(2.0, alpha=0.5, lowest=-9.0), [0, 2 * LN3], [0, 0], reward=10.0)
+
+        assert reward == pytest.approx(10 + 0.5 * 2 * math.log(0.75))
+
+    def test_the_bonus_never_falls_below_its_lowest(self) -> None:
+        # ln 1/4 = -1.39 is below -1, ln 3/4 = -0.29 is not; alpha multiplies what is left.
+        told = [soft(MunchausenBackup(1.0, alpha=0.5), [0, LN3], [0, 0], action=action)[1] for action in (0, 1)]
+
+        assert told == pytest.approx([-0.5, 0.5 * math.log(0.75)])
+
+    def test_goal_discounts_the_soft_value_by_the_discount_as_given(self) -> None:
+        backup = MunchausenBackup(1.0, alpha=0.5)
+        _, _, goal = soft(backup, [0, LN3], [0, LN3], reward=2.0, discount=0.9**3)
+
+        assert goal == pytest.approx([2 + 0.5 * math.log(0.75) + 0.729 * LN4])
+
+    def test_alpha_0_is_soft_q_learning_without_a_bonus(self) -> None:
+        assert soft(MunchausenBackup(1.0, alpha=0.0), [0, LN3], [0, LN3], action=0, reward=3.0)[1] == 3.0
+
+    def test_illegal_next_actions_have_no_probability(self) -> None:
+        after, _, _ = soft(MunchausenBackup(1.0), [0, 0, 0], [0, 99, LN3], next_legal=[True, False, True])
+
+        assert after == pytest.approx([LN4])
+
+    def test_illegal_actions_take_no_probability_from_the_one_that_was_taken(self) -> None:
+        backup = MunchausenBackup(1.0, alpha=1.0)
+        _, reward, _ = soft(backup, [0, 99, LN3], [0, 0, 0], action=2, legal=[True, False, True])
+
+        assert reward == pytest.approx(math.log(0.75))
+
+    def test_the_only_legal_action_is_sure_and_earns_no_bonus(self) -> None:
+        only = [False, True, False]
+        after, reward, _ = soft(MunchausenBackup(1.0), [5, 1, 9], [7, 4, 2], legal=only, next_legal=only)
+
+        assert (after, reward) == ([4], 0)
+
+    @pytest.mark.parametrize("value", [ExpectedValue(), ExpectedValue(rescale=1e-3), QuantileValue(1)])
+    def test_goal_is_a_number_where_no_next_action_is_legal_after_a_termination(self, value: Any) -> None:
+        none = [False, False]
+        backup = MunchausenBackup(1.0, alpha=0.0)
+        _, _, goal = soft(backup, [0, LN3], [0, 0], reward=3.0, discount=0.0, next_legal=none, value=value)
+
+        assert goal == pytest.approx([3.0 if value.rescale is None else 1.003])
+
+    def test_illegal_values_that_are_not_finite_do_no_harm(self) -> None:
+        after, _, _ = soft(MunchausenBackup(1.0), [0, 0, 0], [0, math.inf, LN3], next_legal=[True, False, True])
+
+        assert after == pytest.approx([LN4])
+
+    @pytest.mark.parametrize("value", [QuantileValue(2), ImplicitQuantileValue(2)])
+    def test_the_sum_is_taken_quantile_by_quantile(self, value: Any) -> None:
+        # Means 0 and ln 3 make 1/4 and 3/4; of quantile w: 1/4 n_0w + 3/4 n_1w + (1/4 ln 4 + 3/4 ln 4/3).
+        entropy = 0.25 * LN4 + 0.75 * math.log(4 / 3)
+        after, reward, _ = soft(
+            MunchausenBackup(1.0, alpha=1.0), [0, LN3], [[-1.0, 1.0], [LN3 - 2, LN3 + 2]], value=value
+        )
+
+        assert after == pytest.approx([-0.25 + 0.75 * (LN3 - 2) + entropy, 0.25 + 0.75 * (LN3 + 2) + entropy])
+        assert reward == pytest.approx(math.log(0.75))
+
+    def test_rescaled_numbers_are_softened_as_returns(self) -> None:
+        eps = 1e-3
+
+        def h(x: float) -> float:
+            return math.sqrt(x + 1) - 1 + eps * x
+
+        after, reward, goal = soft(
+            MunchausenBackup(1.0, alpha=1.0),
+            [0, h(LN3)],
+            [0, h(LN3)],
+            reward=5.0,
+            discount=0.5,
+            value=ExpectedValue(rescale=eps),
+        )
+
+        assert reward == pytest.approx(5 + math.log(0.75))
+        assert after == pytest.approx([h(LN4)], rel=1e-5)
+        assert goal == pytest.approx([h(5 + math.log(0.75) + 0.5 * LN4)], rel=1e-5)
+
+    @pytest.mark.parametrize("temperature", [1e-3, 1e-6])
+    def test_near_temperature_0_it_is_the_largest_value(self, temperature: float) -> None:
+        after, reward, _ = soft(MunchausenBackup(temperature, alpha=0.9), [0.3, 0.4], [-2.0, 1.0])
+
+        assert after == pytest.approx([1.0], abs=1e-5)
+        assert reward == pytest.approx(0.0, abs=1e-5)  # the best action is sure
+
+    def test_near_temperature_0_the_bonus_is_the_distance_to_the_best_action(self) -> None:
+        _, reward, _ = soft(MunchausenBackup(1e-4, alpha=0.5), [0.3, 0.7], [0, 0], action=0)
+
+        assert reward == pytest.approx(-0.5 * 0.4, abs=1e-4)
+
+    def test_large_values_do_not_overflow(self) -> None:
+        after, reward, _ = soft(MunchausenBackup(0.03), [1e6, -1e6], [1e6, -1e6], action=1)
+
+        assert after == [1e6]
+        assert reward == pytest.approx(-0.9)
+
+    def test_defaults_are_the_papers(self) -> None:
+        backup = MunchausenBackup()
+
+        assert (backup.temperature, backup.alpha, backup.lowest) == (0.03, 0.9, -1.0)
+
+    def test_numbers_that_are_no_returns_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="MunchausenBackup adds to returns, which the numbers of CategoricalV"):
+            soft(MunchausenBackup(), [0, 0], [0, 0], value=CategoricalValue(2, 0.0, 1.0))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"temperature": 0}, "MunchausenBackup.temperature must be in (0, inf), got 0"),
+            ({"temperature": math.nan}, "MunchausenBackup.temperature must be in (0, inf), got nan"),
+            ({"alpha": 1.5}, "MunchausenBackup.alpha must be in [0, 1], got 1.5"),
+            ({"lowest": 0.5}, "MunchausenBackup.lowest must be in (-inf, 0], got 0.5"),
+        ],
+    )
+    def test_wrong_input_is_refused_by_name_and_rule(self, options: Any, message: str) -> None:
+        with pytest.raises(ConfigError) as refusal:
+            MunchausenBackup(**options)
+
+        assert str(refusal.value) == message

@@ -1,4 +1,4 @@
-"""What every policy has: predict, spaces, random streams, means of metrics."""
+"""What every policy has: predict, spaces, random streams."""
 
 from typing import Any
 
@@ -7,8 +7,7 @@ import pytest
 import torch
 from gymnasium import Space, spaces
 
-from trainkit import ActOutput, ConfigError, Policy, SpaceMismatchError, UpdateResult, tree
-from trainkit.policy.meter import Meter
+from trainkit import ActOutput, ConfigError, Policy, SpaceMismatchError, tree
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 PAIR = spaces.Discrete(2)
@@ -128,36 +127,3 @@ def test_saved_streams_go_on_where_they_were() -> None:
     other.load_streams_state(one.streams_state())
 
     assert streams(one) == streams(other)
-
-
-def test_means_are_over_everything_added_since_the_last_read() -> None:
-    meter = Meter()
-    for loss in (1.0, 2.0, 6.0):
-        meter.add({"loss": torch.tensor(loss), "double": torch.tensor(2 * loss)})
-
-    assert meter.read() == {"loss": 3.0, "double": 6.0}
-    meter.add({"loss": torch.tensor(10.0), "double": torch.tensor(0.0)})
-    assert meter.read() == {"loss": 10.0, "double": 0.0}
-
-
-def test_there_are_no_means_of_nothing() -> None:
-    meter = Meter()
-    assert meter.read() == {}
-    meter.add({"loss": torch.tensor(1.0)})
-    meter.read()
-    assert meter.read() == {}
-
-
-def test_a_meter_does_not_write_into_what_it_was_given() -> None:
-    meter, loss = Meter(), torch.tensor(1.0)
-    meter.add({"loss": loss})
-    meter.add({"loss": loss})
-
-    assert loss.item() == 1.0
-
-
-def test_a_priority_is_read_as_an_array_and_none_stays_none() -> None:
-    priority = UpdateResult(torch.tensor([1.0, 2.0])).read_priority()
-
-    np.testing.assert_array_equal(priority, np.array([1, 2], np.float32))
-    assert UpdateResult(None).read_priority() is None

@@ -8,7 +8,17 @@ from gymnasium import spaces
 
 from tests.helpers.learning import Spaces
 from tests.helpers.mdp import Mdp
-from trainkit import CategoricalValue, DQNPolicy, ExpectedValue, PrioritizedReplayBuffer, ReplayBuffer, Target
+from trainkit import (
+    CategoricalValue,
+    DQNPolicy,
+    ExpectedValue,
+    ImplicitQuantileValue,
+    MunchausenBackup,
+    PrioritizedReplayBuffer,
+    QuantileValue,
+    ReplayBuffer,
+    Target,
+)
 
 MDP = Mdp()
 N_ENVS, N_STEPS = 1000, 1000
@@ -22,9 +32,14 @@ def largest_error(
     behaviour: Any = MDP.at_random,
     lie: bool = False,
     n_updates: int = 1500,
+    batch_size: int = BATCH,
+    truth: Any = None,
     **options: Any,
 ) -> float:
-    """Learn a value per state and action (linear in one-hot states) and return the worst one's distance from Q*."""
+    """Learn a value per state and action (linear in one-hot states) and return the worst one's distance from Q*.
+
+    `truth` [S, A] stands in for Q* where something else is to be found.
+    """
     MDP.fill(buffer, behaviour, n_envs=N_ENVS, n_steps=N_STEPS, lie=lie)
     policy = DQNPolicy.for_envs(
         Spaces(spaces.Discrete(MDP.n_states), spaces.Discrete(MDP.n_actions)),
@@ -41,12 +56,12 @@ def largest_error(
         | options,
     )
     for step in range(n_updates):
-        batch = buffer.sample(BATCH, horizon=policy.horizon, step=step)
+        batch = buffer.sample(batch_size, horizon=policy.horizon, step=step)
         priority = policy.update(batch, step=step).read_priority()
         if buffer.prioritized:
             buffer.update_priorities(batch.slots, priority)
     values = policy.action_values(np.arange(MDP.n_states))
-    return float(np.abs(values - MDP.q_star()).max())
+    return float(np.abs(values - (MDP.q_star() if truth is None else truth)).max())
 
 
 def uniform() -> ReplayBuffer:
@@ -79,6 +94,46 @@ def test_windows_of_2_to_5_steps_find_the_truth_on_data_of_the_best_policy() -> 
 
 def test_means_of_distributions_find_the_truth() -> None:
     assert largest_error(uniform(), value=CategoricalValue(21, -5.0, 5.0)) < BOUND
+
+
+def test_means_of_quantiles_find_the_truth() -> None:
+    assert largest_error(uniform(), value=QuantileValue(9, kappa=0.0), batch_size=256) < 2 * BOUND
+
+
+def test_a_cold_soft_backup_finds_the_truth() -> None:
+    assert largest_error(uniform(), backup=MunchausenBackup(0.01, alpha=0.0)) < BOUND
+
+
+def test_a_warm_soft_backup_with_its_bonus_finds_the_values_of_its_own_equation() -> None:
+    truth = MDP.q_soft(0.1, alpha=0.9)
+    assert np.abs(truth - MDP.q_star()).max() > 10 * BOUND  # the bonus is a large part of them
+
+    assert largest_error(uniform(), backup=MunchausenBackup(0.1), truth=truth) < BOUND
+
+
+@pytest.mark.slow
+def test_a_warm_soft_backup_without_a_bonus_finds_the_soft_optimum() -> None:
+    truth = MDP.q_soft(0.3)
+    assert np.abs(truth - MDP.q_star()).max() > 3 * BOUND
+
+    assert largest_error(uniform(), backup=MunchausenBackup(0.3, alpha=0.0), truth=truth) < BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"value": QuantileValue(21, kappa=0.0)},
+        {
+            "value": ImplicitQuantileValue(8, target_quantiles=8, kappa=0.05),
+            "hidden": (64,),
+            "lr": [(0, 2e-3), (1500, 1e-4)],
+        },
+    ],
+    ids=["quantile", "implicit"],
+)
+def test_more_quantiles_find_the_truth_more_nearly(options: dict[str, Any]) -> None:
+    assert largest_error(uniform(), **options) < BOUND
 
 
 @pytest.mark.slow

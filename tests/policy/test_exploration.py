@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trainkit import ConfigError, EpsilonGreedy, Greedy, Piecewise
+from trainkit import ConfigError, EpsilonGreedy, Greedy, Piecewise, SoftQ
 
 
 def prefer(action: int, n_rows: int = 1, n_actions: int = 4) -> NDArray[np.float32]:
@@ -149,6 +149,97 @@ def test_the_same_generator_gives_the_same_choice() -> None:
     assert (first != other).any()
 
 
+class TestSoftQ:
+    """At temperature 1 the values 0 and ln 3 have the probabilities 1/4 and 3/4."""
+
+    q = np.array([[0.0, np.log(3.0)]], np.float32)
+
+    def probability(self, q: Any, *, temperature: Any = 1.0, step: int = 0) -> NDArray[np.float64]:
+        return SoftQ(temperature).probability(np.asarray(q, np.float32), step=step)
+
+    def test_probabilities_by_hand(self) -> None:
+        np.testing.assert_allclose(self.probability(self.q), [[0.25, 0.75]], rtol=1e-6)
+        np.testing.assert_allclose(self.probability(2 * self.q, temperature=2.0), [[0.25, 0.75]], rtol=1e-6)
+        np.testing.assert_allclose(self.probability(2 * self.q), [[0.1, 0.9]], rtol=1e-6)  # 1 : 9
+
+    def test_probabilities_add_up_to_1_row_by_row(self) -> None:
+        q = np.random.default_rng(0).normal(0, 50, (100, 6))
+
+        np.testing.assert_allclose(self.probability(q).sum(axis=1), 1.0)
+
+    def test_probabilities_do_not_change_with_the_level_of_values(self) -> None:
+        np.testing.assert_allclose(self.probability(self.q + 64), [[0.25, 0.75]], rtol=1e-4)
+
+    def test_illegal_actions_have_probability_0_and_are_never_chosen(self) -> None:
+        q = np.tile(np.array([[-np.inf, 0.0, -np.inf, np.log(3.0)]], np.float32), (4000, 1))
+
+        np.testing.assert_allclose(self.probability(q[:1]), [[0, 0.25, 0, 0.75]], rtol=1e-6)
+        legal = np.tile([[False, True, False, True]], (4000, 1))
+        assert set(choose(SoftQ(100.0), np.zeros((4000, 4), np.float32), legal=legal).tolist()) == {1, 3}
+
+    def test_the_only_legal_action_is_taken(self) -> None:
+        legal = np.tile([[False, True, False, False]], (100, 1))
+
+        assert (choose(SoftQ(1.0), prefer(2, 100), legal=legal) == 1).all()
+
+    @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+    def test_actions_are_chosen_as_often_as_their_probability_says(self, temperature: float) -> None:
+        odds = np.exp(np.array([0.0, 1.0, -1.0, 2.0]) / temperature)
+        share, n_rows = odds / odds.sum(), 40_000
+        q = np.tile(np.array([[0.0, 1.0, -1.0, 2.0]], np.float32), (n_rows, 1))
+        counts = np.bincount(choose(SoftQ(temperature), q), minlength=4)
+
+        assert (np.abs(counts - n_rows * share) < 5 * np.sqrt(n_rows * share * (1 - share))).all()
+        np.testing.assert_allclose(self.probability(q[:1], temperature=temperature), [share], rtol=1e-5)
+
+    def test_rows_draw_one_by_one(self) -> None:
+        chosen = choose(SoftQ(1.0), np.zeros((30, 4), np.float32))
+
+        assert len(set(chosen.tolist())) == 4
+
+    def test_near_temperature_0_it_is_greedy(self) -> None:
+        q = np.random.default_rng(0).normal(0, 100, (500, 4)).astype(np.float32)
+
+        np.testing.assert_array_equal(choose(SoftQ(1e-8), q), q.argmax(axis=1))
+        np.testing.assert_array_equal(self.probability(q, temperature=1e-8), np.eye(4)[q.argmax(axis=1)])
+
+    def test_a_huge_temperature_is_uniform(self) -> None:
+        counts = np.bincount(choose(SoftQ(1e9), prefer(2, 40_000)), minlength=4)
+
+        np.testing.assert_allclose(counts, 10_000, atol=5 * np.sqrt(40_000 * 0.25 * 0.75))
+
+    @pytest.mark.parametrize(
+        ("large", "temperature"),
+        [
+            (1e30, 1e-3),
+            (3e38, 1.0),
+            (3e38, 0.1),
+            (5.0, 1e-40),
+        ],
+    )
+    def test_large_values_and_small_temperatures_do_not_overflow(self, large: float, temperature: float) -> None:
+        q = np.array([[0.0, large / 2, large]], np.float32)
+
+        assert choose(SoftQ(temperature), q).tolist() == [2]
+        assert self.probability(q, temperature=temperature).tolist() == [[0, 0, 1]]
+
+    def test_temperature_follows_the_step(self) -> None:
+        soft = SoftQ([(0, 2.0), (100, 1.0)])
+        q = np.tile(2 * self.q, (40_000, 1))
+
+        assert [soft.metrics(step)["temperature"] for step in (0, 50, 100, 101)] == [2.0, 1.5, 1.0, 1.0]
+        for step, share in ((0, 0.25), (100, 0.1)):
+            np.testing.assert_allclose(soft.probability(q[:1], step=step)[0, 0], share, rtol=1e-5)
+            assert (choose(soft, q, step=step) == 0).mean() == pytest.approx(share, abs=5 * np.sqrt(0.25 / 40_000))
+
+    def test_values_are_left_as_they_are(self) -> None:
+        q = self.q.copy()
+        choose(SoftQ(0.5), q)
+        SoftQ(0.5).probability(q, step=0)
+
+        np.testing.assert_array_equal(q, self.q)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -162,6 +253,11 @@ def test_the_same_generator_gives_the_same_choice() -> None:
         (lambda: EpsilonGreedy([(5, 1.0)]), "Piecewise's first knot must be at step 0, got step 5"),
         (lambda: EpsilonGreedy([(0, 1.0), (0, 0.5)]), "Piecewise's steps must grow strictly, got [0, 0]"),
         (lambda: EpsilonGreedy(0.1, per_env=[0.5, 1.5]), "EpsilonGreedy.per_env must be in [0, 1], got 1.5"),
+        (lambda: SoftQ(0), "SoftQ.temperature must be in (0, inf), got 0"),
+        (lambda: SoftQ(-1.0), "SoftQ.temperature must be in (0, inf), got -1.0"),
+        (lambda: SoftQ(float("inf")), "SoftQ.temperature must be in (0, inf), got inf"),
+        (lambda: SoftQ(True), "SoftQ.temperature must be in (0, inf), got True"),
+        (lambda: SoftQ([(0, 1.0), (10, 0.0)]), "SoftQ.temperature must be in (0, inf), got 0.0"),
         (lambda: EpsilonGreedy.linear(3.0, 0.1, 10), "EpsilonGreedy.epsilon must be in [0, 1], got 3.0"),
         (lambda: EpsilonGreedy.linear(1.0, 0.1, 0.5), "Piecewise.knots step must be a whole number >= 0, got 0.5"),
     ],

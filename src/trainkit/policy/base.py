@@ -228,6 +228,7 @@ class Policy(nn.Module):
 
     def seed(self, root: int) -> None:
         """Start all random streams anew, and draw initial weights again unless they were trained or loaded."""
+        self._seed = root
         self.start_streams(root)
         self.is_seeded = True
         for name in self._gradient_steps:

@@ -18,17 +18,31 @@ from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
-from trainkit.policy.implicit import ImplicitQNetwork
+from trainkit.policy.implicit import CosineEmbedding, ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult
-from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
-from trainkit.policy.noisy import draw_noise
+from trainkit.policy.networks import (
+    MLP,
+    ActionHeads,
+    ActionValues,
+    Encoder,
+    NatureCNN,
+    PlainModule,
+    Prediction,
+    QNetwork,
+)
+from trainkit.policy.noisy import NoisyLinear, draw_noise
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
-from trainkit.policy.weights import SeededModule
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
+
+# Modules that do the same in train and in eval mode: a network of these alone need not be switched.
+_MODELESS = (
+    *(QNetwork, ImplicitQNetwork, Encoder, ActionHeads, MLP, NatureCNN, CosineEmbedding, NoisyLinear),
+    *(nn.Linear, nn.Conv2d, nn.ModuleList),
+)
 
 
 class Draw(NamedTuple):
@@ -101,7 +115,7 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
-        self._has_modes = not isinstance(self.network, SeededModule)  # whether train and eval may differ
+        self._has_modes = not all(type(part) in _MODELESS for part in self.network.modules())
         self.eval()
 
     @classmethod

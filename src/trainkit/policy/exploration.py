@@ -109,16 +109,20 @@ class SoftQ:
         env_ids: NDArray[np.intp] | None,
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
-        scaled = q / self.temperature(step) + rng.gumbel(size=q.shape)  # the largest is distributed as the softmax
-        action: NDArray[np.int64] = scaled.argmax(axis=1)
+        drawn = self._scaled(q, step) + rng.gumbel(size=q.shape)  # the largest is distributed as the softmax
+        action: NDArray[np.int64] = drawn.argmax(axis=1)
         return action
 
     def probability(self, q: NDArray[np.float32], *, step: int) -> NDArray[np.float64]:
         """Return the probabilities [K, A] that `choose` draws with."""
-        scaled = q / self.temperature(step)
-        odds: NDArray[np.float64] = np.exp(scaled - scaled.max(axis=1, keepdims=True), dtype=np.float64)
+        odds = np.exp(self._scaled(q, step))
         share: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
         return share
+
+    def _scaled(self, q: NDArray[np.float32], step: int) -> NDArray[np.float64]:
+        """Return how far values are below the best, in temperatures [K, A]."""
+        below: NDArray[np.float64] = (q - q.max(axis=1, keepdims=True)).astype(np.float64)
+        return below / self.temperature(step)
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"temperature": self.temperature(step)}

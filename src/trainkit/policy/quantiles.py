@@ -41,7 +41,10 @@ class QuantileValue(ReturnValue):
 class DrawnFractions(Protocol):
     """A value that says at which fractions its network is asked, and is told them again with the answer."""
 
-    acting_fractions: Tensor  # [1, K], when acting: nothing is drawn
+    @property
+    def acting_fractions(self) -> Tensor:
+        """Fractions [1, K] to act at: nothing is drawn."""
+        ...
 
     def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the fractions of one update, [B, W] for the online network and [B, W'] for the target."""
@@ -67,7 +70,7 @@ class ImplicitQuantileValue(ReturnValue):
         rescale: see `ReturnValue`.
     """
 
-    acting_fractions: Tensor  # [1, K]
+    _midpoints: Tensor  # [1, K]
 
     def __init__(
         self,
@@ -86,7 +89,12 @@ class ImplicitQuantileValue(ReturnValue):
         checks.done()
         super().__init__(rescale)
         self.width, self.target_width, self.kappa = quantiles, target_quantiles, float(kappa)
-        self.register_buffer("acting_fractions", midpoints(acting_quantiles), persistent=False)
+        self.register_buffer("_midpoints", midpoints(acting_quantiles), persistent=False)
+
+    @property
+    def acting_fractions(self) -> Tensor:
+        """Fractions [1, K] to act at, the midpoints."""
+        return self._midpoints
 
     def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw fractions uniformly, [B, N] for the online network and [B, N'] for the target."""

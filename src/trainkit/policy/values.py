@@ -179,7 +179,10 @@ def squash(x: Tensor, eps: float) -> Tensor:
 
 
 def unsquash(y: Tensor, eps: float) -> Tensor:
-    """Return h^-1(y) = sign(y) (((sqrt(1 + 4 eps (|y| + 1 + eps)) - 1) / 2 eps)^2 - 1), written not to cancel."""
-    shifted = y.abs() + 1.0 + eps
-    root = 2.0 * shifted / ((1.0 + 4.0 * eps * shifted).sqrt() + 1.0)  # sqrt(|x| + 1)
-    return y.sign() * (root - 1.0) * (root + 1.0)
+    """Return h^-1(y), the x of h(x) = y.
+
+    With u = sqrt(|x| + 1) - 1, h is eps * u^2 + (1 + 2 eps) * u, and |x| is u (u + 2): nothing cancels near 0.
+    """
+    size, slope = y.abs(), 1.0 + 2.0 * eps
+    u = 2.0 * size / (slope + (slope**2 + 4.0 * eps * size).sqrt())
+    return y.sign() * u * (u + 2.0)

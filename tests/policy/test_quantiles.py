@@ -1,0 +1,281 @@
+"""Quantiles: the loss by hand and against three loops, what minimises it, and where fractions come from."""
+
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from trainkit import ConfigError, ImplicitQuantileValue, QuantileValue
+from trainkit.policy.quantiles import DrawnFractions, midpoints, quantile_huber
+
+
+def row(*numbers: float) -> Tensor:
+    """Write numbers as [1, W]."""
+    return torch.tensor([numbers], dtype=torch.float32)
+
+
+def loss_of(chosen: float, goal: float, fraction: float, kappa: float) -> float:
+    loss, _ = quantile_huber(row(chosen), row(goal), row(fraction), kappa)
+    return loss.item()
+
+
+def triple_loop(
+    chosen: list[list[float]], goal: list[list[float]], fractions: list[list[float]], kappa: float
+) -> tuple[list[float], list[float]]:
+    """Return losses and priorities as equations 9 and 10 read, one number at a time."""
+    losses, priorities = [], []
+    for own, theirs, at in zip(chosen, goal, fractions, strict=True):
+        loss = distance = 0.0
+        for theta, tau in zip(own, at, strict=True):
+            mean = 0.0
+            for target in theirs:
+                td = target - theta
+                share = abs(tau - (1.0 if td < 0 else 0.0))
+                if kappa == 0:
+                    size = abs(td)
+                elif abs(td) <= kappa:
+                    size = td * td / 2 / kappa
+                else:
+                    size = abs(td) - kappa / 2
+                mean += share * size / len(theirs)
+                distance += abs(td) / len(theirs) / len(own)
+            loss += mean
+        losses.append(loss)
+        priorities.append(distance)
+    return losses, priorities
+
+
+class TestLoss:
+    @pytest.mark.parametrize(
+        ("goal", "fraction", "kappa", "loss"),
+        [
+            (0.5, 0.9, 1.0, 0.9 * 0.125),  # 0.5**2 / 2
+            (-0.5, 0.9, 1.0, 0.1 * 0.125),
+            (1.0, 0.9, 1.0, 0.9 * 0.5),  # the bend itself
+            (3.0, 0.9, 1.0, 0.9 * 2.5),  # 3 - 1/2
+            (-3.0, 0.9, 1.0, 0.1 * 2.5),
+            (1.0, 0.9, 2.0, 0.9 * 0.25),  # 1**2 / 2 / 2
+            (3.0, 0.9, 2.0, 0.9 * 2.0),  # 2 * (3 - 1) / 2
+            (3.0, 0.9, 0.0, 0.9 * 3.0),
+            (-3.0, 0.9, 0.0, 0.1 * 3.0),
+            (0.25, 0.5, 0.0, 0.125),
+        ],
+    )
+    def test_of_one_quantile_and_one_goal(self, goal: float, fraction: float, kappa: float, loss: float) -> None:
+        assert loss_of(0.0, goal, fraction, kappa) == pytest.approx(loss)
+
+    @pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
+    def test_is_zero_where_the_goal_is_reached(self, kappa: float) -> None:
+        chosen = torch.full((2, 5), 3.0, requires_grad=True)
+        loss, priority = quantile_huber(chosen, torch.full((2, 7), 3.0), midpoints(5), kappa)
+        loss.sum().backward()
+
+        assert loss.tolist() == [0, 0]
+        assert priority.tolist() == [0, 0]
+        assert chosen.grad is not None
+        assert not chosen.grad.any()
+
+    def test_is_the_sum_over_own_quantiles_of_the_mean_over_goals(self) -> None:
+        # Own 0 at 0.25: td 2, 0, -4 cost 0.25 * 2, 0, 0.75 * 4. Own 1 at 0.75: td 1, -1, -5 cost 0.75, 0.25, 0.25 * 5.
+        loss, priority = quantile_huber(row(0, 1), row(2, 0, -4), row(0.25, 0.75), 0.0)
+
+        assert loss.tolist() == pytest.approx([(0.5 + 3.0 + 0.75 + 0.25 + 1.25) / 3])
+        assert priority.tolist() == pytest.approx([(2 + 0 + 4 + 1 + 1 + 5) / 6])
+
+    def test_takes_fractions_of_every_row_or_one_row_of_them_for_all(self) -> None:
+        chosen, goal = row(0.0).expand(2, 1), row(1.0).expand(2, 1)
+
+        assert quantile_huber(chosen, goal, torch.tensor([[0.25], [0.5]]), 0.0)[0].tolist() == [0.25, 0.5]
+        assert quantile_huber(chosen, goal, torch.tensor([[0.25]]), 0.0)[0].tolist() == [0.25, 0.25]
+
+    def test_gradient_is_the_share_within_the_line_and_shrinks_within_the_bend(self) -> None:
+        # d loss / d chosen = -share * clip(td / kappa, -1, 1): -0.9 * 1, 0.1 * 1, -0.9 * 0.5
+        for goal, slope in ((3.0, -0.9), (-3.0, 0.1), (0.5, -0.45)):
+            chosen = row(0.0).requires_grad_()
+            quantile_huber(chosen, row(goal), row(0.9), 1.0)[0].sum().backward()
+            assert chosen.grad is not None
+            assert chosen.grad.item() == pytest.approx(slope)
+
+    def test_priority_carries_no_gradient(self) -> None:
+        assert not quantile_huber(row(0.0).requires_grad_(), row(1.0), row(0.5), 1.0)[1].requires_grad
+
+
+NUMBER = st.one_of(st.floats(-5, 5, width=32), st.sampled_from([0.0, 1.0, -1.0]))
+
+
+@given(
+    widths=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    n_rows=st.integers(1, 3),
+    kappa=st.sampled_from([0.0, 0.5, 1.0, 2.5]),
+    data=st.data(),
+)
+def test_loss_and_priority_equal_three_loops(
+    widths: tuple[int, int], n_rows: int, kappa: float, data: st.DataObject
+) -> None:
+    def table(numbers: Any, width: int) -> list[list[float]]:
+        one = st.lists(numbers, min_size=width, max_size=width)
+        return data.draw(st.lists(one, min_size=n_rows, max_size=n_rows))
+
+    chosen, goal = table(NUMBER, widths[0]), table(NUMBER, widths[1])
+    fractions = table(st.floats(0.0078125, 0.9921875, width=32), widths[0])
+    loss, priority = quantile_huber(*(torch.tensor(numbers) for numbers in (chosen, goal, fractions)), kappa)
+    slow_loss, slow_priority = triple_loop(chosen, goal, fractions, kappa)
+
+    np.testing.assert_allclose(loss, slow_loss, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(priority, slow_priority, rtol=1e-4, atol=1e-5)
+
+
+def descend(value: QuantileValue, goals: Tensor, n_steps: int = 500) -> list[float]:
+    """Walk down the loss towards a fixed set of goals, the steps shrinking to nothing."""
+    numbers = torch.full((1, value.width), 5.0, requires_grad=True)
+    for i in range(n_steps):
+        (slope,) = torch.autograd.grad(value.loss(numbers, goals)[0].sum(), numbers)
+        with torch.no_grad():
+            numbers -= (1 - i / n_steps) * slope
+    return numbers[0].tolist()
+
+
+def test_the_minimiser_is_the_quantiles_of_the_goals() -> None:
+    # 0 with probability 0.3, 1 with 0.4, 10 with 0.3: cumulated 0.3, 0.7, 1; asked at 1/8, 3/8, 5/8, 7/8.
+    goals = row(*[0.0] * 3, *[1.0] * 4, *[10.0] * 3)
+
+    assert descend(QuantileValue(4, kappa=0.0), goals) == pytest.approx([0, 1, 1, 10], abs=0.02)
+
+
+def test_the_minimiser_of_a_sure_return_is_that_return_everywhere() -> None:
+    assert descend(QuantileValue(3), row(2.0)) == pytest.approx([2, 2, 2], abs=0.01)
+
+
+class TestQuantileValue:
+    def test_asks_at_the_middle_of_equal_parts(self) -> None:
+        assert midpoints(4).tolist() == [[0.125, 0.375, 0.625, 0.875]]
+        assert midpoints(1).tolist() == [[0.5]]
+        assert_close(QuantileValue(5).fractions, row(0.1, 0.3, 0.5, 0.7, 0.9))
+
+    def test_loss_is_at_its_fractions(self) -> None:
+        # Fractions 1/4, 3/4; td 2 for both: 0.25 * 1.5 + 0.75 * 1.5.
+        assert QuantileValue(2).loss(row(0, 0), row(2, 2))[0].item() == pytest.approx(1.5)
+        # td -2 for the first, 2 for the second: 0.75 * 1.5 + 0.75 * 1.5.
+        assert QuantileValue(2).loss(row(4, 0), row(2, 2))[0].item() == pytest.approx(2.25)
+
+    def test_kappa_is_handed_on(self) -> None:
+        assert QuantileValue(1, kappa=0.0).loss(row(0.0), row(0.5))[0].item() == 0.25
+        assert QuantileValue(1, kappa=2.0).loss(row(0.0), row(1.0))[0].item() == 0.125
+
+    def test_mean_is_the_mean_of_the_quantiles(self) -> None:
+        numbers = torch.tensor([[[0.0, 1.0, 5.0], [-1.0, 0.0, 1.0]]])  # [B, A, W]
+
+        assert QuantileValue(3).mean(numbers).tolist() == [[2, 0]]
+
+    def test_goal_is_reward_plus_discounted_next_quantile_by_quantile(self) -> None:
+        goal = QuantileValue(2).goal(torch.tensor([[0.0, 10], [4, 8]]), torch.tensor([1.0, 2]), torch.tensor([0.5, 0]))
+
+        assert goal.tolist() == [[1, 6], [2, 2]]
+
+    @pytest.mark.parametrize("after", [math.inf, -math.inf, math.nan])
+    def test_goal_at_discount_0_is_the_reward_whatever_comes_after(self, after: float) -> None:
+        goal = QuantileValue(2).goal(row(after, 1.0), torch.tensor([3.0]), torch.tensor([0.0]))
+
+        assert goal.tolist() == [[3, 3]]
+
+    def test_shows_the_mean_absolute_difference_of_means(self) -> None:
+        one = torch.ones(2)
+        chosen, goal = torch.tensor([[0.0, 2], [1, 1]]), torch.tensor([[2.0, 4], [0, 0]])  # means 1, 1; 3, 0
+        shown = QuantileValue(2).metrics(chosen, goal, goal, one, one)
+
+        assert {name: number.item() for name, number in shown.items()} == {"td_abs_mean": 1.5}
+
+    def test_defaults_are_the_papers(self) -> None:
+        value = QuantileValue()
+
+        assert (value.width, value.kappa, value.rescale) == (200, 1.0, None)
+
+    def test_draws_no_fractions(self) -> None:
+        assert not isinstance(QuantileValue(), DrawnFractions)
+
+
+class TestImplicitQuantileValue:
+    value = ImplicitQuantileValue(5, target_quantiles=7, acting_quantiles=4)
+
+    def drawn(self, rows: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+        return self.value.draw(rows, torch.Generator().manual_seed(seed))
+
+    def test_draws_for_every_row_and_for_both_networks(self) -> None:
+        mine, theirs = self.drawn()
+
+        assert (mine.shape, theirs.shape) == ((3, 5), (3, 7))
+        assert len(torch.cat([mine, theirs], dim=1).unique()) == 3 * 12
+
+    def test_draws_uniformly_between_0_and_1(self) -> None:
+        both = torch.cat(self.drawn(20_000), dim=1)
+
+        assert ((both >= 0) & (both < 1)).all()
+        counts = torch.histc(both, bins=10, min=0.0, max=1.0)
+        np.testing.assert_allclose(counts, 24_000, atol=5 * math.sqrt(240_000 * 0.09))
+
+    def test_draws_from_the_given_generator_alone(self) -> None:
+        (one, _), (same, _), (other, _) = self.drawn(), self.drawn(), self.drawn(seed=1)
+
+        assert_close(one, same, rtol=0, atol=0)
+        assert (one != other).all()
+
+    def test_acts_at_midpoints(self) -> None:
+        assert self.value.acting_fractions.tolist() == [[0.125, 0.375, 0.625, 0.875]]
+
+    def test_loss_is_at_the_fractions_it_is_told(self) -> None:
+        loss, priority = self.value.loss(row(0, 0), row(2, 2), row(0.9, 0.3))
+
+        assert loss.item() == pytest.approx((0.9 + 0.3) * 1.5)
+        assert priority.item() == 2
+
+    def test_defaults_are_the_papers(self) -> None:
+        value = ImplicitQuantileValue()
+
+        assert (value.width, value.target_width, value.kappa) == (64, 64, 1.0)
+        assert value.acting_fractions.shape == (1, 32)
+
+    def test_is_known_by_what_it_has_on_every_python(self) -> None:
+        assert isinstance(self.value, DrawnFractions)
+        for name in ("acting_fractions", "draw", "loss"):  # from Python 3.12 on, isinstance looks no further than this
+            inspect.getattr_static(self.value, name)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: QuantileValue(0), "QuantileValue.quantiles must be a whole number >= 1, got 0"),
+        (lambda: QuantileValue(True), "QuantileValue.quantiles must be a whole number >= 1, got True"),
+        (lambda: QuantileValue(kappa=-1), "QuantileValue.kappa must be in [0, inf), got -1"),
+        (lambda: QuantileValue(kappa=math.inf), "QuantileValue.kappa must be in [0, inf), got inf"),
+        (lambda: QuantileValue(rescale=0), "QuantileValue.rescale must be in (0, inf), got 0"),
+        (lambda: ImplicitQuantileValue(0), "ImplicitQuantileValue.quantiles must be a whole number >= 1, got 0"),
+        (
+            lambda: ImplicitQuantileValue(target_quantiles=2.0),
+            "ImplicitQuantileValue.target_quantiles must be a whole number >= 1, got 2.0",
+        ),
+        (
+            lambda: ImplicitQuantileValue(acting_quantiles=0),
+            "ImplicitQuantileValue.acting_quantiles must be a whole number >= 1, got 0",
+        ),
+        (lambda: ImplicitQuantileValue(rescale=-1), "ImplicitQuantileValue.rescale must be in (0, inf), got -1"),
+    ],
+)
+def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        make()
+
+    assert message in str(refusal.value)
+
+
+def test_everything_wrong_with_implicit_quantiles_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        ImplicitQuantileValue(0, target_quantiles=0, acting_quantiles=0, kappa=-1)
+
+    assert str(refusal.value).count("ImplicitQuantileValue.") == 4

@@ -1,0 +1,104 @@
+"""The examples run, and those that promise to be short are."""
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def load(name: str) -> ModuleType:
+    """Load an example, without running its `main`."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_an_example_speaks_through_public_names_alone(name: str) -> None:
+    tree = ast.parse((EXAMPLES / f"{name}.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    taken = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "tk"}
+    assert "trainkit" in imported
+    assert not [module for module in taken if module and module.startswith("trainkit")]
+    assert used <= set(tk.__all__)
+
+
+class TestOwnAlgorithm:
+    @pytest.mark.parametrize("name", ["AdvantageLearning", "SoftActorCritic"])
+    def test_each_takes_less_than_60_lines(self, name: str) -> None:
+        tree = ast.parse((EXAMPLES / "own_algorithm.py").read_text())
+        (node,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        assert node.end_lineno is not None
+        assert node.end_lineno - node.lineno + 1 < 60
+
+    def test_advantage_learning_rewards_by_the_gap(self) -> None:
+        own = load("own_algorithm")
+        envs = tk.make_envs("CartPole-v1", 2)
+        policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), backup=own.AdvantageLearning(), seed=1, device="cpu")
+        trainer = tiny(policy, envs)
+        assert trainer.run().gradient_step > 0
+
+    def test_the_actor_critic_trains_saves_and_goes_on(self, tmp_path: Path) -> None:
+        own = load("own_algorithm")
+
+        def trainer(**more: Any) -> tk.OffpolicyTrainer:
+            envs = tk.make_envs("CartPole-v1", 2)
+            return tiny(own.SoftActorCritic(envs), envs, checkpoint=tmp_path, **more)
+
+        first = trainer()
+        result = next(first)
+        assert result.stats["update/critic_loss"] is not None
+        assert result.stats["update/actor_grad_norm"] is not None
+        again = trainer(resume_from=tmp_path)
+        assert again.policy.n_updates == first.policy.n_updates > 0
+        mine, theirs = (one.policy.training_state()["weights"] for one in (again, first))
+        assert all((mine[name] == theirs[name]).all() for name in theirs)
+        assert [epoch for epoch, _, _ in again] == [2]
+
+    def test_one_seed_decides_all_of_the_actor_critic(self) -> None:
+        own = load("own_algorithm")
+        runs = []
+        for seed in (1, 1, 2):
+            envs = tk.make_envs("CartPole-v1", 2)
+            one = tiny(own.SoftActorCritic(envs), envs, seed=seed)
+            one.run()
+            runs.append([weights.tolist() for weights in one.policy.training_state()["weights"].values()])
+        assert runs[0] == runs[1] != runs[2]
+
+    @pytest.mark.slow
+    def test_both_learn(self, capsys: pytest.CaptureFixture[str]) -> None:
+        load("own_algorithm").main()
+        told = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
+        assert [line.split(":")[0] for line in told] == ["advantage learning", "soft actor-critic"]
+        assert min(float(line.split(":")[1]) for line in told) >= 250  # random play: 20
+
+
+def tiny(policy: Any, envs: tk.Envs, **more: Any) -> tk.OffpolicyTrainer:
+    """Make a trainer for some hundredths of a second."""
+    options: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 40, "batch_size": 8, "seed": 1, "verbose": False}
+    return tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, tk.ReplayBuffer(200)), **options | more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lives", [[], ["--lives"]], ids=["whole games", "lives"])
+def test_rainbow_runs_on_pong_and_breakout(lives: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("ale_py", reason="the extra `atari` is not installed")
+    game = ["--game", "ALE/Breakout-v5" if lives else "ALE/Pong-v5", *lives]
+    small = ["--steps", "2400", "--epochs", "2", "--capacity", "3000", "--learning-starts", "1600"]
+    where = ["--device", "cpu", "--logdir", str(tmp_path / "run"), "--test-episodes", "2"]
+    info = load("rainbow_atari").main([*game, *small, *where])
+    assert (info.epoch, info.env_step) == (2, 2400)
+    assert info.gradient_step == 200  # a quarter of an update per step after learning starts
+    assert info.last_test is not None
+    assert info.last_test.n_episode == 2
