@@ -1,17 +1,19 @@
 """Show that the presets learn: CartPole-v1, judged every 5,000 steps on 100 episodes never seen before.
 
     python -m benchmarks.learning [--presets dqn rainbow ...] [--seeds 1 2 3 4 5] [--steps 60000] [--out FILE]
-                                  [--plot FOLDER]
+                                  [--plot FOLDER] [--cache FILE]
 
-The bar, for every preset: a mean of 400 within the steps on 4 seeds of 5. The table is written anew after every run, so
-that an interrupted benchmark leaves what it knows. `--plot` draws a curve per preset (`pip install trainkit[plot]`).
+The bar, for every preset: a mean of 400 within the steps on 4 seeds of 5. `--plot` draws a curve per preset
+(`pip install trainkit[plot]`). `--cache` keeps finished runs, one per line: a benchmark that was interrupted goes
+on there, and one that changed a preset's settings trains that preset alone again.
 """
 
 import argparse
+import json
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import gymnasium
@@ -31,6 +33,7 @@ class Run:
     """One training: the mean return of every evaluation, in order, and how long all of it took."""
 
     preset: str
+    settings: str
     seed: int
     returns: tuple[float, ...]
     seconds: float
@@ -60,7 +63,24 @@ def learn(preset: str, seed: int, n_evaluations: int) -> Run:
             summary = tk.evaluate(trainer.policy, ENV, n_episode=EPISODES, n_envs=50, seed=fresh).returns
             assert summary is not None  # the episodes were asked for
             returns.append(summary.mean)
-    return Run(preset=preset, seed=seed, returns=tuple(returns), seconds=time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Run(preset=preset, settings=settings_of(preset), seed=seed, returns=tuple(returns), seconds=seconds)
+
+
+def settings_of(preset: str) -> str:
+    """Write a preset's settings in a line."""
+    return str(sorted(tk.presets.settings(preset).items()))
+
+
+def find(cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run | None:
+    """Return a finished run of these settings, None where there is none."""
+    lines = [] if cache is None or not cache.exists() else cache.read_text().splitlines()
+    for line in map(json.loads, lines):
+        run = Run(**{**line, "returns": tuple(line["returns"])})
+        same = (run.preset, run.settings, run.seed) == (preset, settings_of(preset), seed)
+        if same and len(run.returns) == n_evaluations:
+            return run
+    return None
 
 
 def stands(runs: Sequence[Run]) -> bool:
@@ -130,6 +150,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60_000, help=f"a multiple of {EVERY}")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning_cartpole.md"))
     parser.add_argument("--plot", type=Path, help="a folder for one picture per preset")
+    parser.add_argument("--cache", type=Path, help="a file of finished runs, which are not run again")
     options = parser.parse_args()
     if options.steps < EVERY or options.steps % EVERY:
         parser.error(f"--steps must be a multiple of {EVERY}, got {options.steps}")
@@ -141,7 +162,13 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for preset in options.presets:
         for seed in options.seeds:
-            runs.append(learn(preset, seed, options.steps // EVERY))
+            run = find(options.cache, preset, seed, options.steps // EVERY)
+            if run is None:
+                run = learn(preset, seed, options.steps // EVERY)
+                if options.cache is not None:
+                    with options.cache.open("a") as cache:
+                        cache.write(json.dumps(asdict(run)) + "\n")
+            runs.append(run)
             options.out.write_text(report(runs, options.steps // EVERY, command))
             print(
                 f"{preset} {seed}: {[round(mean) for mean in runs[-1].returns]}, {runs[-1].seconds:.0f} s", flush=True

@@ -1,7 +1,7 @@
 """The Q-learner: one class, whose parts decide whether it is DQN, C51, Rainbow, or something new."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -101,6 +101,7 @@ class DQNPolicy(Policy):
         )
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
+        self._has_fractions = isinstance(self.value, DrawnFractions)  # asked once: a protocol is slow to check
         self.backup: Backup = MaxBackup() if backup is None else backup
         default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
         self.exploration: Exploration = default if exploration is None else exploration
@@ -247,10 +248,11 @@ class DQNPolicy(Policy):
         with torch.no_grad():
             after, reward = self.backup(online, target, rows, self.value)
             goal = self.value.goal(after, reward, rows.discount)
-        if prediction.fractions is not None and isinstance(self.value, DrawnFractions):
-            loss, priority = self.value.loss(chosen, goal, prediction.fractions)
-        else:
+        drawn = self._drawn
+        if drawn is None or prediction.fractions is None:
             loss, priority = self.value.loss(chosen, goal)
+        else:
+            loss, priority = drawn.loss(chosen, goal, prediction.fractions)
         with torch.no_grad():
             shown = {"q_mean": self.value.mean(chosen).mean()}
             shown |= self.value.metrics(chosen, goal, after, reward, rows.discount)
@@ -259,9 +261,8 @@ class DQNPolicy(Policy):
     def _draw(self, rows: int) -> tuple[Draw, Draw]:
         """Draw what is random in one update, for the online and for the target network."""
         noises = self._draw_noise(1), self._draw_noise(1)
-        if not isinstance(self.value, DrawnFractions):
-            return Draw(noises[0]), Draw(noises[1])
-        fractions = self.value.draw(rows, self.generator)
+        drawn = self._drawn
+        fractions = (None, None) if drawn is None else drawn.draw(rows, self.generator)
         return Draw(noises[0], fractions[0]), Draw(noises[1], fractions[1])
 
     def _draw_noise(self, rows: int) -> Tensor | None:
@@ -269,14 +270,20 @@ class DQNPolicy(Policy):
         return draw_noise(rows, size, self.generator) if size else None
 
     def _acting(self, noise: Tensor | None = None) -> Draw:
-        return Draw(noise, self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None)
+        drawn = self._drawn
+        return Draw(noise, None if drawn is None else drawn.acting_fractions)
+
+    @property
+    def _drawn(self) -> DrawnFractions | None:
+        """The value part, if it is one that draws fractions."""
+        return cast("DrawnFractions", self.value) if self._has_fractions else None
 
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
         return _ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
 
     def _enter(self, *, training: bool) -> None:
-        """Switch modules whose train and eval modes differ; our own networks have none that does."""
+        """Switch modules whose train and eval modes may differ."""
         if self._has_modes and self.training != training:
             self.train(training)
 
@@ -303,7 +310,7 @@ class DQNPolicy(Policy):
         shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
         width = self.value.width if fractions is None else fractions.shape[1]
         expected = (1, int(action_space.n), width)
-        if shape != expected or (fractions is None) == isinstance(self.value, DrawnFractions):
+        if shape != expected or (fractions is None) == self._has_fractions:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
                 f"{type(self.value).__name__} need {expected} [B, A, W]"

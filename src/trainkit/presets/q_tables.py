@@ -125,7 +125,7 @@ noisy_dqn = QPreset(
     "noisy_dqn",
     "NoisyNet-DQN: noise in the weights explores (Fortunato et al., 2018)",
     _TABLES,
-    parts={"noisy": True, "epsilon": None},
+    parts={"noisy": True, "epsilon": None, "warmup": "random"},  # else a first guess may never meet another action
     classic={"head": (128,), "sigma0": 0.1},  # paper: 0.5
 )
 
@@ -142,7 +142,7 @@ qrdqn = QPreset(
     "QR-DQN: quantiles of the return at fixed fractions (Dabney et al., 2018)",
     _TABLES,
     parts={"value": "quantile"},
-    classic={"quantiles": 21},
+    classic={"quantiles": 21},  # paper: 200
     atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
 )
 
@@ -151,7 +151,7 @@ iqn = QPreset(
     "IQN: quantiles of the return at drawn fractions (Dabney et al., 2018)",
     _TABLES,
     parts={"value": "implicit"},
-    classic={"quantiles": 16},
+    classic={"quantiles": 8},  # paper: 64
     atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
 )
 
