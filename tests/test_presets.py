@@ -291,6 +291,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["network"].clip.limit),
     "epsilon": (0.75, lambda t: t.policy.exploration.epsilon(0)),
     "target_every": (77, lambda t: t.policy._targets["network"].spec.every),
+    "target_tau": (0.5, lambda t: t.policy._targets["network"].spec.tau),
     "prioritized": (True, lambda t: t.buffer.prioritized),
     "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
     "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),

@@ -70,6 +70,7 @@ class QSettings(TypedDict, total=False):
     epsilon: Scheduled | Linear | None
     temperature: Scheduled | Linear | None  # of a soft exploration, instead of epsilon
     target_every: int
+    target_tau: Scheduled | Linear
     prioritized: bool
     alpha: float
     beta: Scheduled | Linear
@@ -214,7 +215,7 @@ def _policy(preset: QPreset, envs: Envs, chosen: Mapping[str, Any]) -> DQNPolicy
         reward=chosen["reward"],
         optimizer=Adam(chosen["lr"], eps=chosen["adam_eps"]),
         max_grad_norm=chosen["max_grad_norm"],
-        target=Target(chosen["target_every"]),
+        target=Target(chosen["target_every"], tau=chosen["target_tau"]),
         device=chosen["device"],
     )
 

@@ -39,6 +39,7 @@ _CLASSIC = QSettings(
     epsilon=[(0, 1.0), (8_000, 0.04)],  # rl-zoo: to 0.04
     temperature=None,
     target_every=80,  # 40 updates; rl-zoo: once per 128
+    target_tau=1.0,
     prioritized=False,
     alpha=0.6,
     beta=Linear(0.4, 1.0),
