@@ -7,13 +7,15 @@ import trainkit
 # Add a name here when it becomes public; taking one away is a breaking change.
 PUBLIC = """
     make_envs Envs Collector
-    SumTree MinTree ReplayBuffer PrioritizedReplayBuffer
-    Transition TransitionBatch Horizon ActOutput UpdateResult EpochResult
-    Policy RandomPolicy DQNPolicy QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
+    SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer
+    Transition TransitionBatch Rollout Horizon ActOutput UpdateResult EpochResult
+    Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy
+    ActorCriticNetwork QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
     ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch
     MaxBackup DoubleBackup MunchausenBackup EpsilonGreedy Greedy SoftQ Target Adam Clip
+    gae discounted_returns
     Schedule Constant Piecewise Linear
-    Trainer OffpolicyTrainer Callback Checkpoint Evaluation evaluate
+    Trainer OffpolicyTrainer OnpolicyTrainer Callback Checkpoint Evaluation evaluate
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

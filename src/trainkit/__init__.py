@@ -1,9 +1,9 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
 from trainkit import presets
-from trainkit.buffer import MinTree, PrioritizedReplayBuffer, ReplayBuffer, SumTree
+from trainkit.buffer import MinTree, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, SumTree
 from trainkit.collector import Collector, Envs, make_envs
-from trainkit.data import ActOutput, EpochResult, Horizon, Transition, TransitionBatch
+from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
     BusyError,
@@ -22,6 +22,8 @@ from trainkit.errors import (
 from trainkit.logger import JsonlLogger, TensorboardLogger
 from trainkit.policy import (
     MLP,
+    A2CPolicy,
+    ActorCriticNetwork,
     Adam,
     CategoricalValue,
     Clip,
@@ -37,24 +39,30 @@ from trainkit.policy import (
     NatureCNN,
     NoisyLinear,
     Policy,
+    PPOPolicy,
     Prediction,
     Preprocess,
     QNetwork,
     QuantileValue,
     RandomPolicy,
+    ReinforcePolicy,
     SoftQ,
     Target,
     TensorBatch,
     UpdateResult,
+    discounted_returns,
+    gae,
 )
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
 from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
-from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer, Trainer, evaluate
+from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer, OnpolicyTrainer, Trainer, evaluate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "A2CPolicy",
     "ActOutput",
+    "ActorCriticNetwork",
     "Adam",
     "BadEnvDataError",
     "BusyError",
@@ -94,6 +102,8 @@ __all__ = [
     "NoLegalActionError",
     "NoisyLinear",
     "OffpolicyTrainer",
+    "OnpolicyTrainer",
+    "PPOPolicy",
     "Piecewise",
     "Policy",
     "Prediction",
@@ -103,7 +113,10 @@ __all__ = [
     "QNetwork",
     "QuantileValue",
     "RandomPolicy",
+    "ReinforcePolicy",
     "ReplayBuffer",
+    "Rollout",
+    "RolloutBuffer",
     "RunInfo",
     "Schedule",
     "SoftQ",
@@ -119,7 +132,9 @@ __all__ = [
     "Transition",
     "TransitionBatch",
     "UpdateResult",
+    "discounted_returns",
     "evaluate",
+    "gae",
     "make_envs",
     "presets",
     "scalars",

@@ -76,6 +76,33 @@ class TransitionBatch:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """All rows of one collect, in order: environment n has the rows (t, n) with t < n_rows[n], and no others.
+
+    Arrays are borrowed until the buffer is written to again.
+    """
+
+    obs: Obs  # [T, N, ...]
+    action: NDArray[Any]  # [T, N, ...]
+    reward: NDArray[np.float32]  # [T, N]
+    terminated: NDArray[np.bool_]  # [T, N], no future: nothing to bootstrap from
+    ended: NDArray[np.bool_]  # [T, N], terminated, truncated or cut: the next row is no successor
+    n_rows: NDArray[np.int64]  # [N]
+    last_rows: NDArray[np.int64]  # [E], t * N + n of the rows that ended without termination
+    last_obs: Obs  # [E, ...], the true observations after them, to bootstrap from
+    extras: Mapping[str, NDArray[Any]]  # {name: [T, N, ...]}, as the policy stored them
+
+    def __len__(self) -> int:
+        return int(self.n_rows.sum())
+
+    @property
+    def is_row(self) -> NDArray[np.bool_]:
+        """Where there is a row [T, N]."""
+        is_row: NDArray[np.bool_] = np.arange(len(self.reward))[:, None] < self.n_rows
+        return is_row
+
+
 RewardRule = Literal["sign"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
 
 

@@ -1,13 +1,13 @@
 """What rooms may ask of each other: the borders of policy, buffer and logger."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, RowSpec, Transition, TransitionBatch
 
 
 class EnvSpaces(Protocol):
@@ -28,6 +28,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
+@runtime_checkable
 class Seedable(Protocol):
     """A part with streams of random numbers of its own."""
 
@@ -78,8 +79,8 @@ class UpdateResult(Protocol):
         ...
 
 
-class Learner(Policy, Seedable, Protocol):
-    """What an off-policy trainer asks of a policy."""
+class Trainee(Policy, Seedable, Protocol):
+    """What every trainer asks of a policy."""
 
     horizon: Horizon
     n_updates: int
@@ -88,8 +89,6 @@ class Learner(Policy, Seedable, Protocol):
 
     def load_training_state(self, state: Mapping[str, Any]) -> None: ...
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult: ...
-
     def read_metrics(self) -> dict[str, float]:
         """Return the means since the last call, and begin new ones."""
         ...
@@ -97,15 +96,22 @@ class Learner(Policy, Seedable, Protocol):
     def explore_metrics(self, step: int) -> dict[str, float]: ...
 
 
-class Buffer(Seedable, Stateful, Protocol):
-    """What a collector and a trainer ask of a buffer."""
+class Learner(Trainee, Protocol):
+    """What an off-policy trainer asks of a policy."""
 
-    capacity: int
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult: ...
 
-    @property
-    def prioritized(self) -> bool:
-        """Whether `update_priorities` has any effect."""
+
+class RolloutLearner(Trainee, Protocol):
+    """What an on-policy trainer asks of a policy."""
+
+    def learn(self, rollout: Rollout, *, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
+        """Learn from all rows `repeat` times, in batches; one item per update, taken when it is asked for."""
         ...
+
+
+class Store(Stateful, Protocol):
+    """What a collector asks of a buffer, and every trainer."""
 
     def __len__(self) -> int: ...
 
@@ -118,13 +124,25 @@ class Buffer(Seedable, Stateful, Protocol):
 
     def cut(self, env_ids: ArrayLike) -> None: ...
 
+    def metrics(self, step: int) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class Buffer(Store, Seedable, Protocol):
+    """What an off-policy trainer asks of a buffer."""
+
+    capacity: int
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether `update_priorities` has any effect."""
+        ...
+
     def sample(
         self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch: ...
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None: ...
-
-    def metrics(self, step: int) -> dict[str, float]: ...
 
 
 class Logger(Protocol):

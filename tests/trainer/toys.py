@@ -1,4 +1,4 @@
-"""A walk so short, and a Rainbow so small, that a whole run takes some hundredths of a second."""
+"""A walk so short, and learners so small, that a whole run takes some hundredths of a second."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,6 +86,35 @@ def make_trainer(
     return tk.OffpolicyTrainer(learner, tk.Collector(learner, envs, buffer), **own | options)
 
 
+def make_onpolicy_trainer(
+    *,
+    n_envs: int = 2,
+    test: bool = False,
+    kind: type[tk.PPOPolicy] = tk.PPOPolicy,
+    policy: dict[str, Any] | None = None,
+    on_step: Callable[[], None] = lambda: None,
+    on_test_step: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> tk.OnpolicyTrainer:
+    """Make a quiet trainer of 3 epochs of 24 steps, each two rollouts of 12 rows in 3 batches."""
+    envs = tk.make_envs(lambda: Walk(on_step), n_envs)
+    learner = kind.for_envs(envs, **{"hidden": (8,), "device": "cpu", "lr": [(0, 1e-2), (100, 1e-3)]} | (policy or {}))
+    own: dict[str, Any] = {
+        "max_epoch": 3,
+        "step_per_epoch": 24,
+        "batch_size": 4,
+        "seed": 1,
+        "verbose": False,
+        "show_progress": False,
+    }
+    if options.get("episode_per_collect") is None:
+        own["step_per_collect"] = 12
+    if test:
+        own["test_collector"] = tk.Collector(learner, tk.make_envs(lambda: Walk(on_test_step), 2))
+        own["episode_per_test"] = 3
+    return tk.OnpolicyTrainer(learner, tk.Collector(learner, envs, tk.RolloutBuffer()), **own | options)
+
+
 class Log(tk.Callback):
     """Write every event down, with what came along."""
 
@@ -127,7 +156,7 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, state
 
 
-def everything(trainer: tk.OffpolicyTrainer) -> dict[str, Any]:
+def everything(trainer: tk.Trainer) -> dict[str, Any]:
     """Take down every bit a run goes on from: weights, moments, rows, priorities, counters, generators."""
     assert trainer.train_collector is not None
     parts = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.buffer.storage import Rings, Rows
-from trainkit.data import Horizon, Obs
+from trainkit.data import Horizon, Obs, RewardRule
 from trainkit.errors import ConfigError
 
 
@@ -88,12 +88,18 @@ def _fold(obs: Obs, shape: tuple[int, ...]) -> Obs:
 
 def _shape(rule: Any, rings: Rings, window: NDArray[np.int64]) -> NDArray[np.float64]:
     """Apply a horizon's reward rule row by row, before any sum: the clip of a sum is not the sum of clips."""
+    return shape_reward(rule, rings.reward[window], lambda: _Columns(rings, window))
+
+
+def shape_reward(
+    rule: RewardRule | None, reward: NDArray[np.float64], columns: Callable[[], Mapping[str, Any]]
+) -> NDArray[np.float64]:
+    """Apply a horizon's reward rule to rewards [...]; a function of the rule sees the columns [..., ...]."""
     if callable(rule):
-        shaped = np.asarray(rule(_Columns(rings, window)))
-        if shaped.shape != window.shape:
-            raise ConfigError(f"Horizon.reward must give one reward per row {list(window.shape)}, got {shaped.shape}")
+        shaped = np.asarray(rule(columns()))
+        if shaped.shape != reward.shape:
+            raise ConfigError(f"Horizon.reward must give one reward per row {list(reward.shape)}, got {shaped.shape}")
         return shaped
-    reward = rings.reward[window]
     if rule is None:
         return reward
     if rule == "sign":

@@ -12,7 +12,7 @@ from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
 from trainkit.data import ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
-from trainkit.protocols import Buffer, Policy
+from trainkit.protocols import Policy, Store
 from trainkit.spaces import array_specs, random_actions
 from trainkit.stats import CollectStats
 
@@ -36,7 +36,7 @@ class Collector:
     """
 
     def __init__(
-        self, policy: Policy, envs: Envs, buffer: Buffer | None = None, *, reward_metric: RewardMetric | None = None
+        self, policy: Policy, envs: Envs, buffer: Store | None = None, *, reward_metric: RewardMetric | None = None
     ) -> None:
         if not isinstance(envs, Envs):
             raise ConfigError(f"Collector.envs must come from make_envs, got {envs!r}: use make_envs(...)")

@@ -1,5 +1,7 @@
 """Policies: torch modules that act and learn."""
 
+from trainkit.policy.actor_critic import ActorCriticNetwork
+from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
 from trainkit.policy.base import Policy
 from trainkit.policy.device import TensorBatch
@@ -10,6 +12,7 @@ from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import MLP, NatureCNN, Prediction, QNetwork
 from trainkit.policy.noisy import NoisyLinear
+from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.quantiles import ImplicitQuantileValue, QuantileValue
 from trainkit.policy.random import RandomPolicy
@@ -17,6 +20,8 @@ from trainkit.policy.target import Target
 from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
 
 __all__ = [
+    "A2CPolicy",
+    "ActorCriticNetwork",
     "Adam",
     "Backup",
     "CategoricalValue",
@@ -35,15 +40,19 @@ __all__ = [
     "MunchausenBackup",
     "NatureCNN",
     "NoisyLinear",
+    "PPOPolicy",
     "Policy",
     "Prediction",
     "Preprocess",
     "QNetwork",
     "QuantileValue",
     "RandomPolicy",
+    "ReinforcePolicy",
     "SoftQ",
     "Target",
     "TensorBatch",
     "UpdateResult",
     "Value",
+    "discounted_returns",
+    "gae",
 ]

@@ -22,13 +22,17 @@ class SeededModule(nn.Module):
 
     def draw(self, seed: int | None = None) -> None:
         """Draw all parameters anew from a seed, None taking a fresh one."""
-        draw_parameters(self, torch.Generator().manual_seed(seeding.fresh_root() if seed is None else seed))
+        self._initialise(torch.Generator().manual_seed(seeding.fresh_root() if seed is None else seed))
         self._drawn = self._fingerprint()
 
     @property
     def is_untouched(self) -> bool:
         """Whether the parameters still are the ones last drawn, neither trained nor loaded."""
         return self._fingerprint() == self._drawn
+
+    def _initialise(self, generator: torch.Generator) -> None:
+        """Draw every layer as torch does; a subclass may know better."""
+        draw_parameters(self, generator)
 
     def _fingerprint(self) -> list[float]:
         return [float(parameter.detach().double().sum()) for parameter in self.parameters()]
@@ -56,6 +60,18 @@ def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
             draw_uniform(layer.weight, bound, generator)
             if layer.bias is not None:
                 draw_uniform(layer.bias, bound, generator)
+
+
+def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) -> None:
+    """Initialise linear and convolution layers orthogonally, times a gain, and their biases with 0."""
+    for layer in module.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            drawn = torch.empty(layer.weight.shape)
+            nn.init.orthogonal_(drawn, gain, generator=generator)
+            with torch.no_grad():
+                layer.weight.copy_(drawn)
+                if layer.bias is not None:
+                    layer.bias.zero_()
 
 
 def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:

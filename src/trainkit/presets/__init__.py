@@ -3,12 +3,24 @@
     trainer = tk.presets.rainbow("CartPole-v1", seed=1)
     for epoch, stats, info in trainer: ...
 
-Each preset is a table of settings, one for vectors and one for images; any of them can be overridden by name, and an
-unknown name is refused with the nearest one. `settings("rainbow")` and `settings("rainbow", "atari")` return them.
+Each preset is a table of settings for each domain, vectors, continuous actions and images; any of them can be
+overridden by name, and an unknown name is refused with the nearest one. `settings("rainbow")` and
+`settings("rainbow", "atari")` return them.
 """
 
+from typing import Any
+
 from trainkit.errors import refuse_unknown
-from trainkit.presets.q_learning import Domain, QOverrides, QPreset, QSettings
+from trainkit.presets.base import Preset, Settings
+from trainkit.presets.on_policy import (
+    OnpolicyOverrides,
+    OnpolicyPreset,
+    OnpolicySettings,
+    a2c,
+    ppo,
+    reinforce,
+)
+from trainkit.presets.q_learning import QOverrides, QPreset, QSettings
 from trainkit.presets.q_tables import (
     c51,
     double_dqn,
@@ -22,7 +34,7 @@ from trainkit.presets.q_tables import (
     rainbow,
 )
 
-PRESETS = {
+PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
         dqn,
@@ -35,14 +47,23 @@ PRESETS = {
         iqn,
         munchausen_dqn,
         rainbow,
+        ppo,
+        a2c,
+        reinforce,
     )
 }
 
 __all__ = [
     "PRESETS",
+    "OnpolicyOverrides",
+    "OnpolicyPreset",
+    "OnpolicySettings",
+    "Preset",
     "QOverrides",
     "QPreset",
     "QSettings",
+    "Settings",
+    "a2c",
     "c51",
     "double_dqn",
     "dqn",
@@ -50,14 +71,16 @@ __all__ = [
     "iqn",
     "munchausen_dqn",
     "noisy_dqn",
+    "ppo",
     "prioritized_dqn",
     "qrdqn",
     "rainbow",
+    "reinforce",
     "settings",
 ]
 
 
-def settings(name: str, domain: Domain = "classic") -> QSettings:
-    """Return the table of a preset's settings, for vectors ("classic") or for images ("atari")."""
+def settings(name: str, domain: str = "classic") -> dict[str, Any]:
+    """Return the table of a preset's settings in a domain: "classic", "continuous" or "atari"."""
     refuse_unknown("presets", [name], PRESETS)
     return PRESETS[name].settings(domain)

@@ -4,6 +4,7 @@
 What is not named is as in DQN's table.
 """
 
+from trainkit.presets.atari import ATARI_ENVS
 from trainkit.presets.q_learning import QPreset, QSettings
 from trainkit.schedules import Linear
 
@@ -56,23 +57,12 @@ _CLASSIC = QSettings(
 )
 
 # Mnih et al. (2015) as Dopamine runs it (Castro et al., 2018), in environment steps of 4 frames: Adam in RMSProp's
-# place, sticky actions, whole games and the minimal action set. 8 environments are stepped together, with as many
-# updates per step. A game begins with FIRE where it has one: a greedy policy might wait for ever.
+# place. 8 environments are stepped together, with as many updates per step.
 _ATARI = QSettings(
     **{
         **_CLASSIC,
         "n_test_envs": 8,
-        "env_options": {
-            "backend": "vector",
-            "stack": 4,
-            "env_kwargs": {
-                "stack_num": 1,
-                "reward_clipping": False,
-                "repeat_action_probability": 0.25,
-                "noop_max": 0,
-                "use_fire_reset": True,
-            },
-        },
+        "env_options": ATARI_ENVS,
         "hidden": (),
         "head": (512,),
         "v_min": -10.0,  # Bellemare et al. (2017)
@@ -92,7 +82,7 @@ _ATARI = QSettings(
     }
 )
 
-_TABLES = {"classic": _CLASSIC, "atari": _ATARI}
+_TABLES: dict[str, QSettings] = {"classic": _CLASSIC, "atari": _ATARI}
 
 dqn = QPreset(
     "dqn",

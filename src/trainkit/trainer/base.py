@@ -11,7 +11,7 @@ from trainkit.collector import Collector
 from trainkit.data import EpochResult
 from trainkit.errors import BusyError, Checks
 from trainkit.logger import as_logger
-from trainkit.protocols import Buffer, Learner
+from trainkit.protocols import Seedable, Store, Trainee
 from trainkit.stats import CollectStats, RunInfo, html_table, scalars
 from trainkit.trainer.callbacks import Hooks, StopFn
 from trainkit.trainer.interrupt import DeferredInterrupt
@@ -41,6 +41,7 @@ class Trainer:
     """
 
     unit: ClassVar[str] = "step"
+    learns_by: ClassVar[str] = "update"  # the method a policy must have
 
     epoch: int  # the one that runs, or ran last
     stop_reason: str | None  # None while the run goes on
@@ -48,9 +49,9 @@ class Trainer:
 
     def __init__(
         self,
-        policy: Learner,
+        policy: Trainee,
         train_collector: Collector | None,
-        buffer: Buffer,
+        buffer: Store,
         *,
         max_epoch: int,
         step_per_epoch: int,
@@ -65,13 +66,13 @@ class Trainer:
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         evaluation = options.evaluator()
         test_collector = None if evaluation is None else evaluation.collector
-        refuse_misfits(name, policy, train_collector, test_collector)
+        refuse_misfits(name, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
         if options.reward_metric is not None:
             for collector in self._collectors:
                 collector.use_reward_metric(options.reward_metric)
-        parts = {"policy": policy, "buffer": buffer, "train": train_collector, "test": test_collector}
-        fill_seeds(self.seed, parts | {"evaluation": evaluation})
+        parts = {"policy": policy, "train": train_collector, "test": test_collector, "evaluation": evaluation}
+        fill_seeds(self.seed, parts | ({"buffer": buffer} if isinstance(buffer, Seedable) else {}))
 
         callbacks = options.all_callbacks()
         self._options = options
@@ -206,7 +207,7 @@ class Trainer:
         return {
             "trainer": type(self).__name__,
             "policy": type(self.policy).__name__,
-            "buffer": f"{type(self.buffer).__name__}({self.buffer.capacity})",
+            "buffer": type(self.buffer).__name__,
             "env": None if envs is None else envs.name,
             "n_envs": None if envs is None else envs.n,
             "seed": self.seed,

@@ -5,7 +5,7 @@ from typing import Any, Literal, Unpack
 
 from trainkit.collector import Collector
 from trainkit.errors import Checks, ConfigError, refuse_unknown
-from trainkit.protocols import Learner
+from trainkit.protocols import Buffer, Learner
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.intervals import Credit
@@ -30,6 +30,9 @@ class OffpolicyTrainer(Trainer):
         common: see `Options`.
     """
 
+    policy: Learner
+    buffer: Buffer
+
     def __init__(
         self,
         policy: Learner,
@@ -52,6 +55,8 @@ class OffpolicyTrainer(Trainer):
         buffer = train_collector.buffer
         if buffer is None:
             raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")
+        if not isinstance(buffer, Buffer):
+            raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
         checks = Checks(name)
         if checks.integer("batch_size", batch_size, low=1):
             checks.require(
@@ -89,7 +94,8 @@ class OffpolicyTrainer(Trainer):
     def settings(self) -> dict[str, Any]:
         """Name what was chosen, for dashboards and manifests."""
         names = ("batch_size", "step_per_collect", "update_per_step", "learning_starts")
-        return super().settings() | {name: getattr(self, name) for name in names}
+        buffer = f"{type(self.buffer).__name__}({self.buffer.capacity})"
+        return super().settings() | {"buffer": buffer} | {name: getattr(self, name) for name in names}
 
     @property
     def _is_whole(self) -> bool:

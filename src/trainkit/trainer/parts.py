@@ -10,12 +10,14 @@ from trainkit.protocols import Seedable
 
 _log = logging.getLogger(__name__)
 
-_LEARNER = ("horizon", "n_updates", "update", "read_metrics", "training_state", "load_training_state")
+_LEARNER = ("horizon", "n_updates", "read_metrics", "training_state", "load_training_state")
 
 
-def refuse_misfits(trainer: str, policy: object, train: Collector | None, test: Collector | None) -> None:
-    """Refuse a policy that cannot learn, and collectors that do not share it or share what must be their own."""
-    missing = [name for name in _LEARNER if not hasattr(policy, name)]
+def refuse_misfits(
+    trainer: str, policy: object, learns_by: str, train: Collector | None, test: Collector | None
+) -> None:
+    """Refuse a policy that cannot learn so, and collectors that do not share it or share what must be their own."""
+    missing = [name for name in (learns_by, *_LEARNER) if not hasattr(policy, name)]
     if missing:
         raise ConfigError(f"{trainer}.policy must learn, but {type(policy).__name__} has no {', '.join(missing)}")
     for name, collector in (("train_collector", train), ("test_collector", test)):

@@ -1,6 +1,6 @@
 """What a run tells while it goes on: everything that happened, gathered over two intervals at once."""
 
-from trainkit.protocols import Buffer, Learner
+from trainkit.protocols import Store, Trainee
 from trainkit.stats import CollectStats, EpochStats
 from trainkit.trainer.intervals import Interval, Stopwatch
 
@@ -8,7 +8,7 @@ from trainkit.trainer.intervals import Interval, Stopwatch
 class Reports:
     """Gather statistics over the epoch, for whoever iterates, and since the last report, for the logger."""
 
-    def __init__(self, policy: Learner, buffer: Buffer) -> None:
+    def __init__(self, policy: Trainee, buffer: Store) -> None:
         self._policy, self._buffer = policy, buffer
         self.watch = Stopwatch()
         self.restart(0)

@@ -1,0 +1,168 @@
+"""The rows of one collect, in order: what on-policy learners learn from once and then forget."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainkit import tree
+from trainkit.buffer.nstep import shape_reward
+from trainkit.data import ArraySpec, Horizon, Obs, Rollout, RowSpec, Transition
+from trainkit.errors import ConfigError, EmptyBufferError
+
+
+class RolloutBuffer:
+    """Hold rows as they come, each environment's packed upwards in columns [T, N].
+
+    An episode that is still open when the rollout is read was *cut*: it bootstraps from the observation after its
+    last row, as one that was truncated does; one that terminated does not. Observations are stored as they were acted
+    on, whole stacks included. Columns grow to the longest rollout and stay.
+    """
+
+    def __init__(self) -> None:
+        self._spec: RowSpec | None = None
+        self._columns: dict[str, Any] = {}  # {name: [T, N, ...]}
+        self._room = 0  # T that fits
+        self._lasts: list[tuple[NDArray[np.int64], Obs]] = []  # (rows [E], true observations after them [E, ...])
+
+    def __len__(self) -> int:
+        return 0 if self._spec is None else int(self._n_rows.sum())
+
+    def __repr__(self) -> str:
+        return f"RolloutBuffer({len(self):,} rows, {self.nbytes:,} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes claimed."""
+        return sum(leaf.nbytes for leaf in tree.leaves(self._columns))
+
+    def bind(self, spec: RowSpec) -> None:
+        """Take rows of this shape from now on; binding again is allowed with an equal spec only."""
+        if self._spec is not None and self._spec != spec:
+            raise ConfigError(f"RolloutBuffer holds rows of {self._spec} and cannot take {spec}: use a new buffer")
+        if self._spec is None:
+            self._spec = spec
+            self._n_rows = np.zeros(spec.n_envs, np.int64)  # [N]
+            self._is_open = np.zeros(spec.n_envs, np.bool_)  # [N], whether the newest row's episode goes on
+            self._pending = tree.map_tree(lambda leaf: np.zeros((spec.n_envs, *_shape(leaf)), leaf.dtype), spec.obs)
+            self._claim(64)
+
+    def add(self, transition: Transition) -> NDArray[np.int64]:
+        """Write K rows and return their slots, t * N + n, which hold until the rollout is forgotten."""
+        if self._spec is None:
+            raise ConfigError("RolloutBuffer must be bound before it is written to: give it to a Collector")
+        env_ids = transition.env_ids
+        time = self._n_rows[env_ids]  # [K]
+        if time.max(initial=-1) >= self._room:
+            self._claim(2 * self._room)
+        for name in ("action", "reward", "terminated"):
+            self._columns[name][time, env_ids] = getattr(transition, name)
+        for name, column in self._columns["extras"].items():
+            column[time, env_ids] = transition.extras[name]
+        _write(self._columns["obs"], (time, env_ids), transition.obs)
+        _write(self._pending, env_ids, transition.next_obs)
+        over = transition.terminated | transition.truncated
+        self._columns["ended"][time, env_ids] = over
+        self._n_rows[env_ids] += 1
+        self._is_open[env_ids] = ~over
+        bootstraps = over & ~transition.terminated
+        if np.count_nonzero(bootstraps):
+            self._end(env_ids[bootstraps])
+        return time * self._spec.n_envs + env_ids
+
+    def cut(self, env_ids: ArrayLike) -> None:
+        """End the open episodes of these environments; they bootstrap."""
+        if self._spec is not None:
+            ids = np.atleast_1d(np.asarray(env_ids))
+            ids = ids[self._is_open[ids]]
+            self._columns["ended"][self._n_rows[ids] - 1, ids] = True
+            self._is_open[ids] = False
+            self._end(ids)
+
+    def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike) -> None:
+        """Change the rewards of rows of this rollout."""
+        assert self._spec is not None, "slots come from add"
+        self._columns["reward"].reshape(-1)[np.asarray(slots)] = reward
+
+    def read(self, horizon: Horizon | None = None) -> Rollout:
+        """Cut what is open and return all rows, rewards by the horizon's rule.
+
+        Raises:
+            EmptyBufferError: there are none.
+        """
+        if self._spec is None or not len(self):
+            raise EmptyBufferError("RolloutBuffer is empty: collect before learning")
+        self.cut(np.arange(self._spec.n_envs))
+        n_steps = int(self._n_rows.max())
+        own = tree.map_tree(lambda column: column[:n_steps], self._columns)
+        rule = None if horizon is None else horizon.reward
+        reward = shape_reward(rule, own["reward"], lambda: {**own, **own["extras"]})
+        rows = [rows for rows, _ in self._lasts]
+        lasts = [obs for _, obs in self._lasts] or [tree.map_tree(lambda leaf: leaf[:0], self._pending)]
+        return Rollout(
+            obs=own["obs"],
+            action=own["action"],
+            reward=reward.astype(np.float32),
+            terminated=own["terminated"],
+            ended=own["ended"],
+            n_rows=self._n_rows.copy(),
+            last_rows=np.concatenate(rows) if rows else np.zeros(0, np.int64),
+            last_obs=tree.map_tree(lambda *leaves: np.concatenate(leaves), lasts[0], *lasts[1:]),
+            extras=own["extras"],
+        )
+
+    def clear(self) -> None:
+        """Forget every row; episodes that were open go on in the next rollout."""
+        if self._spec is not None:
+            self._n_rows[:] = 0
+            self._is_open[:] = False
+            self._lasts.clear()
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return what dashboards show about the buffer: nothing, it is empty between rollouts."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: a rollout is learnt from and forgotten before anything is saved."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Forget every row."""
+        self.clear()
+
+    def _end(self, env_ids: NDArray[np.intp]) -> None:
+        """Keep the observations after the newest rows of these environments."""
+        assert self._spec is not None, "only rows end"
+        rows = (self._n_rows[env_ids] - 1) * self._spec.n_envs + env_ids
+        self._lasts.append((rows, tree.map_tree(lambda leaf: leaf[env_ids], self._pending)))
+
+    def _claim(self, room: int) -> None:
+        """Make room for this many rows per environment; those there are stay."""
+        spec, before = self._spec, self._columns
+        assert spec is not None, "bound before anything is written"
+
+        def column(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+            return np.zeros((room, spec.n_envs, *shape), dtype)
+
+        self._columns = {
+            "obs": tree.map_tree(lambda leaf: column(_shape(leaf), leaf.dtype), spec.obs),
+            "action": column(spec.action.shape, spec.action.dtype),
+            "reward": column((), np.float64),
+            "terminated": column((), np.bool_),
+            "ended": column((), np.bool_),
+            "extras": {name: column(leaf.shape, leaf.dtype) for name, leaf in spec.extras.items()},
+        }
+        if before:
+            for new, old in zip(tree.leaves(self._columns), tree.leaves(before), strict=True):
+                new[: self._room] = old
+        self._room = room
+
+
+def _shape(leaf: ArraySpec) -> tuple[int, ...]:
+    """Return the shape of one row as it is acted on."""
+    return (leaf.stack, *leaf.shape) if leaf.stack > 1 else leaf.shape
+
+
+def _write(columns: Any, index: Any, rows: Any) -> None:
+    for column, leaf in zip(tree.leaves(columns), tree.leaves(rows), strict=True):
+        column[index] = leaf

@@ -1,0 +1,51 @@
+"""How much better an action was than expected: pure functions of [T, N] tensors, environments side by side.
+
+`terminated` says that nothing follows. `truncated` says that something does, but in another rollout: an episode's time
+limit, or the end of what was collected. Both end the sum; only the first drops the next value.
+"""
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+) -> Tensor:
+    """Return the generalised advantage estimates [T, N] (Schulman et al., 2016, equation 16).
+
+    td_t = reward_t + gamma * next_value_t - value_t, without the next value after a termination;
+    advantage_t = td_t + gamma * lam * advantage_(t+1), without the rest where an episode ended.
+
+    Args:
+        reward: [T, N].
+        value: [T, N], of the observations acted on.
+        next_value: [T, N], of the true observations after; where a row terminated it counts nothing, whatever it is.
+        terminated: [T, N], bool.
+        truncated: [T, N], bool: cut off, by a time limit or by the end of the rollout.
+        gamma: discount per step.
+        lam: 0 is the one-step advantage, 1 the whole return less the value.
+    """
+    td = reward + torch.where(terminated, 0.0, gamma * next_value) - value
+    goes_on = ~(terminated | truncated)
+    rest = torch.zeros_like(td[0])
+    advantages: list[Tensor] = []
+    for now, is_open in zip(reversed(td.unbind()), reversed(goes_on.unbind()), strict=True):
+        rest = now + torch.where(is_open, gamma * lam * rest, 0.0)
+        advantages.append(rest)
+    return torch.stack(advantages[::-1])
+
+
+def discounted_returns(
+    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float
+) -> Tensor:
+    """Return reward_t + gamma * return_(t+1), [T, N]; where a row was cut off, its next value is what follows."""
+    zero = torch.zeros_like(reward)
+    follows = torch.where(truncated & ~terminated, next_value, zero)
+    return gae(reward, zero, follows, terminated, truncated, gamma=gamma, lam=1.0)

@@ -1,0 +1,164 @@
+"""Distributions of actions: what a network's numbers per observation say about the next action, by action space.
+
+Each draws from a generator of its owner, and none from torch's global one.
+"""
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainkit.errors import SpaceMismatchError
+
+
+class Distribution(Protocol):
+    """A family of distributions over one action space; `numbers` [B, width] choose one per row."""
+
+    width: int
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Draw an action per row, [B, ...]."""
+        ...
+
+    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the likeliest action per row, [B, ...]."""
+        ...
+
+    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the log-probability, or its density, of an action per row, [B]."""
+        ...
+
+    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the entropy per row, [B]."""
+        ...
+
+
+class Categorical(nn.Module):
+    """One of A actions; the numbers are logits. An illegal one has probability 0."""
+
+    def __init__(self, space: spaces.Discrete) -> None:
+        super().__init__()
+        self.width = int(space.n)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+        gumbel = -torch.empty_like(numbers).exponential_(generator=generator).log()
+        return (_masked(numbers, legal) + gumbel).argmax(dim=1)  # distributed as the softmax
+
+    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        return _masked(numbers, legal).argmax(dim=1)
+
+    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        return functional.log_softmax(_masked(numbers, legal), dim=1).gather(1, action.unsqueeze(1)).squeeze(1)
+
+    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
+        finite = log_p.masked_fill(log_p == -torch.inf, 0.0)  # before the product: 0 * infinity has no gradient
+        return -(log_p.exp() * finite).sum(dim=1)
+
+
+class MultiCategorical(nn.Module):
+    """One of A_d actions in each of D independent places; the numbers are all logits in a row."""
+
+    _start: Tensor  # [D], the first action of each place
+
+    def __init__(self, space: spaces.MultiDiscrete) -> None:
+        super().__init__()
+        self._shape = space.nvec.shape
+        self._sizes: list[int] = space.nvec.ravel().tolist()
+        self.register_buffer("_start", torch.as_tensor(space.start.ravel()), persistent=False)
+        self._places = [Categorical(spaces.Discrete(size)) for size in self._sizes]
+        self.width = sum(self._sizes)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+        return self._join([place.sample(own, None, generator) for place, own in self._split(numbers)])
+
+    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        return self._join([place.mode(own, None) for place, own in self._split(numbers)])
+
+    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        own = (action.flatten(1) - self._start).unbind(1)
+        parts = zip(self._split(numbers), own, strict=True)
+        return torch.stack([place.log_prob(logits, digit, None) for (place, logits), digit in parts]).sum(dim=0)
+
+    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        return torch.stack([place.entropy(own, None) for place, own in self._split(numbers)]).sum(dim=0)
+
+    def _split(self, numbers: Tensor) -> list[tuple[Categorical, Tensor]]:
+        return list(zip(self._places, torch.split(numbers, self._sizes, dim=1), strict=True))
+
+    def _join(self, digits: list[Tensor]) -> Tensor:
+        return (torch.stack(digits, dim=1) + self._start).view(-1, *self._shape)
+
+
+class Bernoulli(nn.Module):
+    """A coin in each of D independent places; the numbers are logits of 1."""
+
+    def __init__(self, space: spaces.MultiBinary) -> None:
+        super().__init__()
+        self._shape = space.shape
+        self.width = math.prod(space.shape)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+        uniform = torch.rand(numbers.shape, generator=generator, device=numbers.device)
+        return (uniform < numbers.sigmoid()).to(torch.int8).view(-1, *self._shape)
+
+    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        return (numbers > 0).to(torch.int8).view(-1, *self._shape)
+
+    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        coins = action.flatten(1).to(numbers.dtype)
+        return -functional.binary_cross_entropy_with_logits(numbers, coins, reduction="none").sum(dim=1)
+
+    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        p = numbers.sigmoid()
+        return functional.binary_cross_entropy_with_logits(numbers, p, reduction="none").sum(dim=1)
+
+
+class Gaussian(nn.Module):
+    """A normal deviate in each of D places; the numbers are means, the deviations parameters of their own.
+
+    Actions are unbounded; environments get them clipped to the space, what is stored and learnt from is the action
+    drawn.
+    """
+
+    def __init__(self, space: spaces.Box, *, log_std: float = 0.0) -> None:
+        super().__init__()
+        self._shape = space.shape
+        self.width = math.prod(space.shape)
+        self.log_std = nn.Parameter(torch.full((self.width,), log_std))
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+        normal = torch.randn(numbers.shape, generator=generator, device=numbers.device)
+        return (numbers + self.log_std.exp() * normal).view(-1, *self._shape)
+
+    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        return numbers.view(-1, *self._shape)
+
+    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        z = (action.flatten(1) - numbers) / self.log_std.exp()
+        return -(0.5 * z.square() + self.log_std + 0.5 * math.log(2 * math.pi)).sum(dim=1)
+
+    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        one = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return one.expand(len(numbers))
+
+
+def distribution_for(space: Space[Any]) -> Distribution:
+    """Return the family for an action space."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(space)
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(space)
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(space)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return Gaussian(space)
+    raise SpaceMismatchError(f"there is no distribution of actions for {space}")
+
+
+def _masked(logits: Tensor, legal: Tensor | None) -> Tensor:
+    return logits if legal is None else logits.masked_fill(~legal, -torch.inf)

@@ -1,0 +1,273 @@
+"""What on-policy learners share: act by a distribution, then learn from all of a rollout while it is theirs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from gymnasium import Space
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit import tree
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout
+from trainkit.errors import Checks, DivergedError, SpaceMismatchError
+from trainkit.policy.actor_critic import ActorCriticNetwork
+from trainkit.policy.advantages import gae
+from trainkit.policy.base import Policy
+from trainkit.policy.device import legal_mask, to_device
+from trainkit.policy.distributions import Distribution, distribution_for
+from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.meter import UpdateResult
+from trainkit.policy.preprocess import Preprocess
+from trainkit.protocols import EnvSpaces
+from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
+
+_STORED = {name: ArraySpec(shape=(), dtype=np.dtype(np.float32)) for name in ("log_prob", "value")}
+
+
+class RolloutRows(NamedTuple):
+    """B rows of a rollout on the device."""
+
+    features: Any
+    legal: Tensor | None  # [B, A]
+    action: Tensor  # [B, ...]
+    log_prob: Tensor  # [B], of the action when it was taken
+    value: Tensor  # [B], as the critic said then
+    advantage: Tensor  # [B]
+    returns: Tensor  # [B], what the critic should have said
+
+    def at(self, index: Tensor) -> "RolloutRows":
+        """Return the rows of an index."""
+        return RolloutRows(
+            features=tree.map_tree(lambda leaf: leaf[index], self.features),
+            legal=None if self.legal is None else self.legal[index],
+            action=self.action[index],
+            log_prob=self.log_prob[index],
+            value=self.value[index],
+            advantage=self.advantage[index],
+            returns=self.returns[index],
+        )
+
+
+class OnpolicyPolicy(Policy):
+    """Base of the on-policy learners: a subclass gives `_loss`.
+
+    Args:
+        network: features -> `Judged`, as `ActorCriticNetwork`.
+        distribution: of actions; default: the one for the action space.
+        horizon: gamma, and the rule of rewards.
+        lam: of `gae`.
+        optimizer: Adam's numbers.
+        clip: of gradients; None clips nothing.
+        observation_space, action_space, preprocess, device, seed: as in `Policy`.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        action_space: Space[Any],
+        distribution: Distribution | None = None,
+        horizon: Horizon | None = None,
+        lam: float = 0.95,
+        optimizer: Adam | None = None,
+        clip: Clip | None = None,
+        preprocess: nn.Module | None = None,
+        observation_space: Space[Any] | None = None,
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+    ) -> None:
+        checks = Checks(type(self).__name__)
+        checks.number("lam", lam, low=0, high=1)
+        if horizon is not None:
+            one_step = horizon.n_step == 1
+            checks.require(one_step, f".horizon.n_step must be 1, got {horizon.n_step}: lam says how far to look")
+        checks.done()
+        super().__init__(
+            observation_space=observation_space,
+            action_space=action_space,
+            preprocess=preprocess,
+            horizon=horizon,
+            device=device,
+            seed=seed,
+        )
+        self.lam = lam
+        self.distribution = distribution_for(action_space) if distribution is None else distribution
+        self.network = network
+        self.to(self.device)
+        self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
+        self.eval()
+
+    @classmethod
+    def for_envs(
+        cls,
+        envs: EnvSpaces,
+        *,
+        hidden: Sequence[int] | None = None,
+        shared: bool | None = None,
+        gamma: float = 0.99,
+        reward: Any = None,
+        lr: Any = 3e-4,
+        adam_eps: float = 1e-5,
+        max_grad_norm: float | None = 0.5,
+        **parts: Any,
+    ) -> Self:
+        """Make a policy for environments, by short words.
+
+        Args:
+            envs: anything with `observation_space` and `action_space`.
+            hidden, shared: as in `ActorCriticNetwork`; layers default to (64, 64) in a torso each, for images to
+                (512,) in a shared one.
+            gamma, reward: as in `Horizon`.
+            lr, adam_eps, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
+            parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
+        """
+        preprocess = Preprocess(envs.observation_space)
+        sees_images = preprocess.sees_images
+        distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
+        network = ActorCriticNetwork(
+            preprocess.shapes,
+            distribution.width,
+            hidden=((512,) if sees_images else (64, 64)) if hidden is None else hidden,
+            shared=sees_images if shared is None else shared,
+            activation=torch.relu if sees_images else torch.tanh,
+        )
+        defaults: dict[str, Any] = {
+            "optimizer": Adam(lr, eps=adam_eps),
+            "clip": None if max_grad_norm is None else Clip(max_grad_norm),
+            "horizon": Horizon(1, gamma, reward),
+            "observation_space": envs.observation_space,
+            "action_space": envs.action_space,
+            "preprocess": preprocess,
+            "distribution": distribution,
+        }
+        return cls(network, **defaults | parts)
+
+    # ---- acting ----
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        """The log-probability of each action and the value of each observation, as they were when it was taken."""
+        return _STORED
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        """Draw an action of each row's distribution or, without exploring, take its mode."""
+        legal_rows = legal_actions(obs)
+        if legal_rows is not None:
+            refuse_empty_mask(legal_rows, env_ids)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            legal = legal_mask(on_device)
+            numbers, value = self.network(self.preprocess(on_device))
+            if explore:
+                action = self.distribution.sample(numbers, legal, self.generator)
+            else:
+                action = self.distribution.mode(numbers, legal)
+            log_prob = self.distribution.log_prob(numbers, action, legal)
+            if not torch.isfinite(log_prob).all() or not torch.isfinite(value).all():
+                row = int((~(torch.isfinite(log_prob) & torch.isfinite(value))).nonzero()[0])
+                env = row if env_ids is None else int(env_ids[row])
+                raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
+            extras = {"log_prob": log_prob.cpu().numpy(), "value": value.cpu().numpy()}
+        return ActOutput(action.cpu().numpy(), extras, state)
+
+    # ---- learning ----
+
+    def learn(
+        self, rollout: Rollout, *, step: int, batch_size: int | None = None, repeat: int = 1
+    ) -> Iterator[UpdateResult]:
+        """Learn from all rows `repeat` times, each time in another order, in batches of about `batch_size`.
+
+        Batches are of equal size, give or take a row, so that none is left over. None is all rows at once.
+        """
+        rows = self._rows(rollout)
+        n_rows = len(rollout)
+        n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
+        for _ in range(repeat):
+            order = torch.randperm(n_rows, generator=self.generator, device=self.device)
+            for index in order.tensor_split(n_batches):
+                yield self._update(rows.at(index), step)
+                if self._is_enough():
+                    return
+
+    def _rows(self, rollout: Rollout) -> RolloutRows:
+        """Move a rollout to the device, judge what followed it, and estimate advantages; [T, N] becomes [B]."""
+        is_row = rollout.is_row
+        flat = np.flatnonzero(is_row)
+        on_device = to_device(tree.map_tree(lambda leaf: _flat(leaf)[flat], rollout.obs), self.device)
+        columns = (rollout.reward, rollout.extras["value"], rollout.terminated, rollout.ended)
+        reward, value, terminated, ended = to_device(columns, self.device)
+        with torch.no_grad():
+            next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
+            if len(rollout.last_rows):
+                last = self.network(self.features(rollout.last_obs)).value
+                next_value.view(-1)[torch.as_tensor(rollout.last_rows, device=self.device)] = last
+            over = ended | ~torch.as_tensor(is_row, device=self.device)
+            advantage = self._advantages(reward, value, next_value, terminated, over)
+        index = torch.as_tensor(flat, device=self.device)
+        action, log_prob = to_device(
+            (_flat(rollout.action)[flat], _flat(rollout.extras["log_prob"])[flat]), self.device
+        )
+        own = advantage.view(-1)[index]
+        old = value.view(-1)[index]
+        with torch.no_grad():
+            features = self.preprocess(on_device)
+        return RolloutRows(features, legal_mask(on_device), action, log_prob, old, own, own + old)
+
+    def _advantages(
+        self, reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor
+    ) -> Tensor:
+        """Estimate advantages [T, N]."""
+        return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
+
+    def _update(self, rows: RolloutRows, step: int) -> UpdateResult:
+        shown: dict[str, Tensor] = {}
+
+        def loss() -> Tensor:
+            value, metrics = self._loss(rows, step)
+            shown.update(metrics)
+            return value
+
+        self.minimise("model", loss, step=step)
+        return self.end_update(step=step, **shown)
+
+    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return (loss, scalars to show) of B rows."""
+        raise TypeError(f"{type(self).__name__} must define _loss")
+
+    def _is_enough(self) -> bool:
+        """Whether to stop learning from this rollout early."""
+        return False
+
+    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
+        self._refuse_other_spaces(observation_space, action_space)
+        try:
+            with torch.no_grad():
+                numbers, value = self.network(self.features(zeros_of(observation_space)))
+        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s network cannot take an observation of {observation_space}: {error}"
+            ) from error
+        shapes, expected = (tuple(numbers.shape), tuple(value.shape)), ((1, self.distribution.width), (1,))
+        if shapes != expected:
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s network gives {shapes} for one observation, but {action_space} needs "
+                f"{expected}: numbers [B, width] and values [B]"
+            )
+        super().check_spaces(observation_space, action_space)
+
+
+def _flat(column: NDArray[Any]) -> NDArray[Any]:
+    """Turn [T, N, ...] into [T * N, ...]."""
+    return column.reshape(-1, *column.shape[2:])

@@ -1,0 +1,165 @@
+"""PPO, A2C and REINFORCE: the same rows, three losses."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainkit.errors import Checks
+from trainkit.policy.advantages import discounted_returns
+from trainkit.policy.on_policy import OnpolicyPolicy, RolloutRows
+from trainkit.schedules import Scheduled, as_schedule
+
+
+class PPOPolicy(OnpolicyPolicy):
+    """Proximal policy optimisation, the clipped form (Schulman et al., 2017, equations 7 and 9).
+
+    loss = -mean min(ratio * advantage, clip(ratio, 1 +- clip_ratio) * advantage)
+    + value_weight * mean (value - return)**2 / 2 - entropy_weight * mean entropy.
+
+    Args:
+        network: see `OnpolicyPolicy`, which has the other parts.
+        clip_ratio: a schedule of the environment step.
+        clip_value: how far the value may move from the one stored, None as far as it likes.
+        value_weight: of the critic's loss.
+        entropy_weight: a schedule of the environment step.
+        normalize_advantage: give each batch's advantages mean 0 and deviation 1.
+        target_kl: stop learning from a rollout when a batch's divergence from the policy that collected it is above.
+
+    Metrics: loss, policy_loss, value_loss, entropy, approx_kl (mean of (ratio - 1) - log ratio; Schulman, 2020),
+    clip_share (ratios beyond the clip), value_mean, grad_norm, lr.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        clip_ratio: Scheduled = 0.2,
+        clip_value: float | None = None,
+        value_weight: float = 0.5,
+        entropy_weight: Scheduled = 0.0,
+        normalize_advantage: bool = True,
+        target_kl: float | None = None,
+        **parts: Any,
+    ) -> None:
+        checks = Checks(type(self).__name__)
+        name = type(self).__name__
+        checks.gather(lambda: as_schedule(name, "clip_ratio", clip_ratio, low=0))
+        checks.gather(lambda: as_schedule(name, "entropy_weight", entropy_weight, low=0))
+        checks.number("value_weight", value_weight, low=0)
+        for option, number in (("clip_value", clip_value), ("target_kl", target_kl)):
+            if number is not None:
+                checks.number(option, number, low=0, above_low=True)
+        checks.done()
+        super().__init__(network, **parts)
+        self.clip_ratio = as_schedule(name, "clip_ratio", clip_ratio, low=0)
+        self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
+        self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
+        self.normalize_advantage = normalize_advantage
+        self._kl: Tensor | None = None  # of the last batch
+
+    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        numbers, value = self.network(rows.features)
+        log_ratio = self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob
+        ratio = log_ratio.exp()
+        limit = self.clip_ratio(step)
+        advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
+        clipped = ratio.clamp(1.0 - limit, 1.0 + limit)
+        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        value_loss = self._value_loss(value, rows)
+        entropy = self.distribution.entropy(numbers, rows.legal).mean()
+        with torch.no_grad():
+            self._kl = (ratio - 1.0 - log_ratio).mean()
+            shown = {
+                "policy_loss": policy_loss.detach(),
+                "value_loss": value_loss.detach(),
+                "entropy": entropy.detach(),
+                "approx_kl": self._kl,
+                "clip_share": ((ratio - 1.0).abs() > limit).to(ratio.dtype).mean(),
+                "value_mean": value.mean(),
+            }
+        return policy_loss + self.value_weight * value_loss - self.entropy_weight(step) * entropy, shown
+
+    def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
+        """Return half the mean squared error, of the clipped value where that is worse."""
+        error = (value - rows.returns).square()
+        if self.clip_value is not None:
+            near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
+            error = torch.maximum(error, (near - rows.returns).square())
+        return 0.5 * error.mean()
+
+    def _is_enough(self) -> bool:
+        return self.target_kl is not None and self._kl is not None and float(self._kl) > self.target_kl
+
+
+class A2CPolicy(OnpolicyPolicy):
+    """Advantage actor-critic (Mnih et al., 2016, in step): loss = -mean log pi * advantage, and the critic's.
+
+    Args:
+        network: see `OnpolicyPolicy`, which has the other parts.
+        value_weight: of the critic's loss.
+        entropy_weight: a schedule of the environment step.
+        normalize_advantage: give each batch's advantages mean 0 and deviation 1.
+
+    Metrics: loss, policy_loss, value_loss, entropy, value_mean, grad_norm, lr.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        value_weight: float = 0.5,
+        entropy_weight: Scheduled = 0.01,
+        normalize_advantage: bool = False,
+        **parts: Any,
+    ) -> None:
+        checks = Checks(type(self).__name__)
+        checks.number("value_weight", value_weight, low=0)
+        checks.done()
+        super().__init__(network, **parts)
+        self.value_weight, self.normalize_advantage = value_weight, normalize_advantage
+        self.entropy_weight = as_schedule(type(self).__name__, "entropy_weight", entropy_weight, low=0)
+
+    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        numbers, value = self.network(rows.features)
+        advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
+        policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * advantage).mean()
+        value_loss = 0.5 * (value - rows.returns).square().mean()
+        entropy = self.distribution.entropy(numbers, rows.legal).mean()
+        shown = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value.mean()}
+        loss = policy_loss + self.value_weight * value_loss - self.entropy_weight(step) * entropy
+        return loss, {name: number.detach() for name, number in shown.items()}
+
+
+class ReinforcePolicy(OnpolicyPolicy):
+    """Follow the return itself (Williams, 1992): loss = -mean log pi * return, without a critic.
+
+    It needs whole episodes: give its trainer `episode_per_collect`. What was cut off counts as if nothing followed.
+
+    Args:
+        network: see `OnpolicyPolicy`; its values are not looked at.
+        normalize_advantage: give each batch's returns mean 0 and deviation 1, a baseline and a scale.
+
+    Metrics: loss, entropy, return_mean, grad_norm, lr.
+    """
+
+    def __init__(self, network: nn.Module, *, normalize_advantage: bool = True, **parts: Any) -> None:
+        super().__init__(network, **parts)
+        self.normalize_advantage = normalize_advantage
+
+    def _advantages(
+        self, reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor
+    ) -> Tensor:
+        return discounted_returns(reward, torch.zeros_like(next_value), terminated, ended, gamma=self.horizon.gamma)
+
+    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        numbers, _ = self.network(rows.features)
+        advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
+        loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * advantage).mean()
+        entropy = self.distribution.entropy(numbers, rows.legal).mean().detach()
+        return loss, {"entropy": entropy, "return_mean": rows.advantage.mean()}
+
+
+def normalized(advantage: Tensor) -> Tensor:
+    """Return advantages [B] with mean 0 and population deviation 1; of one row, or of equal ones, 0."""
+    return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)

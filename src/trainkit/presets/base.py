@@ -1,0 +1,138 @@
+"""How a table of settings becomes a trainer: what all presets share."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypedDict
+
+from gymnasium.vector import VectorEnv
+
+from trainkit.collector import Collector, Envs, make_envs
+from trainkit.collector.make import EnvSpec
+from trainkit.errors import ConfigError, refuse_unknown
+from trainkit.policy import Preprocess
+from trainkit.schedules import Linear, Scheduled
+from trainkit.trainer.options import CommonOptions, TrainerOptions
+
+
+class Settings(TypedDict, total=False):
+    """What every preset may override, beside the options of every trainer.
+
+    Schedules may be `Linear`, over the run's max_epoch * step_per_epoch steps.
+    """
+
+    n_envs: int
+    test_env: EnvSpec | None
+    n_test_envs: int
+    env_options: dict[str, Any]  # of make_envs, for training and evaluation
+    lives_key: str | None  # of training alone: evaluation plays whole games
+    hidden: tuple[int, ...]
+    gamma: float
+    reward: Any
+    lr: Scheduled | Linear
+    adam_eps: float
+    max_grad_norm: float | None
+    max_epoch: int
+    step_per_epoch: int
+    stop_return: float | None
+    device: str
+
+
+class Preset:
+    """A named table of settings per domain; called with an environment, it returns a trainer.
+
+    A subclass says what its settings are, and makes policy and trainer of them.
+
+    Attributes:
+        name: as in `tk.presets`.
+        summary: the algorithm and its paper, in a line.
+    """
+
+    known: ClassVar[type]  # the TypedDict of its settings
+    __call__: Callable[..., Any]  # with an environment, a seed and settings by name, as the subclass types them
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        tables: Mapping[str, Any],
+        *,
+        parts: Mapping[str, Any] | None = None,
+        **domains: Mapping[str, Any],
+    ) -> None:
+        self.name, self.summary = name, summary
+        self._tables: dict[str, dict[str, Any]] = {
+            domain: {**table, **(parts or {}), **domains.get(domain, {})} for domain, table in tables.items()
+        }
+        self.__doc__ = f"{summary}.\n\n{type(self).__call__.__doc__}"
+
+    def __repr__(self) -> str:
+        return f"presets.{self.name}"
+
+    def settings(self, domain: str = "classic") -> dict[str, Any]:
+        """Return the table of a domain."""
+        refuse_unknown(repr(self), [domain], self._tables)
+        return dict(self._tables[domain])
+
+    def _domain(self, envs: Envs) -> str:
+        """Say by the spaces which table to take."""
+        return "atari" if Preprocess(envs.observation_space).sees_images else "classic"
+
+    def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> Any:
+        raise TypeError(f"{type(self).__name__} must define _policy")
+
+    def _trainer(self, policy: Any, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]) -> Any:
+        raise TypeError(f"{type(self).__name__} must define _trainer")
+
+    def _compose(self, env: EnvSpec, seed: int | None, overrides: Mapping[str, Any]) -> Any:
+        """Make environments, policy and trainer of the table and what overrides it."""
+        refuse_unknown(repr(self), overrides, {*self.known.__annotations__, *TrainerOptions.__annotations__})
+        for option in ("test_collector", "evaluation"):
+            if overrides.get(option) is not None:
+                raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
+        making = {**self.settings("atari" if _is_ale(env) else "classic"), **overrides}
+        envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
+        chosen = _over_the_run({**self.settings(self._domain(envs)), **overrides})
+        policy = self._policy(envs, chosen)
+        common = {key: value for key, value in overrides.items() if key in CommonOptions.__annotations__}
+        if "test_collector" not in common:
+            again = self._again(env) if chosen["test_env"] is None else chosen["test_env"]
+            common["test_collector"] = Collector(policy, self._make(again, "n_test_envs", making, overrides))
+        common.setdefault("episode_per_test", 20)
+        stop_return = chosen["stop_return"]
+        if stop_return is not None:
+            if "stop_fn" in common:
+                raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
+            common["stop_fn"] = lambda score: score >= stop_return
+        return self._trainer(policy, envs, chosen, {**common, "seed": seed})
+
+    def _make(
+        self,
+        env: EnvSpec,
+        count: str,
+        making: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        lives_key: str | None = None,
+    ) -> Envs:
+        """Make environments; where `env` itself says how many and how, only what the user asked for is passed on."""
+        is_made = isinstance(env, (VectorEnv, Envs))
+        says_how_many = is_made or not (isinstance(env, str) or callable(env))
+        n = int((overrides if says_how_many else making).get(count, 1))
+        options = (overrides if is_made else making).get("env_options", {})
+        return make_envs(env, n, lives_key=lives_key, **options)
+
+    def _again(self, env: EnvSpec) -> EnvSpec:
+        """Return what evaluation's own environments can be made of."""
+        if isinstance(env, VectorEnv) and env.spec is not None:
+            return env.spec.id
+        if isinstance(env, (VectorEnv, Envs)):
+            raise ConfigError(f"{self} cannot make {env} again for evaluation: give test_env")
+        return env
+
+
+def _is_ale(env: EnvSpec) -> bool:
+    return isinstance(env, str) and env.split(":")[-1].startswith("ALE/")
+
+
+def _over_the_run(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Stretch what is `Linear` over all steps of the run."""
+    n_steps = chosen["max_epoch"] * chosen["step_per_epoch"]
+    return {key: value.over(n_steps) if isinstance(value, Linear) else value for key, value in chosen.items()}

@@ -1,0 +1,123 @@
+"""On-policy training: collect with the policy as it is, learn from all of it, forget it, over and over."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Unpack
+
+from trainkit.buffer import RolloutBuffer
+from trainkit.collector import Collector
+from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.protocols import RolloutLearner, UpdateResult
+from trainkit.stats import CollectStats
+from trainkit.trainer.base import Trainer
+from trainkit.trainer.options import CommonOptions, Options
+
+
+class OnpolicyTrainer(Trainer):
+    """Collect a rollout and learn from it, over and over.
+
+    Args:
+        policy: learns; its `horizon` says what rewards and discount count.
+        train_collector: has a `RolloutBuffer`.
+        max_epoch: epochs in all.
+        step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
+        step_per_collect: environment steps per rollout, in all environments together; what one goes over is taken
+            off the next.
+        episode_per_collect: instead of it, whole episodes per rollout, a fixed quota per environment.
+        repeat_per_collect: how often each row is learnt from.
+        batch_size: rows per update, about: a rollout is dealt out in equal batches. None is all of it.
+        common: see `Options`.
+    """
+
+    learns_by: ClassVar[str] = "learn"
+
+    policy: RolloutLearner
+    buffer: RolloutBuffer
+
+    def __init__(
+        self,
+        policy: RolloutLearner,
+        train_collector: Collector,
+        *,
+        max_epoch: int,
+        step_per_epoch: int,
+        step_per_collect: int | None = None,
+        episode_per_collect: int | None = None,
+        repeat_per_collect: int = 1,
+        batch_size: int | None = None,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        name = type(self).__name__
+        refuse_unknown(name, common, CommonOptions.__annotations__)
+        if not isinstance(train_collector, Collector):
+            raise ConfigError(f"{name}.train_collector must be a Collector, got {type(train_collector).__name__}")
+        buffer = train_collector.buffer
+        if not isinstance(buffer, RolloutBuffer):
+            raise ConfigError(
+                f"{name}.train_collector must have a RolloutBuffer, got {buffer!r}: "
+                "Collector(policy, envs, RolloutBuffer())"
+            )
+        checks = Checks(name)
+        one = (step_per_collect is None) != (episode_per_collect is None)
+        checks.require(one, " needs exactly one of step_per_collect and episode_per_collect")
+        given = {"step_per_collect": step_per_collect, "episode_per_collect": episode_per_collect}
+        for option, count in (given | {"batch_size": batch_size}).items():
+            if count is not None:
+                checks.integer(option, count, low=1)
+        checks.integer("repeat_per_collect", repeat_per_collect, low=1)
+        options = Options(**common)
+        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)  # here too: one message tells all
+        checks.done()
+        self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
+        self.repeat_per_collect, self.batch_size = repeat_per_collect, batch_size
+        self._collector = train_collector
+        self._updates: Iterator[UpdateResult] | None = None  # what is left of learning from the rollout
+        super().__init__(
+            policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Name what was chosen, for dashboards and manifests."""
+        names = ("step_per_collect", "episode_per_collect", "repeat_per_collect", "batch_size")
+        return super().settings() | {name: getattr(self, name) for name in names}
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._updates is None and not self._collector.is_interrupted
+
+    def _train_step(self) -> None:
+        """Collect, unless a rollout is being learnt from already; then learn from all of it, and forget it."""
+        if self._updates is None:
+            with self._watch.measure("collect"):
+                stats = self._collect()
+            if not len(self.buffer):  # the last collect went over by as much as this one was to make
+                return
+            rollout = self.buffer.read(self.policy.horizon)
+            self._updates = iter(
+                self.policy.learn(
+                    rollout, step=self.env_step, batch_size=self.batch_size, repeat=self.repeat_per_collect
+                )
+            )
+            self._reports.add_collect(stats)
+            self._watch_for_success(stats)
+            self._hooks.fire("on_collect_end", self, stats)
+        with self._watch.measure("update"):
+            while True:
+                self._interrupt.check()
+                if next(self._updates, None) is None:
+                    break
+                self._hooks.fire("on_update_end", self)
+        self._updates = None
+        self.buffer.clear()
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        super()._load_state(state)
+        self._updates = None  # of a rollout that belongs to another run
+
+    def _collect(self) -> CollectStats:
+        """Collect, or go on with a collect that was interrupted."""
+        collector = self._collector
+        collector.between_steps = self._interrupt.check
+        if collector.is_interrupted:
+            return collector.resume()
+        self._hooks.fire("on_collect_start", self)
+        return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect)
