@@ -8,6 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP := -m pip --disable-pip-version-check install -qq
 PEERS := tianshou@1.2.0
+LEARNING_PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +52,9 @@ bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the same work, in turn
 	@$(BIN)/python -m benchmarks.peers
 
+bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
+	@$(BIN)/python -m benchmarks.same_settings
+
 .peers/%/.ready: constraints.txt
 	@echo "installing $* into .peers/$*"
 	@$(PYTHON) -m venv .peers/$*
@@ -68,4 +72,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers docs build clean
+.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-same docs build clean

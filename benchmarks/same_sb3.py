@@ -1,0 +1,96 @@
+"""Stable-Baselines3's side of learning at the same settings: its DQN, and sb3-contrib's QRDQN.
+
+Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
+"""
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import sb3_contrib
+import stable_baselines3
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+spec = importlib.util.spec_from_file_location("same_work", Path(__file__).with_name("same_work.py"))
+work = importlib.util.module_from_spec(spec)
+sys.modules["same_work"] = work  # dataclasses look their module up
+spec.loader.exec_module(work)
+
+
+class Evaluations(BaseCallback):
+    """Call the judge between a round of updates and the next step."""
+
+    def __init__(self, judge) -> None:
+        super().__init__()
+        self.judge = judge
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps and self.num_timesteps % work.EVERY == 0:
+            self.play()
+
+    def _on_training_end(self) -> None:
+        self.play()
+
+    def play(self) -> None:
+        self.judge.play(lambda obs: self.model.predict(obs, deterministic=True)[0])
+
+
+def main() -> None:
+    """Learn, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairing", choices=["dqn-sb3", "qrdqn-sb3"], required=True)
+    parser.add_argument("--task", choices=work.TASKS, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    options = parser.parse_args()
+    pairing = work.PAIRINGS[options.pairing]
+    torch.set_num_threads(1)
+    judge = work.Judge(options.task, options.seed)
+    began = time.perf_counter()
+    learner = stable_baselines3.DQN if pairing.quantiles is None else sb3_contrib.QRDQN
+    own = {} if pairing.quantiles is None else {"n_quantiles": pairing.quantiles}
+    adam = {"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": work.ADAM_EPS}}
+    model = learner(
+        "MlpPolicy",
+        DummyVecEnv([lambda: gym.make(options.task) for _ in range(work.N_ENVS)]),
+        learning_rate=work.LR,
+        buffer_size=work.CAPACITY,
+        learning_starts=work.LEARNING_STARTS,
+        batch_size=pairing.batch,
+        tau=1.0,
+        gamma=work.GAMMA,
+        train_freq=1,  # vector steps
+        gradient_steps=work.UPDATES_PER_ROUND,
+        target_update_interval=work.TARGET_EVERY,
+        exploration_fraction=work.EPSILON_STEPS / pairing.steps,
+        exploration_initial_eps=work.EPSILON[0],
+        exploration_final_eps=work.EPSILON[1],
+        max_grad_norm=pairing.max_grad_norm,
+        policy_kwargs={"net_arch": list(work.HIDDEN), "activation_fn": torch.nn.ReLU, **adam, **own},
+        seed=options.seed,
+        device="cpu",
+    )
+    model.learn(pairing.steps, callback=Evaluations(judge))
+    seconds = time.perf_counter() - began - judge.seconds
+    online = model.policy.q_net if pairing.quantiles is None else model.policy.quantile_net
+    done = {
+        "env_steps": model.num_timesteps,
+        "updates": model._n_updates,
+        "parameters": sum(parameter.numel() for parameter in online.parameters()),
+        "threads": torch.get_num_threads(),
+    }
+    peer = stable_baselines3 if pairing.quantiles is None else sb3_contrib
+    versions = {pairing.peer: peer.__version__, "torch": torch.__version__, "gymnasium": gym.__version__}
+    print(json.dumps({"returns": judge.returns, "seconds": seconds, "done": done, "versions": versions}))
+
+
+if __name__ == "__main__":
+    main()

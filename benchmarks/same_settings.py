@@ -1,0 +1,245 @@
+"""Learn beside peers at the same settings, in turn on one core, and judge whether trainkit learns as well.
+
+    python -m benchmarks.same_settings [--pairings ...] [--seeds ...] [--cache FOLDER] [--out FILE]
+
+Peers live in environments of their own, which `make bench-same` builds. A finished run is kept in the cache, with the
+settings it had: an interrupted benchmark goes on, and writes its page anew after every seed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import same_work as work
+from benchmarks.judging import difference, iqm
+
+PEERS = {
+    "tianshou": (".peers/tianshou@1.2.0/bin/python", "benchmarks/same_tianshou.py"),
+    "stable-baselines3": (".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/same_sb3.py"),
+    "sb3-contrib": (".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/same_sb3.py"),
+}
+OURS = "trainkit"
+
+REMAINS = f"""
+What differs still, after reading the peers' code:
+
+- **Loss, gradient, Adam, clip: nothing.** From the same weights and the same 300 batches each peer and trainkit come to
+  weights less than 1e-7 apart (Tianshou once its late copy, below, is imitated). Huber is averaged over the batch; the
+  quantile loss is the sum over own, the mean over target quantiles, for the action whose target quantiles have the
+  largest mean; sb3-contrib's own Adam eps, 0.01 / batch, is replaced by the table's.
+  Throughout one whole CartPole run of DQN and one of QR-DQN, trainkit's every update was within 2e-7 of a plain torch
+  step, its target the copy it should be, its rows ones the environments gave, its share of random actions epsilon.
+- **Truncation: nothing.** All bootstrap at a time limit, from the true last observation. **Replay: nothing.** All draw
+  uniformly with replacement from a buffer that holds the whole run.
+- **Exploration.** Stable-Baselines3 tosses one coin per vector step: its {work.N_ENVS} environments act at random all
+  together or not at all. trainkit and Tianshou toss one per environment. Epsilon is the same function of the step.
+- **Target.** Stable-Baselines3 copies before the round of updates at a multiple of {work.TARGET_EVERY} steps, trainkit
+  after the first update of that round, one update in {work.TARGET_EVERY_UPDATES} later. Tianshou counts updates, as
+  trainkit does beside it, but copies after the batch's returns are computed: its copy counts one update later.
+- **Start.** trainkit's first round of updates is at {work.LEARNING_STARTS:,} steps, the peers' one vector step later:
+  {work.UPDATES_PER_ROUND} updates more, of {work.PAIRINGS["dqn-sb3"].n_updates:,} in DQN's runs.
+- **Randomness.** Initial weights have the same distribution, torch's own, but other numbers; the peers seed each
+  environment once, trainkit each episode. Evaluations play the same episodes.
+- **Numbers.** trainkit lets numbers below 1e-38 count as 0 within an update; Tianshou computes returns in float64.
+- **Versions.** Tianshou 1.2 needs gymnasium 0.28; the same actions gave the same bits there and in the others'
+  gymnasium on 30 episodes of either task.
+
+The settings lie between rl-zoo's for the two tasks; they were tried on the DQN sides, Stable-Baselines3's most, on
+seeds that are not judged here.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training of one side."""
+
+    pairing: str
+    side: str
+    task: str
+    seed: int
+    result: dict[str, Any]  # what the side printed
+
+    @property
+    def score(self) -> float:
+        """The mean of the evaluations in the second half."""
+        returns: list[float] = self.result["returns"]
+        return statistics.fmean(returns[len(returns) // 2 :])
+
+
+class Cache:
+    """Finished runs, one line of JSON each; one with other settings counts as not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "runs.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._results: dict[str, dict[str, Any]] = {}
+        if self._file.exists():
+            for line in self._file.read_text().splitlines():
+                kept = json.loads(line)
+                self._results[json.dumps(kept["key"])] = kept["result"]
+
+    def get(self, *place: str | int) -> dict[str, Any] | None:
+        """Return what a run gave, None where it was not made."""
+        return self._results.get(json.dumps(self._key(place)))
+
+    def put(self, result: dict[str, Any], *place: str | int) -> None:
+        """Keep what a run gave."""
+        self._results[json.dumps(self._key(place))] = result
+        with self._file.open("a") as file:
+            file.write(json.dumps({"key": self._key(place), "result": result}) + "\n")
+
+    @staticmethod
+    def _key(place: Sequence[str | int]) -> list[Any]:
+        return [*place, work.SETTINGS, asdict(work.PAIRINGS[str(place[0])])]
+
+
+def learn(pairing: str, side: str, task: str, seed: int, core: int) -> dict[str, Any]:
+    """Run one side on one core and return what it printed, after checking that it did the work."""
+    python, *script = [sys.executable, "-m", "benchmarks.same_trainkit"] if side == OURS else PEERS[side]
+    if not Path(python).exists():
+        raise SystemExit(f"{python} is not there: make bench-same builds it")
+    command = [python, *script, "--pairing", pairing, "--task", task, "--seed", str(seed)]
+    pinned = ["taskset", "-c", str(core), *command] if shutil.which("taskset") else command
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
+    if ran.returncode:
+        raise SystemExit(f"{command} failed:\n{ran.stderr}")
+    result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    asked, done = work.PAIRINGS[pairing], result["done"]
+    extra = done["updates"] - asked.n_updates
+    wanted = {
+        "env_steps": asked.steps,
+        "updates": asked.n_updates + extra,
+        "parameters": work.n_parameters(task, asked.quantiles),
+        "threads": 1,
+    }
+    n_judged = len(result["returns"])
+    if done != wanted or extra not in (0, work.UPDATES_PER_ROUND) or n_judged != asked.steps // work.EVERY:
+        raise SystemExit(f"{command} did {done} with {n_judged} evaluations, the work is {wanted}")
+    return result
+
+
+def runs_of(pairings: Sequence[str], seeds: Sequence[int], cache: Cache, core: int) -> Iterator[Run]:
+    """Yield every run, from the cache where it is there; the two sides of a pairing take turns."""
+    for pairing in pairings:
+        for task in work.TASKS:
+            for seed in seeds:
+                for side in (work.PAIRINGS[pairing].peer, OURS):
+                    result = cache.get(pairing, side, task, seed)
+                    if result is None:
+                        result = learn(pairing, side, task, seed, core)
+                        cache.put(result, pairing, side, task, seed)
+                    yield Run(pairing=pairing, side=side, task=task, seed=seed, result=result)
+
+
+def report(runs: Sequence[Run], n_seeds: int, command: str) -> str:
+    """Return the page: settings, verdicts, curves, what differs still."""
+    versions = {side: ", ".join(" ".join(pair) for pair in ofs.items()) for side, ofs in _versions(runs).items()}
+    lines = [
+        "# Learning at the same settings",
+        "",
+        f"`{command}` on {platform.machine()}, one thread, pinned to one core, sides in turn. "
+        + " ".join(f"Beside {side}: {told}." if side != OURS else f"Ours: {told}." for side, told in versions.items()),
+        "",
+        f"Every {work.EVERY:,} steps the greedy policy plays {work.EPISODES} episodes on environments of its own, the "
+        "same episodes for both sides of a pairing. A run's score is the mean of the evaluations in the second half. "
+        f"Below are the interquartile means (IQM) of the scores of {n_seeds} seeds, their difference, trainkit's less "
+        "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples), and the median seconds of a run "
+        "without its evaluations. Each such interval misses by luck alone once in twenty times.",
+        "",
+        "| setting | all sides |",
+        "|---|---|",
+        *(f"| {name} | {_shown(value)} |" for name, value in work.SETTINGS.items()),
+        *(
+            f"| gradients' norm clipped at, beside {pairing.peer} | {_shown(pairing.max_grad_norm)} |"
+            for pairing in work.PAIRINGS.values()
+        ),
+        "",
+        "| pairing | task | IQM of peer | IQM of trainkit | difference | 95 % interval | verdict | peer's s | ours s |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *_verdicts(runs, n_seeds),
+        "",
+        *REMAINS.strip().splitlines(),
+        "",
+        f"All evaluations, at {work.EVERY:,}, {2 * work.EVERY:,}, ... steps:",
+        "",
+        "```",
+        *(
+            f"{run.pairing:13}{run.task:12}{run.side:18}{run.seed:3}"
+            + "".join(f"{mean:6.0f}" for mean in run.result["returns"])
+            for run in sorted(runs, key=lambda run: (list(work.PAIRINGS).index(run.pairing), run.task, run.side))
+        ),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _verdicts(runs: Sequence[Run], n_seeds: int) -> Iterator[str]:
+    """Yield a row for each pairing and task of which all seeds are there."""
+    for name, pairing in work.PAIRINGS.items():
+        for task in work.TASKS:
+            sides = {
+                side: [r for r in runs if (r.pairing, r.task, r.side) == (name, task, side)]
+                for side in (pairing.peer, OURS)
+            }
+            if any(len(own) < n_seeds for own in sides.values()):
+                continue
+            theirs, ours = ([run.score for run in own] for own in sides.values())
+            found = difference(ours, theirs)
+            seconds = [statistics.median(run.result["seconds"] for run in own) for own in sides.values()]
+            yield (
+                f"| {name} | {task} | {iqm(theirs):.1f} | {iqm(ours):.1f} | {found.estimate:+.1f} | "
+                f"{found.low:+.1f} to {found.high:+.1f} | {found.verdict(OURS, 'the peer')} | "
+                f"{seconds[0]:.0f} | {seconds[1]:.0f} |"
+            )
+
+
+def _versions(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """Return what each side ran with."""
+    return {run.side: run.result["versions"] for run in runs}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if value is None:
+        return "not"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def main() -> None:
+    """Run what is not in the cache and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairings", nargs="+", choices=list(work.PAIRINGS), default=list(work.PAIRINGS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(work.SEEDS))
+    parser.add_argument("--cache", type=Path, default=Path("runs/same_settings"))
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/same_settings.md"))
+    options = parser.parse_args()
+    is_all = options.pairings == list(work.PAIRINGS)
+    command = "python -m benchmarks.same_settings" + ("" if is_all else f" --pairings {' '.join(options.pairings)}")
+    command += "" if options.seeds == list(work.SEEDS) else f" --seeds {' '.join(map(str, options.seeds))}"
+    command += f" --core {options.core}"
+    cache = Cache(options.cache)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    runs: list[Run] = []
+    for run in runs_of(options.pairings, options.seeds, cache, options.core):
+        runs.append(run)
+        print(f"{run.pairing} {run.side} {run.task} {run.seed}: {run.score:.1f}", flush=True)
+        if run.side == OURS:
+            options.out.write_text(report(runs, len(options.seeds), command))
+    print(f"\n{report(runs, len(options.seeds), command)}")
+
+
+if __name__ == "__main__":
+    main()

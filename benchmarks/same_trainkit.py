@@ -1,0 +1,73 @@
+"""Our side of learning at the same settings: public parts, put together by hand."""
+
+import argparse
+import json
+import time
+
+import gymnasium
+import torch
+
+import trainkit as tk
+from benchmarks import same_work as work
+
+
+def make_trainer(pairing: work.Pairing, task: str, seed: int) -> tuple[tk.OffpolicyTrainer, tk.DQNPolicy]:
+    """Compose the trainer, whose epochs end where the judge is due."""
+    is_in_updates = pairing.target_unit == "updates"
+    envs = tk.make_envs(task, work.N_ENVS)
+    policy = tk.DQNPolicy.for_envs(
+        envs,
+        hidden=work.HIDDEN,
+        value=tk.ExpectedValue("huber") if pairing.quantiles is None else tk.QuantileValue(pairing.quantiles),
+        n_step=1,
+        gamma=work.GAMMA,
+        double=False,
+        optimizer=tk.Adam(work.LR, eps=work.ADAM_EPS),
+        max_grad_norm=pairing.max_grad_norm,
+        exploration=tk.EpsilonGreedy.linear(*work.EPSILON, work.EPSILON_STEPS),
+        target=tk.Target(work.TARGET_EVERY_UPDATES, "updates") if is_in_updates else tk.Target(work.TARGET_EVERY),
+        device="cpu",
+    )
+    trainer = tk.OffpolicyTrainer(
+        policy,
+        tk.Collector(policy, envs, tk.ReplayBuffer(work.CAPACITY)),
+        max_epoch=pairing.steps // work.EVERY,
+        step_per_epoch=work.EVERY,
+        step_per_collect=work.N_ENVS,
+        update_per_step=work.UPDATES_PER_ROUND / work.N_ENVS,
+        batch_size=pairing.batch,
+        learning_starts=work.LEARNING_STARTS,
+        warmup="random",
+        verbose=False,
+        show_progress=False,
+        seed=seed,
+    )
+    return trainer, policy
+
+
+def main() -> None:
+    """Learn, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairing", choices=work.PAIRINGS, required=True)
+    parser.add_argument("--task", choices=work.TASKS, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    judge = work.Judge(options.task, options.seed)
+    began = time.perf_counter()
+    trainer, policy = make_trainer(work.PAIRINGS[options.pairing], options.task, options.seed)
+    for _ in trainer:
+        judge.play(policy.predict)
+    seconds = time.perf_counter() - began - judge.seconds
+    done = {
+        "env_steps": trainer.env_step,
+        "updates": trainer.gradient_step,
+        "parameters": sum(parameter.numel() for parameter in policy.network.parameters()),
+        "threads": torch.get_num_threads(),
+    }
+    versions = {"trainkit": tk.__version__, "torch": torch.__version__, "gymnasium": gymnasium.__version__}
+    print(json.dumps({"returns": judge.returns, "seconds": seconds, "done": done, "versions": versions}))
+
+
+if __name__ == "__main__":
+    main()
