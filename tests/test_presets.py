@@ -167,6 +167,12 @@ def test_a_vector_environment_that_cannot_be_made_again_needs_a_test_env() -> No
     assert tiny(env=venv, test_collector=None).judge.evaluation is None
 
 
+def test_a_vector_environment_made_otherwise_than_its_id_needs_a_test_env() -> None:
+    icy = gym.make_vec("FrozenLake-v1", 2, is_slippery=False)
+    with pytest.raises(tk.ConfigError, match=r"cannot make .* again for evaluation: give test_env"):
+        tiny(env=icy)
+
+
 def test_envs_made_by_hand_are_taken_for_training_and_for_evaluation() -> None:
     train, test = tk.make_envs(Walk, 3), tk.make_envs(Walk, 2)
     with pytest.raises(tk.ConfigError, match="again for evaluation: give test_env"):

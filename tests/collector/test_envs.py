@@ -301,7 +301,7 @@ def test_an_action_no_environment_can_take_is_refused_before_one_sees_it(space: 
 @pytest.mark.parametrize(
     ("space", "action"),
     [
-        (gym.spaces.Box(-1, 1, (1,)), np.float32([[5], [-5]])),  # clipping is the environment's
+        (gym.spaces.Box(-1, 1, (1,)), np.float32([[1], [-0.5]])),
         (gym.spaces.Box(-np.inf, np.inf, (2,)), np.full((2, 2), 3e38, np.float32)),  # its square overflows
         (gym.spaces.MultiDiscrete([2, 3], start=[1, 5]), np.array([[2, 7], [1, 5]])),
         (gym.spaces.MultiBinary(2), np.array([[0, 1], [1, 1]], np.int8)),
@@ -462,3 +462,25 @@ def test_envs_say_what_they_are() -> None:
     assert repr(envs).startswith("Envs('CartPole-v1', n=2, Box(")
     assert repr(make_envs([lambda: TaggedEnv(0)])).startswith("Envs('custom', n=1, ")
     envs.close()
+
+
+def test_box_actions_reach_the_environments_clipped_and_the_buffer_as_they_were_drawn() -> None:
+    taken: list[float] = []
+
+    class Push(gym.Env[np.ndarray, np.ndarray]):
+        observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = gym.spaces.Box(np.float32(-0.5), np.float32(0.25), (1,), np.float32)
+
+        def reset(self, **asked: Any) -> Any:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            taken.append(float(action[0]))
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    envs = make_envs(Push, 3)
+    envs.reset()
+    action = np.array([[-2.0], [0.125], [7.0]], np.float32)
+    envs.step(action, envs.all_ids)
+    assert taken == [-0.5, 0.125, 0.25]
+    assert action.ravel().tolist() == [-2.0, 0.125, 7.0]

@@ -75,16 +75,16 @@ class TestPpo:
         losses = [metrics_of(ppo(clip_ratio=knots), step, **rows)["loss"] for step in (0, 50, 100)]
         assert losses == pytest.approx([-15, -13, -11], rel=1e-5)
 
-    def test_the_critics_loss_is_half_the_mean_square(self) -> None:
+    def test_the_critics_loss_is_the_mean_square(self) -> None:
         shown = metrics_of(
             ppo(value_weight=0.5), reward=[4.0, 2.0, -1.0], value=VALUES, log_prob=np.log([0.5, 0.25, 0.2]),
             action=[0, 0, 0],
         )  # fmt: skip
         # advantages 3, 0, -4 at ratio 1; squares 9, 0, 16
         assert shown["policy_loss"] == pytest.approx(1 / 3, rel=1e-5)
-        assert shown["value_loss"] == pytest.approx(25 / 6)
+        assert shown["value_loss"] == pytest.approx(25 / 3)
         assert shown["value_mean"] == 2
-        assert shown["loss"] == pytest.approx(1 / 3 + 25 / 12, rel=1e-5)
+        assert shown["loss"] == pytest.approx(1 / 3 + 25 / 6, rel=1e-5)
 
     @pytest.mark.parametrize(
         ("stored", "goal", "error"),
@@ -98,7 +98,7 @@ class TestPpo:
     )
     def test_a_clipped_value_counts_where_it_is_worse(self, stored: float, goal: float, error: float) -> None:
         shown = metrics_of(ppo(clip_value=0.5), reward=[goal], value=[stored], log_prob=[LOG(0.5)], action=[0])
-        assert shown["value_loss"] == pytest.approx(error**2 / 2)
+        assert shown["value_loss"] == pytest.approx(error**2)
 
     def test_entropy_is_taken_off_the_loss_times_its_weight(self) -> None:
         rows = {"reward": [0.0] * 3, "value": [0.0] * 3, "log_prob": np.log([0.5, 0.25, 0.2]), "action": [0] * 3}
@@ -137,10 +137,10 @@ class TestA2c:
         policy_loss = -(2 * LOG(0.5) - 4 * LOG(0.75)) / 2
         entropy = (ENTROPY[0] + ENTROPY[1]) / 2
         assert shown["policy_loss"] == pytest.approx(policy_loss)
-        assert shown["value_loss"] == pytest.approx(2)
+        assert shown["value_loss"] == pytest.approx(4)
         assert shown["entropy"] == pytest.approx(entropy)
         assert shown["value_mean"] == 1.5
-        assert shown["loss"] == pytest.approx(policy_loss + 0.5 * 2 - 0.1 * entropy)
+        assert shown["loss"] == pytest.approx(policy_loss + 0.5 * 4 - 0.1 * entropy)
 
     def test_can_normalise_its_advantages(self) -> None:
         policy = A2CPolicy(table(), normalize_advantage=True, **PARTS)

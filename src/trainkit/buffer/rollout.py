@@ -123,7 +123,7 @@ class RolloutBuffer:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: a rollout is learnt from and forgotten before anything is saved."""
+        """Return nothing: rows that were not learnt from when a run was saved are collected anew."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

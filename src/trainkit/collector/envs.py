@@ -116,7 +116,7 @@ class Envs:
         """
         self._check_action(action, env_ids)
         try:
-            raw = self._backend.step(action + self._first_action if self._first_action else action, env_ids)
+            raw = self._backend.step(self._as_taken(action), env_ids)
         except Failure as failure:
             raise self._explain(failure, (action, env_ids)) from failure.__cause__
         everyone = len(env_ids) == self.n
@@ -234,6 +234,14 @@ class Envs:
                 raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {self._when(env_id)}")
         raise BadEnvDataError(f"{self.name}: {must} {values!r}")  # each may be well, but not together
 
+    def _as_taken(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Return actions as the environments take them: counted from the space's first, in a Box within its bounds."""
+        space = self.action_space
+        if isinstance(space, gym.spaces.Box):
+            clipped: NDArray[Any] = np.clip(action, space.low, space.high)
+            return clipped
+        return action + self._first_action if self._first_action else action
+
     def _check_action(self, action: NDArray[Any], env_ids: Ids) -> None:
         """Refuse what no environment can take, before one sees it."""
         if len(action) != len(env_ids) or action.shape[1:] != self._action_shape:
@@ -286,7 +294,7 @@ class Envs:
 
 
 def _bounds(space: gym.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the least and the largest action, None for a Box: there the environment clips."""
+    """Return the least and the largest action, None for a Box, whose actions are clipped."""
     if isinstance(space, gym.spaces.Discrete):
         return np.array(0), np.array(int(space.n) - 1)
     if isinstance(space, gym.spaces.MultiDiscrete):

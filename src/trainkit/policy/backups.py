@@ -69,11 +69,14 @@ class MunchausenBackup:
         now = self._scaled_log_policy(value.mean(target(batch.obs, batch.legal).numbers), batch.legal)
         bonus = now.gather(1, batch.action.unsqueeze(1)).squeeze(1).clamp(self.lowest, 0.0)
 
+        legal = batch.next_legal
+        if legal is not None:
+            legal = legal | ~legal.any(dim=1, keepdim=True)  # where an episode has ended none may be
         numbers = target(batch.next_obs, batch.next_legal).numbers
-        scaled = self._scaled_log_policy(value.mean(numbers), batch.next_legal)  # [B, A]
+        scaled = self._scaled_log_policy(value.mean(numbers), legal)  # [B, A]
         soft = value.returns(numbers) - scaled.unsqueeze(2)
-        if batch.next_legal is not None:
-            soft = soft.masked_fill(~batch.next_legal.unsqueeze(2), 0.0)  # 0 * infinity else
+        if legal is not None:
+            soft = soft.masked_fill(~legal.unsqueeze(2), 0.0)  # 0 * infinity else
         probability = (scaled / self.temperature).exp().unsqueeze(2)
         return value.numbers((probability * soft).sum(dim=1)), batch.reward + self.alpha * bonus
 

@@ -53,6 +53,8 @@ class RolloutRows(NamedTuple):
 class OnpolicyPolicy(Policy):
     """Base of the on-policy learners: a subclass gives `_loss`.
 
+    They learn in eval mode, too: with dropout or batch statistics the first ratio would not be 1.
+
     Args:
         network: features -> `Judged`, as `ActorCriticNetwork`.
         distribution: of actions; default: the one for the action space.
@@ -210,7 +212,7 @@ class OnpolicyPolicy(Policy):
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
-                last = self.network(self.features(rollout.last_obs)).value
+                _, last = self.network(self.features(rollout.last_obs))
                 next_value.view(-1)[torch.as_tensor(rollout.last_rows, device=self.device)] = last
             over = ended | ~torch.as_tensor(is_row, device=self.device)
             advantage = self._advantages(reward, value, next_value, terminated, over)

@@ -15,7 +15,7 @@ class PPOPolicy(OnpolicyPolicy):
     """Proximal policy optimisation, the clipped form (Schulman et al., 2017, equations 7 and 9).
 
     loss = -mean min(ratio * advantage, clip(ratio, 1 +- clip_ratio) * advantage)
-    + value_weight * mean (value - return)**2 / 2 - entropy_weight * mean entropy.
+    + value_weight * mean (value - return)**2 - entropy_weight * mean entropy.
 
     Args:
         network: see `OnpolicyPolicy`, which has the other parts.
@@ -81,12 +81,12 @@ class PPOPolicy(OnpolicyPolicy):
         return policy_loss + self.value_weight * value_loss - self.entropy_weight(step) * entropy, shown
 
     def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
-        """Return half the mean squared error, of the clipped value where that is worse."""
+        """Return the mean squared error, of the clipped value where that is worse."""
         error = (value - rows.returns).square()
         if self.clip_value is not None:
             near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
             error = torch.maximum(error, (near - rows.returns).square())
-        return 0.5 * error.mean()
+        return error.mean()
 
     def _is_enough(self) -> bool:
         return self.target_kl is not None and self._kl is not None and float(self._kl) > self.target_kl
@@ -124,7 +124,7 @@ class A2CPolicy(OnpolicyPolicy):
         numbers, value = self.network(rows.features)
         advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
         policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * advantage).mean()
-        value_loss = 0.5 * (value - rows.returns).square().mean()
+        value_loss = (value - rows.returns).square().mean()
         entropy = self.distribution.entropy(numbers, rows.legal).mean()
         shown = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value.mean()}
         loss = policy_loss + self.value_weight * value_loss - self.entropy_weight(step) * entropy

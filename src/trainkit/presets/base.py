@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypedDict
 
+import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector, Envs, make_envs
@@ -121,11 +122,19 @@ class Preset:
 
     def _again(self, env: EnvSpec) -> EnvSpec:
         """Return what evaluation's own environments can be made of."""
-        if isinstance(env, VectorEnv) and env.spec is not None:
+        if isinstance(env, VectorEnv) and env.spec is not None and not _is_changed(env):
             return env.spec.id
         if isinstance(env, (VectorEnv, Envs)):
             raise ConfigError(f"{self} cannot make {env} again for evaluation: give test_env")
         return env
+
+
+def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether a vector environment was made with more than its id says."""
+    assert env.spec is not None, "asked of those with an id"
+    usual = {**gym.spec(env.spec.id).kwargs, "max_episode_steps": gym.spec(env.spec.id).max_episode_steps}
+    given = {key: value for key, value in env.spec.kwargs.items() if key not in ("num_envs", "vectorization_mode")}
+    return any(usual.get(key) != value for key, value in given.items())
 
 
 def _is_ale(env: EnvSpec) -> bool:

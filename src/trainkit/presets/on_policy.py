@@ -118,11 +118,10 @@ _CLASSIC = OnpolicySettings(
     device="auto",
 )
 
-# PPO's of rl-zoo for Pendulum-v1.
+# PPO's of rl-zoo for Pendulum-v1, but for its 4 environments.
 _CONTINUOUS = OnpolicySettings(
     **{
         **_CLASSIC,
-        "n_envs": 4,
         "gamma": 0.9,
         "lr": 1e-3,
         "lam": 0.95,
