@@ -1,5 +1,6 @@
 """How fresh weights are drawn: from a seed of one's own, never from torch's global generator."""
 
+import hashlib
 import math
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -34,8 +35,12 @@ class SeededModule(nn.Module):
         """Draw every layer as torch does; a subclass may know better."""
         draw_parameters(self, generator)
 
-    def _fingerprint(self) -> list[float]:
-        return [float(parameter.detach().double().sum()) for parameter in self.parameters()]
+    def _fingerprint(self) -> bytes:
+        """Digest the parameters' bytes, the same on every device."""
+        digest = hashlib.blake2b()
+        for parameter in self.parameters():
+            digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return digest.digest()
 
 
 def seeded_parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, SeededModule]]:
