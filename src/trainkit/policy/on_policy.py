@@ -176,11 +176,13 @@ class OnpolicyPolicy(Policy):
             else:
                 action = self.distribution.mode(numbers, legal)
             log_prob = self.distribution.log_prob(numbers, action, legal)
-            if not torch.isfinite(log_prob).all() or not torch.isfinite(value).all():
-                row = int((~(torch.isfinite(log_prob) & torch.isfinite(value))).nonzero()[0])
-                env = row if env_ids is None else int(env_ids[row])
-                raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
-            extras = {"log_prob": log_prob.cpu().numpy(), "value": value.cpu().numpy()}
+            told = torch.stack([log_prob, value]).cpu().numpy()  # [2, K], waited for once
+        is_sound = np.isfinite(told).all(axis=0)
+        if not is_sound.all():
+            row = int(np.flatnonzero(~is_sound)[0])
+            env = row if env_ids is None else int(env_ids[row])
+            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
+        extras = {"log_prob": told[0], "value": told[1]}
         return ActOutput(action.cpu().numpy(), extras, state)
 
     # ---- learning ----
