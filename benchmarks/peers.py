@@ -13,7 +13,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,16 @@ from benchmarks import work
 PEERS = {"tianshou": (".peers/tianshou@1.2.0/bin/python", "benchmarks/side_tianshou.py")}
 
 
-def run(command: Sequence[str], core: int) -> dict[str, Any]:
-    """Run one side on one core and return what it printed, after checking that it did the work."""
+def run(command: Sequence[str], core: int, wanted: Mapping[str, int] = work.DONE) -> dict[str, Any]:
+    """Run one side on one core and return what it printed, after checking that it did the work that was wanted."""
     pinned = ["taskset", "-c", str(core), *command] if shutil.which("taskset") else list(command)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    printed = subprocess.run(pinned, capture_output=True, text=True, check=True, env=environment).stdout
-    result: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    if result["done"] != work.DONE:
-        raise SystemExit(f"{command} did {result['done']}, the work is {work.DONE}")
+    ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
+    if ran.returncode:
+        raise SystemExit(f"{command} failed:\n{ran.stderr}")
+    result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    if result["done"] != wanted:
+        raise SystemExit(f"{command} did {result['done']}, the work is {wanted}")
     return result
 
 
