@@ -53,7 +53,7 @@ def report(measured: Mapping[str, Runs], command: str) -> str:
         f"{work.TASK}, {work.N_ENVS} environments x {work.N_STEPS} steps, {work.EPOCHS} epochs over each rollout in "
         f"batches of {work.BATCH}, two torsos {work.HIDDEN} with tanh, Adam, gradients' norm clipped at "
         f"{work.MAX_GRAD_NORM}, advantages normalised in each batch. Each side steps `gym.make`'s environments one by "
-        f"one in a loop of its own. After {work.WARMUP_ROLLOUTS} rollouts, {work.ROLLOUTS} are measured; every side did "
+        f"one in a loop of its own. After {work.WARMUP_ROLLOUTS} rollouts, {work.ROLLOUTS} are measured; each side did "
         f"{work.DONE['rows']:,} rows and {work.DONE['minibatches']:,} steps of Adam on {work.DONE['parameters']:,} "
         "parameters, or there would be no page. Nothing is compiled; trainkit lets numbers below 1e-38 count as 0 "
         "within an update, as it does by default. Per 1,000 steps, ended episodes say how much resetting there was.",

@@ -1,0 +1,180 @@
+"""Learn HalfCheetah beside Stable-Baselines3 at the same settings, in turn on one core, and judge who learns better.
+
+    python -m benchmarks.mujoco [--algorithms ppo sac] [--seeds ...] [--sides ...] [--core 0] [--out FILE]
+
+The peer lives in an environment of its own, which `make bench-mujoco` builds. A finished run is kept in the cache, with
+the settings it had: an interrupted benchmark goes on, and writes its page anew after every run. `--sides` makes the
+runs of one side alone; the page has a verdict where both are there.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import mujoco_work as work
+from benchmarks.cache import Cache
+from benchmarks.judging import difference, iqm
+
+OURS, PEER = "trainkit", "stable-baselines3"
+SIDES = {
+    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/mujoco_sb3.py"],
+    OURS: [sys.executable, "-m", "benchmarks.mujoco_trainkit"],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training of one side."""
+
+    algorithm: str
+    side: str
+    seed: int
+    result: dict[str, Any]  # what the side printed
+
+    @property
+    def score(self) -> float:
+        """The mean of the evaluations in the second half."""
+        returns: list[float] = self.result["returns"]
+        return statistics.fmean(returns[len(returns) // 2 :])
+
+
+def learn(algorithm: str, side: str, seed: int, core: int) -> dict[str, Any]:
+    """Run one side on one core and return what it printed, after checking that it did the work."""
+    python, *script = SIDES[side]
+    if not Path(python).exists():
+        raise SystemExit(f"{python} is not there: make bench-mujoco builds it")
+    command = [python, *script, "--algorithm", algorithm, "--seed", str(seed)]
+    pinned = ["taskset", "-c", str(core), *command] if shutil.which("taskset") else command
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
+    if ran.returncode:
+        raise SystemExit(f"{command} failed:\n{ran.stderr}")
+    result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    done, n_judged = result["done"], len(result["returns"])
+    extra = done["updates"] - work.N_UPDATES[algorithm]
+    wanted = {
+        "env_steps": work.STEPS[algorithm],
+        "updates": work.N_UPDATES[algorithm] + extra,
+        "parameters": work.N_PARAMETERS[algorithm],
+        "threads": 1,
+    }
+    may_differ = (0, 1) if algorithm == "sac" else (0,)  # whether the step that ends the random ones is learnt at
+    if done != wanted or extra not in may_differ or n_judged != work.PARTS:
+        raise SystemExit(f"{command} did {done} with {n_judged} evaluations, the work is {wanted}")
+    return result
+
+
+def runs_of(
+    algorithms: Sequence[str], seeds: Sequence[int], sides: Sequence[str], cache: Cache, core: int
+) -> Iterator[Run]:
+    """Make what is not in the cache, sides in turn, and yield every run, those of other sides as far as they are."""
+    for algorithm in algorithms:
+        for seed in seeds:
+            for side in SIDES:
+                key = [algorithm, side, seed, work.TASK, work.PARTS, work.EPISODES, work.SETTINGS[algorithm]]
+                result = cache.get(*key)
+                if result is None and side in sides:
+                    result = learn(algorithm, side, seed, core)
+                    cache.put(result, *key)
+                if result is not None:
+                    yield Run(algorithm=algorithm, side=side, seed=seed, result=result)
+
+
+def report(runs: Sequence[Run], command: str) -> str:
+    """Return the page: verdicts, settings, what differs still, curves."""
+    versions = {run.side: ", ".join(" ".join(pair) for pair in run.result["versions"].items()) for run in runs}
+    lines = [
+        f"# {work.TASK} beside {PEER}",
+        "",
+        f"`{command}` on {platform.machine()}, {os.cpu_count()} cores, one thread, pinned to one core, sides in turn. "
+        + " ".join(f"{side}: {told}." for side, told in versions.items()),
+        "",
+        f"After each tenth of a run the mean action plays {work.EPISODES} episodes on environments of its own, the "
+        "same episodes for both sides; returns are the environment's. A run's score is the mean of the evaluations in "
+        "the second half. Below are the interquartile means (IQM) of the scores, their difference, trainkit's less "
+        "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples), and the median environment steps "
+        "per second of CPU of a run without its evaluations.",
+        "",
+        "| algorithm | steps | seeds | IQM of peer | IQM of trainkit | difference | 95 % interval | verdict "
+        "| peer's steps/s | ours |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *_verdicts(runs),
+        "",
+        f"Evaluations, at the steps {_listed(work.judged_at('ppo'))} (PPO) and {_listed(work.judged_at('sac'))} (SAC):",
+        "",
+        "```",
+        *(
+            f"{run.algorithm:5}{run.side:18}{run.seed:3} " + "".join(f"{mean:7.0f}" for mean in run.result["returns"])
+            for run in sorted(runs, key=lambda run: (run.algorithm, run.side, run.seed))
+        ),
+        "```",
+    ]
+    for algorithm in dict.fromkeys(run.algorithm for run in runs):
+        lines += ["", f"| {algorithm.upper()} | both sides |", "|---|---|"]
+        lines += [f"| {name} | {_shown(value)} |" for name, value in work.SETTINGS[algorithm].items()]
+    return "\n".join([*lines, ""])
+
+
+def _verdicts(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a row for each algorithm of which both sides have the same seeds."""
+    for algorithm in work.SETTINGS:
+        own = {side: {r.seed: r for r in runs if (r.algorithm, r.side) == (algorithm, side)} for side in SIDES}
+        seeds = sorted(own[PEER].keys() & own[OURS].keys())
+        if not seeds:
+            continue
+        theirs, ours = ([own[side][seed].score for seed in seeds] for side in SIDES)
+        found = difference(ours, theirs)
+        rates = [
+            work.STEPS[algorithm] / statistics.median(own[side][seed].result["seconds"] for seed in seeds)
+            for side in SIDES
+        ]
+        yield (
+            f"| {algorithm.upper()} | {work.STEPS[algorithm]:,} | {len(seeds)} | {iqm(theirs):,.0f} | {iqm(ours):,.0f} "
+            f"| {found.estimate:+,.0f} | {found.low:+,.0f} to {found.high:+,.0f} "
+            f"| {found.verdict(OURS, 'the peer')} | {rates[0]:,.0f} | {rates[1]:,.0f} |"
+        )
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return f"{steps[0]:,}, {steps[1]:,}, ... {steps[-1]:,}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def main() -> None:
+    """Run what is not in the cache and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithms", nargs="+", choices=list(work.SETTINGS), default=list(work.SETTINGS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(work.SEEDS))
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
+    parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/mujoco.jsonl"))
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/mujoco.md"))
+    options = parser.parse_args()
+    command = f"python -m benchmarks.mujoco --seeds {' '.join(map(str, options.seeds))} --core {options.core}"
+    cache = Cache(options.cache)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    runs: list[Run] = []
+    for run in runs_of(options.algorithms, options.seeds, options.sides, cache, options.core):
+        runs.append(run)
+        print(f"{run.algorithm} {run.side} {run.seed}: {run.score:.0f}, {run.result['seconds']:.0f} s", flush=True)
+        if {own.side for own in runs} == set(SIDES):
+            options.out.write_text(report(runs, command))
+    print(f"\n{report(runs, command)}")
+
+
+if __name__ == "__main__":
+    main()
