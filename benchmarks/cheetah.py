@@ -1,6 +1,6 @@
 """Learn HalfCheetah beside Stable-Baselines3 at the same settings, in turn on one core, and judge who learns better.
 
-    python -m benchmarks.mujoco [--algorithms ppo sac] [--seeds ...] [--sides ...] [--core 0] [--out FILE]
+    python -m benchmarks.cheetah [--algorithms ppo sac] [--seeds ...] [--sides ...] [--core 0] [--out FILE]
 
 The peer lives in an environment of its own, which `make bench-mujoco` builds. A finished run is kept in the cache, with
 the settings it had: an interrupted benchmark goes on, and writes its page anew after every run. `--sides` makes the
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import mujoco_work as work
+from benchmarks import cheetah_work as work
 from benchmarks.cache import Cache
 from benchmarks.judging import difference, iqm
 
 OURS, PEER = "trainkit", "stable-baselines3"
 SIDES = {
-    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/mujoco_sb3.py"],
-    OURS: [sys.executable, "-m", "benchmarks.mujoco_trainkit"],
+    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/cheetah_sb3.py"],
+    OURS: [sys.executable, "-m", "benchmarks.cheetah_trainkit"],
 }
 
 
@@ -160,11 +160,11 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", choices=list(work.SETTINGS), default=list(work.SETTINGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(work.SEEDS))
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
-    parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/mujoco.jsonl"))
+    parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/cheetah.jsonl"))
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/mujoco.md"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/cheetah.md"))
     options = parser.parse_args()
-    command = f"python -m benchmarks.mujoco --seeds {' '.join(map(str, options.seeds))} --core {options.core}"
+    command = f"python -m benchmarks.cheetah --seeds {' '.join(map(str, options.seeds))} --core {options.core}"
     cache = Cache(options.cache)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []

@@ -17,7 +17,7 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-spec = importlib.util.spec_from_file_location("mujoco_work", Path(__file__).with_name("mujoco_work.py"))
+spec = importlib.util.spec_from_file_location("cheetah_work", Path(__file__).with_name("cheetah_work.py"))
 work = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(work)
 
