@@ -11,7 +11,7 @@ PEERS := tianshou@1.2.0
 LEARNING_PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 
 help:  ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 $(READY): pyproject.toml constraints.txt
 	$(if $(PYTHON),,$(error trainkit needs Python 3.11 or newer, found none: make PYTHON=/path/to/python))
@@ -55,6 +55,18 @@ bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
 	@$(BIN)/python -m benchmarks.same_settings
 
+bench-ppo: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## measure PPO beside peers on the same work, in turn (5 minutes)
+	@$(BIN)/python -m benchmarks.ppo_speed
+
+bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn HalfCheetah beside Stable-Baselines3 (3 hours)
+	@for python in $(BIN)/python .peers/sb3-contrib@2.9.2/bin/python; do \
+		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
+	@$(BIN)/python -m benchmarks.cheetah
+
+bench-onpolicy: $(READY)  ## learn what PPO and SAC must: CartPole, LunarLander, Pendulum (20 minutes)
+	@$(BIN)/python $(PIP) -c constraints.txt 'gymnasium[box2d]'
+	@$(BIN)/python -m benchmarks.learning_onpolicy
+
 .peers/%/.ready: constraints.txt
 	@echo "installing $* into .peers/$*"
 	@$(PYTHON) -m venv .peers/$*
@@ -72,4 +84,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-same docs build clean
+.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-same bench-ppo bench-mujoco \
+	bench-onpolicy docs build clean

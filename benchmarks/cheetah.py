@@ -30,6 +30,23 @@ SIDES = {
     OURS: [sys.executable, "-m", "benchmarks.cheetah_trainkit"],
 }
 
+REMAINS = """
+What differs still, after reading the peer's code:
+
+- **PPO, running statistics.** The peer's move with every step: the rows of a rollout are seen, and learnt from, each
+  through the statistics of its moment. trainkit's move between rollouts, so that it learns with the features it acted
+  on; its first rollout is not normalised. The peer divides a reward by the deviation known when it came, trainkit by
+  the one known when its rollout is learnt from. Evaluations see observations by the statistics as they are.
+- **PPO, advantages** are divided by the sample's deviation over a batch of 64 (peer), by the population's (trainkit):
+  0.8 % apart. Clip, losses, Adam, bootstrap at the time limit: nothing.
+- **SAC, densities.** The peer adds 1e-6 to 1 - tanh(u)**2 in the log-probability, trainkit computes it exactly. The peer
+  moves the temperature first, trainkit last, by the same numbers. Losses, targets, Adam: nothing.
+- **SAC, start.** trainkit's first update is at 5,000 steps, the peer's one step later.
+- **Randomness.** Initial weights have the same distributions but other numbers; the peer seeds its environment once,
+  trainkit each episode.
+- **Numbers.** trainkit lets numbers below 1e-38 count as 0 within an update.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -108,6 +125,8 @@ def report(runs: Sequence[Run], command: str) -> str:
         "| peer's steps/s | ours |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *_verdicts(runs),
+        "",
+        *REMAINS.strip().splitlines(),
         "",
         f"Evaluations, at the steps {_listed(work.judged_at('ppo'))} (PPO) and {_listed(work.judged_at('sac'))} (SAC):",
         "",
