@@ -39,8 +39,8 @@ What differs still, after reading the peer's code:
   the one known when its rollout is learnt from. Evaluations see observations by the statistics as they are.
 - **PPO, advantages** are divided by the sample's deviation over a batch of 64 (peer), by the population's (trainkit):
   0.8 % apart. Clip, losses, Adam, bootstrap at the time limit: nothing.
-- **SAC, densities.** The peer adds 1e-6 to 1 - tanh(u)**2 in the log-probability, trainkit computes it exactly. The peer
-  moves the temperature first, trainkit last, by the same numbers. Losses, targets, Adam: nothing.
+- **SAC, densities.** The peer adds 1e-6 to 1 - tanh(u)**2 in the log-probability, trainkit computes it exactly. The
+  peer moves the temperature first, trainkit last, by the same numbers. Losses, targets, Adam: nothing.
 - **SAC, start.** trainkit's first update is at 5,000 steps, the peer's one step later.
 - **Randomness.** Initial weights have the same distributions but other numbers; the peer seeds its environment once,
   trainkit each episode.
