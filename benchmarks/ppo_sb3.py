@@ -66,16 +66,16 @@ def main() -> None:
 
     def timed() -> None:
         nonlocal learning
-        began = time.perf_counter()
+        began = time.process_time()
         train()
-        learning += time.perf_counter() - began
+        learning += time.process_time() - began
 
     model.train = timed
     model.learn(work.WARMUP_ROLLOUTS * work.ROLLOUT, log_interval=None)
     learning, before, began_step, envs.n_episode = 0.0, n_taken(model), model.num_timesteps, 0
-    began = time.perf_counter()
+    began = time.process_time()
     model.learn(work.ROLLOUTS * work.ROLLOUT, log_interval=None, reset_num_timesteps=False)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     rows, minibatches = model.num_timesteps - began_step, n_taken(model) - before
     done = {
         "rows": rows,

@@ -76,9 +76,9 @@ def main() -> None:
 
     def timed_update(*args, **kwargs):
         nonlocal learning
-        began = time.perf_counter()
+        began = time.process_time()
         result = update(*args, **kwargs)
-        learning += time.perf_counter() - began
+        learning += time.process_time() - began
         return result
 
     def counted_collect(*args, **kwargs):
@@ -105,9 +105,9 @@ def main() -> None:
             show_progress=False,
             test_in_train=False,
         )
-        began = time.perf_counter()
+        began = time.process_time()
         trainer.run()
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     run(work.WARMUP_ROLLOUTS)
     learning, episodes, rows, before = 0.0, 0, 0, n_taken(optim)

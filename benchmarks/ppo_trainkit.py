@@ -50,9 +50,9 @@ def main() -> None:
     trainer(work.WARMUP_ROLLOUTS).run()
     before, began_step, episodes = policy.n_updates, collector.env_step, collector.n_episode
     measured = trainer(work.ROLLOUTS)
-    began = time.perf_counter()
-    spent = next(measured).stats.time
-    seconds = time.perf_counter() - began
+    began = time.process_time()
+    shares = next(measured).stats.time
+    seconds = time.process_time() - began
     rows, minibatches = collector.env_step - began_step, policy.n_updates - before
     done = {
         "rows": rows,
@@ -61,8 +61,8 @@ def main() -> None:
         "threads": torch.get_num_threads(),
     }
     rates = {
-        "collect steps/s": rows / (spent.collect * spent.seconds),
-        "minibatches/s": minibatches / (spent.update * spent.seconds),
+        "collect steps/s": rows / (shares.collect * seconds),
+        "minibatches/s": minibatches / (shares.update * seconds),
         "loop steps/s": rows / seconds,
     }
     shown = {"rates": rates, "done": done, "episodes": collector.n_episode - episodes, "version": tk.__version__}
