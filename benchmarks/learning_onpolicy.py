@@ -32,7 +32,7 @@ class Task:
 
     preset: str
     env: str
-    steps: int
+    steps: int  # whole rollouts, at most the steps that the bar allows
     bar: float
     seeds: tuple[int, ...]
     step_per_epoch: int  # from one of the trainer's evaluations to the next
@@ -43,15 +43,15 @@ class Task:
 
 TASKS = {
     "ppo-cartpole": Task(
-        preset="ppo", env="CartPole-v1", steps=100_000, bar=475.0, seeds=(1, 2, 3, 4, 5), step_per_epoch=5_000
+        preset="ppo", env="CartPole-v1", steps=99_840, bar=475.0, seeds=(1, 2, 3, 4, 5), step_per_epoch=4_992
     ),
     "ppo-lunarlander": Task(
         preset="ppo",
         env="LunarLander-v3",
-        steps=1_000_000,
+        steps=983_040,
         bar=200.0,
         seeds=(1, 2, 3),
-        step_per_epoch=50_000,
+        step_per_epoch=49_152,
         settings={
             "n_envs": 16,
             "step_per_collect": 16 * 1_024,
@@ -66,7 +66,7 @@ TASKS = {
         why="rl-zoo's settings for LunarLander-v2",
     ),
     "ppo-pendulum": Task(
-        preset="ppo", env="Pendulum-v1", steps=300_000, bar=-250.0, seeds=(1, 2, 3), step_per_epoch=30_000
+        preset="ppo", env="Pendulum-v1", steps=286_720, bar=-250.0, seeds=(1, 2, 3), step_per_epoch=20_480
     ),
     "sac-pendulum": Task(
         preset="sac", env="Pendulum-v1", steps=20_000, bar=-250.0, seeds=(1, 2, 3), step_per_epoch=2_000

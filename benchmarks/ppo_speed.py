@@ -48,8 +48,8 @@ def report(measured: Mapping[str, Runs], command: str) -> str:
         "# PPO beside peers",
         "",
         f"`{command}` on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; one thread, "
-        f"pinned to one core, sides in turn, medians of {n_runs} runs (ratios: median of rounds). Seconds are of CPU time, "
-        "so that what else the core did does not count.",
+        f"pinned to one core, sides in turn, medians of {n_runs} runs (ratios: median of rounds). Seconds are of CPU "
+        "time, so that what else the core did does not count.",
         "",
         f"{work.TASK}, {work.N_ENVS} environments x {work.N_STEPS} steps, {work.EPOCHS} epochs over each rollout in "
         f"batches of {work.BATCH}, two torsos {work.HIDDEN} with tanh, Adam, gradients' norm clipped at "
