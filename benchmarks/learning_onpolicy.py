@@ -123,7 +123,7 @@ def report(runs: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], command:
         f"When its steps are spent, a policy plays {JUDGED} fresh episodes, `explore=False`; their mean must reach the "
         "bar on every seed. Seconds are of CPU, the evaluations' among them.",
         "",
-        f"| task | steps | bar | seed | mean of {JUDGED} | std | worst | seconds | bar |",
+        f"| task | steps | must reach | seed | mean of {JUDGED} | std | worst | seconds | bar |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, own in runs.items():
@@ -137,16 +137,13 @@ def report(runs: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], command:
     lines += ["", "Settings:", ""]
     for name in runs:
         task = TASKS[name]
-        lines.append(f"- {task.preset.upper()}, {task.env}: {task.why}. {_listed(used(task))}")
+        own_settings = ", ".join(f"`{option}` {value}" for option, value in task.settings.items())
+        lines.append(f"- {task.preset.upper()}, {task.env}: {task.why}{': ' if own_settings else ''}{own_settings}.")
     lines += ["", "Means of 10 episodes after each epoch, in order:", "", "```"]
     for name, own in runs.items():
         for seed, run in own:
             lines.append(f"{name:16}{seed:3} " + "".join(f"{mean:6.0f}" for mean in run["returns"]))
     return "\n".join([*lines, "```", ""])
-
-
-def _listed(settings: Mapping[str, str]) -> str:
-    return ", ".join(f"`{name}` {value}" for name, value in settings.items())
 
 
 def main() -> None:
