@@ -9,13 +9,13 @@ class Cache:
     """Keep what runs gave, a line of JSON each; a key is all that a run depends on.
 
     Args:
-        file: made when the first run is kept; None keeps nothing beyond this process.
+        file: made when the first run is kept.
     """
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path) -> None:
         self._file = file
         self._results: dict[str, dict[str, Any]] = {}
-        if file is not None and file.exists():
+        if file.exists():
             for line in map(json.loads, file.read_text().splitlines()):
                 self._results[json.dumps(line["key"])] = line["result"]
 
@@ -26,7 +26,6 @@ class Cache:
     def put(self, result: dict[str, Any], *key: Any) -> None:
         """Keep what a run gave."""
         self._results[json.dumps(key)] = result
-        if self._file is not None:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a") as file:
-                file.write(json.dumps({"key": key, "result": result}) + "\n")
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a") as file:
+            file.write(json.dumps({"key": key, "result": result}) + "\n")
