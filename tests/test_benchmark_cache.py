@@ -14,6 +14,7 @@ def test_a_finished_run_is_there_again_for_the_next_process(tmp_path: Path) -> N
 def test_a_run_with_other_settings_is_not_there(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "runs.jsonl")
     cache.put({"returns": []}, "ppo", 1, {"lr": 3e-4})
+    assert cache.get("ppo", 1, {"lr": 3e-4}) == {"returns": []}
     assert cache.get("ppo", 1, {"lr": 1e-3}) is None
     assert cache.get("ppo", 2, {"lr": 3e-4}) is None
 
