@@ -1,6 +1,6 @@
 """Learn beside peers at the same settings, in turn on one core, and judge whether trainkit learns as well.
 
-    python -m benchmarks.same_settings [--pairings ...] [--seeds ...] [--cache FOLDER] [--out FILE]
+    python -m benchmarks.same_settings [--pairings ...] [--tasks ...] [--seeds ...] [--cache FOLDER] [--out FILE]
 
 Peers live in environments of their own, which `make bench-same` builds. A finished run is kept in the cache, with the
 settings it had: an interrupted benchmark goes on, and writes its page anew after every seed.
@@ -128,10 +128,12 @@ def learn(pairing: str, side: str, task: str, seed: int, core: int) -> dict[str,
     return result
 
 
-def runs_of(pairings: Sequence[str], seeds: Sequence[int], cache: Cache, core: int) -> Iterator[Run]:
+def runs_of(
+    pairings: Sequence[str], tasks: Sequence[str], seeds: Sequence[int], cache: Cache, core: int
+) -> Iterator[Run]:
     """Yield every run, from the cache where it is there; the two sides of a pairing take turns."""
     for pairing in pairings:
-        for task in work.TASKS:
+        for task in tasks:
             for seed in seeds:
                 for side in (work.PAIRINGS[pairing].peer, OURS):
                     result = cache.get(pairing, side, task, seed)
@@ -221,6 +223,7 @@ def main() -> None:
     """Run what is not in the cache and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairings", nargs="+", choices=list(work.PAIRINGS), default=list(work.PAIRINGS))
+    parser.add_argument("--tasks", nargs="+", choices=work.TASKS, default=list(work.TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(work.SEEDS))
     parser.add_argument("--cache", type=Path, default=Path("runs/same_settings"))
     parser.add_argument("--core", type=int, default=0)
@@ -228,12 +231,13 @@ def main() -> None:
     options = parser.parse_args()
     is_all = options.pairings == list(work.PAIRINGS)
     command = "python -m benchmarks.same_settings" + ("" if is_all else f" --pairings {' '.join(options.pairings)}")
+    command += "" if options.tasks == list(work.TASKS) else f" --tasks {' '.join(options.tasks)}"
     command += "" if options.seeds == list(work.SEEDS) else f" --seeds {' '.join(map(str, options.seeds))}"
     command += f" --core {options.core}"
     cache = Cache(options.cache)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
-    for run in runs_of(options.pairings, options.seeds, cache, options.core):
+    for run in runs_of(options.pairings, options.tasks, options.seeds, cache, options.core):
         runs.append(run)
         print(f"{run.pairing} {run.side} {run.task} {run.seed}: {run.score:.1f}", flush=True)
         if run.side == OURS:

@@ -8,7 +8,7 @@ import trainkit
 PUBLIC = """
     make_envs Envs Collector
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer
-    Transition TransitionBatch Rollout Horizon ActOutput UpdateResult EpochResult
+    Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
     Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy
     ActorCriticNetwork QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
     ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch

@@ -53,6 +53,7 @@ from trainkit.policy import (
     discounted_returns,
     gae,
 )
+from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
 from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
 from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer, OnpolicyTrainer, Trainer, evaluate
@@ -115,6 +116,7 @@ __all__ = [
     "RandomPolicy",
     "ReinforcePolicy",
     "ReplayBuffer",
+    "ReturnScale",
     "Rollout",
     "RolloutBuffer",
     "RunInfo",

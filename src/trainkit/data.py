@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.errors import Checks
+from trainkit.scaling import ReturnScale
 from trainkit.stats import EpochStats, RunInfo
 
 # An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).
@@ -103,7 +104,7 @@ class Rollout:
         return is_row
 
 
-RewardRule = Literal["sign"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
+RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class Horizon:
         gamma: discount per step, in [0, 1].
         reward: applied to each row's reward *before* the sum: "sign", a clip (lo, hi), a scale, or a function
             of the window's columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]; None keeps it.
+            "return_scale" divides by the running deviation of the return, see `ReturnScale`.
     """
 
     n_step: int | tuple[int, int] = 1
@@ -135,14 +137,21 @@ class Horizon:
         if isinstance(rule, tuple):
             ordered = len(rule) == 2 and rule[0] < rule[1]
             checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
-        elif rule is not None and rule != "sign" and not callable(rule):
+        elif rule is not None and rule not in ("sign", "return_scale") and not callable(rule):
             checks.number("reward", rule)
         checks.done()
+        if rule == "return_scale":
+            object.__setattr__(self, "reward", ReturnScale(self.gamma))
 
     @property
     def longest(self) -> int:
         """The most steps one window can span."""
         return self.n_step[1] if isinstance(self.n_step, tuple) else self.n_step
+
+    @property
+    def return_scale(self) -> ReturnScale | None:
+        """The reward rule, if it is one that learns from rewards."""
+        return self.reward if isinstance(self.reward, ReturnScale) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

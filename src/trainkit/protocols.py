@@ -62,6 +62,15 @@ class Policy(Protocol):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput: ...
 
+    @property
+    def observes(self) -> bool:
+        """Whether `observe` has any effect."""
+        ...
+
+    def observe(self, transition: Transition) -> None:
+        """Let running statistics learn from K new rows."""
+        ...
+
     def start_streams(self, root: int) -> None:
         """Start the random streams of exploring anew."""
         ...

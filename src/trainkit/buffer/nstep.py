@@ -102,7 +102,7 @@ def shape_reward(
         return shaped
     if rule is None:
         return reward
-    if rule == "sign":
+    if isinstance(rule, str):  # "sign"; the other word became a function when the horizon was made
         return np.sign(reward)
     if isinstance(rule, tuple):
         return np.clip(reward, *rule)

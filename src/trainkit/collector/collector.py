@@ -27,6 +27,8 @@ class Collector:
         policy: chooses the actions.
         envs: from `make_envs`; a collector has them to itself.
         buffer: receives every real step; the transition's arrays are borrowed until the next step.
+        observe: whether the policy's running statistics learn from the steps; default: where there is a buffer, so
+            that evaluation changes nothing.
         reward_metric: turns the returns [episodes] of episodes that finished into what statistics show.
 
     Attributes:
@@ -36,7 +38,13 @@ class Collector:
     """
 
     def __init__(
-        self, policy: Policy, envs: Envs, buffer: Store | None = None, *, reward_metric: RewardMetric | None = None
+        self,
+        policy: Policy,
+        envs: Envs,
+        buffer: Store | None = None,
+        *,
+        observe: bool | None = None,
+        reward_metric: RewardMetric | None = None,
     ) -> None:
         if not isinstance(envs, Envs):
             raise ConfigError(f"Collector.envs must come from make_envs, got {envs!r}: use make_envs(...)")
@@ -47,6 +55,7 @@ class Collector:
         self.policy = policy
         self.envs = envs
         self.buffer = buffer
+        self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
         self.is_seeded = False
@@ -210,8 +219,8 @@ class Collector:
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
-        if self.buffer is not None and n_rows:
-            self.buffer.add(
+        if n_rows and (self.buffer is not None or self._observes):
+            self._hand_on(
                 Transition(
                     obs,
                     output.action,
@@ -237,6 +246,13 @@ class Collector:
         if np.count_nonzero(outcome.over):
             self._end_episodes(env_ids[outcome.over], tally)
         self._needs_reset = False
+
+    def _hand_on(self, transition: Transition) -> None:
+        """Store a step, and let the policy's statistics learn from it."""
+        if self.buffer is not None:
+            self.buffer.add(transition)
+        if self._observes:
+            self.policy.observe(transition)
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
         if self._options["random"] or len(env_ids) == 0:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import seeding, tree
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
-from trainkit.policy.preprocess import WithoutMask
+from trainkit.policy.preprocess import RunningStatistics, WithoutMask
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
 from trainkit.spaces import array_specs
@@ -128,6 +128,36 @@ class Policy(nn.Module):
         ]
         if wrong:
             raise SpaceMismatchError("\n".join(wrong))
+
+    # ---- running statistics ----
+
+    @property
+    def observes(self) -> bool:
+        """Whether there are statistics that learn from rows, of observations or of rewards."""
+        return self._statistics is not None or self.horizon.return_scale is not None
+
+    def observe(self, transition: Transition) -> None:
+        """Let running statistics learn from K new rows, and use them from now on."""
+        self._note(transition)
+        self._fold()
+
+    def _note(self, transition: Transition) -> None:
+        """Note rows for the statistics; features stay as they are until `_fold`."""
+        statistics, scale = self._statistics, self.horizon.return_scale
+        if statistics is not None:
+            statistics.observe(to_device(transition.obs, self.device))
+        if scale is not None:
+            scale.observe(transition.reward, transition.terminated | transition.truncated, transition.env_ids)
+
+    def _fold(self) -> None:
+        statistics = self._statistics
+        if statistics is not None:
+            statistics.fold()
+
+    @property
+    def _statistics(self) -> RunningStatistics | None:
+        own = self.preprocess
+        return own if isinstance(own, RunningStatistics) and own.observes else None
 
     # ---- learning ----
 
@@ -284,6 +314,7 @@ class Policy(nn.Module):
             "n_updates": self.n_updates,
             "last_step": self.last_step,
             "streams": self.streams_state(),
+            "return_scale": None if self.horizon.return_scale is None else self.horizon.return_scale.state_dict(),
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -296,4 +327,6 @@ class Policy(nn.Module):
         self.n_updates = self._n_updates_read = state["n_updates"]
         self.last_step = state["last_step"]
         self.load_streams_state(state["streams"])
+        if self.horizon.return_scale is not None and state["return_scale"] is not None:
+            self.horizon.return_scale.load_state_dict(state["return_scale"])
         self.is_seeded = True

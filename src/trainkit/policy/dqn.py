@@ -131,6 +131,7 @@ class DQNPolicy(Policy):
         sigma0: float = 0.5,
         double: bool = False,
         value: Value | None = None,
+        normalize_obs: bool = False,
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         reward: Any = None,
@@ -145,6 +146,7 @@ class DQNPolicy(Policy):
             hidden, head, dueling, noisy, sigma0: as in `QNetwork`; layers default to (128, 128) shared and none per
                 head, for images to none and (512,) as in the paper; noisy heads explore by themselves, greedily.
             double: choose by the online, judge by the target network.
+            normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
             lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             value, parts: arguments of `DQNPolicy`; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
@@ -154,7 +156,7 @@ class DQNPolicy(Policy):
         if double and "backup" in parts:
             raise ConfigError(f"{cls.__name__}.for_envs was given both double and backup: give one")
         value = ExpectedValue() if value is None else value
-        preprocess = Preprocess(envs.observation_space)
+        preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         sees_images = preprocess.sees_images
         layers: dict[str, Any] = {
             "hidden": (() if sees_images else (128, 128)) if hidden is None else hidden,
@@ -176,8 +178,9 @@ class DQNPolicy(Policy):
             "exploration": Greedy() if noisy else None,
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,
+            "preprocess": preprocess,
         }
-        return cls(network, value=value, preprocess=preprocess, **defaults | parts)
+        return cls(network, value=value, **defaults | parts)
 
     # ---- acting ----
 

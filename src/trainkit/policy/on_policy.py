@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
 from trainkit.errors import Checks, DivergedError, SpaceMismatchError
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae
@@ -108,6 +108,7 @@ class OnpolicyPolicy(Policy):
         *,
         hidden: Sequence[int] | None = None,
         shared: bool | None = None,
+        normalize_obs: bool = False,
         gamma: float = 0.99,
         reward: Any = None,
         lr: Any = 3e-4,
@@ -121,11 +122,12 @@ class OnpolicyPolicy(Policy):
             envs: anything with `observation_space` and `action_space`.
             hidden, shared: as in `ActorCriticNetwork`; layers default to (64, 64) in a torso each, for images to
                 (512,) in a shared one.
+            normalize_obs: as `normalize` in `Preprocess`.
             gamma, reward: as in `Horizon`.
             lr, adam_eps, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
-        preprocess = Preprocess(envs.observation_space)
+        preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         sees_images = preprocess.sees_images
         distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
         network = ActorCriticNetwork(
@@ -187,13 +189,22 @@ class OnpolicyPolicy(Policy):
 
     # ---- learning ----
 
+    def observe(self, transition: Transition) -> None:
+        """Note K new rows for running statistics; features stay as they are until the rollout has been learnt."""
+        self._note(transition)
+
     def learn(
         self, rollout: Rollout, *, step: int, batch_size: int | None = None, repeat: int = 1
     ) -> Iterator[UpdateResult]:
         """Learn from all rows `repeat` times, each time in another order, in batches of about `batch_size`.
 
-        Batches are of equal size, give or take a row, so that none is left over. None is all rows at once.
+        Batches are of equal size, give or take a row, so that none is left over. None is all rows at once. Running
+        statistics of observations move at the end.
         """
+        yield from self._updates(rollout, step, batch_size, repeat)
+        self._fold()
+
+    def _updates(self, rollout: Rollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
         rows = self._rows(rollout)
         n_rows = len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
