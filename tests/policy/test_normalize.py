@@ -127,7 +127,7 @@ def test_the_first_ratio_is_one_with_normalisation_on() -> None:
         first = next(iter(policy.learn(collector.buffer.read(policy.horizon), step=0, batch_size=30)))
         assert first is not None
         shown = policy.read_metrics()
-        assert abs(shown["approx_kl"]) < 1e-9
+        assert abs(shown["approx_kl"]) < 1e-6  # 1e-3 and more where statistics moved in between
         assert shown["clip_share"] == 0.0
         for _ in policy.learn(collector.buffer.read(policy.horizon), step=0):
             pass

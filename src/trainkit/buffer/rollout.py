@@ -53,18 +53,22 @@ class RolloutBuffer:
             raise ConfigError("RolloutBuffer must be bound before it is written to: give it to a Collector")
         env_ids = transition.env_ids
         time = self._n_rows[env_ids]  # [K]
-        if time.max(initial=-1) >= self._room:
+        longest = time.max(initial=-1)
+        if longest >= self._room:
             self._claim(2 * self._room)
+        # In lock-step the rows are one slice of every column, in a fraction of the time.
+        is_level = len(time) == self._spec.n_envs and (time == longest).all()
+        rows, envs = (longest, slice(None)) if is_level else ((time, env_ids), env_ids)
         for name in ("action", "reward", "terminated"):
-            self._columns[name][time, env_ids] = getattr(transition, name)
+            self._columns[name][rows] = getattr(transition, name)
         for name, column in self._columns["extras"].items():
-            column[time, env_ids] = transition.extras[name]
-        _write(self._columns["obs"], (time, env_ids), transition.obs)
-        _write(self._pending, env_ids, transition.next_obs)
+            column[rows] = transition.extras[name]
+        _write(self._columns["obs"], rows, transition.obs)
+        _write(self._pending, envs, transition.next_obs)
         over = transition.terminated | transition.truncated
-        self._columns["ended"][time, env_ids] = over
-        self._n_rows[env_ids] += 1
-        self._is_open[env_ids] = ~over
+        self._columns["ended"][rows] = over
+        self._n_rows[envs] += 1
+        self._is_open[envs] = ~over
         bootstraps = over & ~transition.terminated
         if np.count_nonzero(bootstraps):
             self._end(env_ids[bootstraps])

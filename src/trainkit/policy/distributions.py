@@ -52,12 +52,14 @@ class Categorical(nn.Module):
         return _masked(numbers, legal).argmax(dim=1)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        return functional.log_softmax(_masked(numbers, legal), dim=1).gather(1, action.unsqueeze(1)).squeeze(1)
+        return -functional.cross_entropy(_masked(numbers, legal), action, reduction="none")
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
-        finite = log_p.masked_fill(log_p == -torch.inf, 0.0)  # before the product: 0 * infinity has no gradient
-        return -(log_p.exp() * finite).sum(dim=1)
+        p = log_p.exp()
+        if legal is not None:  # before the product: 0 * infinity has no gradient
+            log_p = log_p.masked_fill(log_p == -torch.inf, 0.0)
+        return -(p * log_p).sum(dim=1)
 
 
 class MultiCategorical(nn.Module):

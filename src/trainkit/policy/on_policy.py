@@ -18,8 +18,9 @@ from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Distribution, distribution_for
 from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.host import HostActorCritic
 from trainkit.policy.meter import UpdateResult
-from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
 
@@ -37,8 +38,8 @@ class RolloutRows(NamedTuple):
     advantage: Tensor  # [B]
     returns: Tensor  # [B], what the critic should have said
 
-    def at(self, index: Tensor) -> "RolloutRows":
-        """Return the rows of an index."""
+    def at(self, index: Tensor | slice) -> "RolloutRows":
+        """Return the rows of an index; those of a slice are views."""
         return RolloutRows(
             features=tree.map_tree(lambda leaf: leaf[index], self.features),
             legal=None if self.legal is None else self.legal[index],
@@ -48,6 +49,14 @@ class RolloutRows(NamedTuple):
             advantage=self.advantage[index],
             returns=self.returns[index],
         )
+
+    def deal(self, n_batches: int) -> Iterator["RolloutRows"]:
+        """Yield the rows in order in batches of equal size, give or take a row."""
+        size, n_larger = divmod(len(self.action), n_batches)
+        end = 0
+        for position in range(n_batches):
+            start, end = end, end + size + (position < n_larger)
+            yield self.at(slice(start, end))
 
 
 class OnpolicyPolicy(Policy):
@@ -99,6 +108,8 @@ class OnpolicyPolicy(Policy):
         self.network = network
         self.to(self.device)
         self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
+        is_plain = bool(getattr(self.preprocess, "is_identity", False))
+        self._host = HostActorCritic.for_network(self.network, self.device) if is_plain else None
         self.eval()
 
     @classmethod
@@ -170,9 +181,7 @@ class OnpolicyPolicy(Policy):
         if legal_rows is not None:
             refuse_empty_mask(legal_rows, env_ids)
         with torch.no_grad():
-            on_device = to_device(obs, self.device)
-            legal = legal_mask(on_device)
-            numbers, value = self.network(self.preprocess(on_device))
+            numbers, value, legal = self._judge(obs)
             if explore:
                 action = self.distribution.sample(numbers, legal, self.generator)
             else:
@@ -186,6 +195,15 @@ class OnpolicyPolicy(Policy):
             raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
         extras = {"log_prob": told[0], "value": told[1]}
         return ActOutput(action.cpu().numpy(), extras, state)
+
+    def _judge(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what the network says of raw observations: numbers [K, width], values [K]; and the mask."""
+        features = without_mask(obs)
+        if self._host is not None and self._host.takes(features):
+            numbers, value = self._host(features)
+            return torch.from_numpy(numbers), torch.from_numpy(value), legal_mask(to_device(obs, self.device))
+        on_device = to_device(obs, self.device)
+        return *self.network(self.preprocess(on_device)), legal_mask(on_device)
 
     # ---- learning ----
 
@@ -210,8 +228,8 @@ class OnpolicyPolicy(Policy):
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
-            for index in order.tensor_split(n_batches):
-                yield self._update(rows.at(index), step)
+            for batch in rows.at(order).deal(n_batches):
+                yield self._update(batch, step)
                 if self._is_enough():
                     return
 
