@@ -9,7 +9,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.errors import SpaceMismatchError
+from trainkit.errors import Checks, SpaceMismatchError
 
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 _EDGE = 1e-6  # how near to a bound, in half-widths, a density is still told apart
@@ -41,8 +41,12 @@ class SquashedGaussian(nn.Module):
     _shares: Tensor  # [Q], that add up to 1
 
     def __init__(self, space: Space[Any], *, log_std: float | None = 0.0) -> None:
+        space = bounded_box("SquashedGaussian", space)
+        if log_std is not None:
+            checks = Checks("SquashedGaussian")
+            checks.number("log_std", log_std)
+            checks.done()
         super().__init__()
-        space = bounded_box(type(self).__name__, space)
         self._shape = space.shape
         self.n_places = math.prod(space.shape)
         self.width = self.n_places if log_std is not None else 2 * self.n_places
