@@ -160,8 +160,9 @@ class TestByHand:
 
     def test_the_actor_is_led_to_the_better_action(self) -> None:
         policy = simple(critic_optimizer=Adam(0.0), optimizer=Adam(0.05), temperature=0.01)
+        batch = rows(32, action_space=ONE_PLACE)
         for step in range(300):
-            policy.update(rows(32, action_space=ONE_PLACE), step=step)
+            policy.update(batch, step=step)
         # 3 a + 1 and -a + 2 cross at a = 1/4, where their minimum is largest; in the space's units that is 1/2
         action = policy.act(np.zeros((1, 4), np.float32)).action
         np.testing.assert_allclose(action, [[0.5]], atol=0.1)
