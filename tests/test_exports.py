@@ -9,8 +9,9 @@ PUBLIC = """
     make_envs Envs Collector
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
-    Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy
-    ActorCriticNetwork QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
+    Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
+    ActorCriticNetwork ActorNetwork CriticNetwork SquashedGaussian
+    QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
     ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch
     MaxBackup DoubleBackup MunchausenBackup EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns

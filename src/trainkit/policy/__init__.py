@@ -4,6 +4,7 @@ from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
 from trainkit.policy.base import Policy
+from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
@@ -16,16 +17,20 @@ from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.quantiles import ImplicitQuantileValue, QuantileValue
 from trainkit.policy.random import RandomPolicy
+from trainkit.policy.sac import SACPolicy
+from trainkit.policy.squashed import SquashedGaussian
 from trainkit.policy.target import Target
 from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
 
 __all__ = [
     "A2CPolicy",
     "ActorCriticNetwork",
+    "ActorNetwork",
     "Adam",
     "Backup",
     "CategoricalValue",
     "Clip",
+    "CriticNetwork",
     "DQNPolicy",
     "DoubleBackup",
     "EpsilonGreedy",
@@ -48,7 +53,9 @@ __all__ = [
     "QuantileValue",
     "RandomPolicy",
     "ReinforcePolicy",
+    "SACPolicy",
     "SoftQ",
+    "SquashedGaussian",
     "Target",
     "TensorBatch",
     "UpdateResult",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
-from trainkit.errors import Checks, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
@@ -120,6 +120,8 @@ class OnpolicyPolicy(Policy):
         hidden: Sequence[int] | None = None,
         shared: bool | None = None,
         normalize_obs: bool = False,
+        squash: bool = False,
+        log_std: float | None = None,
         gamma: float = 0.99,
         reward: Any = None,
         lr: Any = 3e-4,
@@ -134,13 +136,19 @@ class OnpolicyPolicy(Policy):
             hidden, shared: as in `ActorCriticNetwork`; layers default to (64, 64) in a torso each, for images to
                 (512,) in a shared one.
             normalize_obs: as `normalize` in `Preprocess`.
+            squash: keep actions of a Box within its bounds by tanh.
+            log_std: where the logarithms of their deviations start; None is 0.
             gamma, reward: as in `Horizon`.
             lr, adam_eps, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
+        if "distribution" in parts and (squash or log_std is not None):
+            raise ConfigError(f"{cls.__name__}.for_envs was given distribution, and squash or log_std too: give one")
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         sees_images = preprocess.sees_images
-        distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
+        distribution = parts.get("distribution")
+        if distribution is None:
+            distribution = distribution_for(envs.action_space, squash=squash, log_std=log_std)
         network = ActorCriticNetwork(
             preprocess.shapes,
             distribution.width,
@@ -155,9 +163,8 @@ class OnpolicyPolicy(Policy):
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,
             "preprocess": preprocess,
-            "distribution": distribution,
         }
-        return cls(network, **defaults | parts)
+        return cls(network, **defaults | parts | {"distribution": distribution})
 
     # ---- acting ----
 

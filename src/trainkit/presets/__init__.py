@@ -12,6 +12,8 @@ from typing import Any
 
 from trainkit.errors import refuse_unknown
 from trainkit.presets.base import Preset, Settings
+from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sac
+from trainkit.presets.off_policy import OffpolicySettings
 from trainkit.presets.on_policy import (
     OnpolicyOverrides,
     OnpolicyPreset,
@@ -50,11 +52,13 @@ PRESETS: dict[str, Preset] = {
         ppo,
         a2c,
         reinforce,
+        sac,
     )
 }
 
 __all__ = [
     "PRESETS",
+    "OffpolicySettings",
     "OnpolicyOverrides",
     "OnpolicyPreset",
     "OnpolicySettings",
@@ -62,6 +66,9 @@ __all__ = [
     "QOverrides",
     "QPreset",
     "QSettings",
+    "SACOverrides",
+    "SACPreset",
+    "SACSettings",
     "Settings",
     "a2c",
     "c51",
@@ -76,11 +83,12 @@ __all__ = [
     "qrdqn",
     "rainbow",
     "reinforce",
+    "sac",
     "settings",
 ]
 
 
-def settings(name: str, domain: str = "classic") -> dict[str, Any]:
-    """Return the table of a preset's settings in a domain: "classic", "continuous" or "atari"."""
+def settings(name: str, domain: str | None = None) -> dict[str, Any]:
+    """Return the table of a preset's settings in a domain, "classic", "continuous" or "atari"; None is its first."""
     refuse_unknown("presets", [name], PRESETS)
     return PRESETS[name].settings(domain)

@@ -65,11 +65,17 @@ class Preset:
         }
         self.__doc__ = f"{summary}.\n\n{type(self).__call__.__doc__}"
 
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains it has a table for, the usual one first."""
+        return tuple(self._tables)
+
     def __repr__(self) -> str:
         return f"presets.{self.name}"
 
-    def settings(self, domain: str = "classic") -> dict[str, Any]:
-        """Return the table of a domain."""
+    def settings(self, domain: str | None = None) -> dict[str, Any]:
+        """Return the table of a domain; None is the first."""
+        domain = self.domains[0] if domain is None else domain
         refuse_unknown(repr(self), [domain], self._tables)
         return dict(self._tables[domain])
 
@@ -89,7 +95,7 @@ class Preset:
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
-        making = {**self.settings("atari" if _is_ale(env) else "classic"), **overrides}
+        making = {**self.settings("atari" if "atari" in self.domains and _is_ale(env) else None), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
         chosen = _over_the_run({**self.settings(self._domain(envs)), **overrides})
         policy = self._policy(envs, chosen)

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
-from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.collector import Collector, Envs
+from trainkit.collector import Envs
 from trainkit.collector.make import EnvSpec
 from trainkit.errors import ConfigError
 from trainkit.policy import (
@@ -25,13 +24,14 @@ from trainkit.policy import (
 )
 from trainkit.policy.backups import Backup
 from trainkit.policy.exploration import Exploration
-from trainkit.presets.base import Preset, Settings
+from trainkit.presets.base import Preset
+from trainkit.presets.off_policy import OffpolicySettings, offpolicy_trainer
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
 
 
-class QSettings(Settings, total=False):
+class QSettings(OffpolicySettings, total=False):
     """What a preset of the Q-learner may override, beside the options of every trainer."""
 
     head: tuple[int, ...]
@@ -48,20 +48,10 @@ class QSettings(Settings, total=False):
     double: bool
     munchausen: bool
     entropy_temperature: float  # of munchausen
-    n_step: int | tuple[int, int]
     epsilon: Scheduled | Linear | None
     temperature: Scheduled | Linear | None  # of a soft exploration, instead of epsilon
     target_every: int
     target_tau: Scheduled | Linear
-    prioritized: bool
-    alpha: float
-    beta: Scheduled | Linear
-    capacity: int
-    batch_size: int
-    step_per_collect: int | None
-    update_per_step: float
-    learning_starts: int
-    warmup: Literal["policy", "random"]
 
 
 class QOverrides(QSettings, TrainerOptions, total=False):
@@ -109,18 +99,7 @@ class QPreset(Preset):
     def _trainer(
         self, policy: DQNPolicy, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
     ) -> OffpolicyTrainer:
-        return OffpolicyTrainer(
-            policy,
-            Collector(policy, envs, _buffer(chosen)),
-            max_epoch=chosen["max_epoch"],
-            step_per_epoch=chosen["step_per_epoch"],
-            batch_size=chosen["batch_size"],
-            step_per_collect=chosen["step_per_collect"],
-            update_per_step=chosen["update_per_step"],
-            learning_starts=chosen["learning_starts"],
-            warmup=chosen["warmup"],
-            **common,
-        )
+        return offpolicy_trainer(policy, envs, chosen, common)
 
 
 def _value(preset: QPreset, chosen: Mapping[str, Any]) -> Value:
@@ -154,9 +133,3 @@ def _exploration(preset: QPreset, chosen: Mapping[str, Any]) -> Exploration:
     if epsilon is not None:
         raise ConfigError(f"{preset} was told both epsilon and temperature, each says how to explore: set one to None")
     return SoftQ(temperature)
-
-
-def _buffer(chosen: Mapping[str, Any]) -> ReplayBuffer:
-    if chosen["prioritized"]:
-        return PrioritizedReplayBuffer(chosen["capacity"], alpha=chosen["alpha"], beta=chosen["beta"])
-    return ReplayBuffer(chosen["capacity"])
