@@ -25,8 +25,11 @@ from trainkit.policy import (
     A2CPolicy,
     ActorCriticNetwork,
     Adam,
+    BCPolicy,
     CategoricalValue,
     Clip,
+    ConservativePenalty,
+    DiscreteBCQPolicy,
     DoubleBackup,
     DQNPolicy,
     EpsilonGreedy,
@@ -55,7 +58,16 @@ from trainkit.policy import (
 )
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
 from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
-from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer, OnpolicyTrainer, Trainer, evaluate
+from trainkit.trainer import (
+    Callback,
+    Checkpoint,
+    Evaluation,
+    OfflineTrainer,
+    OffpolicyTrainer,
+    OnpolicyTrainer,
+    Trainer,
+    evaluate,
+)
 
 __version__ = "0.1.0"
 
@@ -64,6 +76,7 @@ __all__ = [
     "ActOutput",
     "ActorCriticNetwork",
     "Adam",
+    "BCPolicy",
     "BadEnvDataError",
     "BusyError",
     "Callback",
@@ -74,9 +87,11 @@ __all__ = [
     "CollectStats",
     "Collector",
     "ConfigError",
+    "ConservativePenalty",
     "Constant",
     "DQNPolicy",
     "DeviceError",
+    "DiscreteBCQPolicy",
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
@@ -101,6 +116,7 @@ __all__ = [
     "NatureCNN",
     "NoLegalActionError",
     "NoisyLinear",
+    "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
     "PPOPolicy",
