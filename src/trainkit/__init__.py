@@ -26,9 +26,12 @@ from trainkit.policy import (
     ActorCriticNetwork,
     ActorNetwork,
     Adam,
+    BCPolicy,
     CategoricalValue,
     Clip,
+    ConservativePenalty,
     CriticNetwork,
+    DiscreteBCQPolicy,
     DoubleBackup,
     DQNPolicy,
     EpsilonGreedy,
@@ -60,7 +63,16 @@ from trainkit.policy import (
 from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
 from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
-from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer, OnpolicyTrainer, Trainer, evaluate
+from trainkit.trainer import (
+    Callback,
+    Checkpoint,
+    Evaluation,
+    OfflineTrainer,
+    OffpolicyTrainer,
+    OnpolicyTrainer,
+    Trainer,
+    evaluate,
+)
 
 __version__ = "0.1.0"
 
@@ -70,6 +82,7 @@ __all__ = [
     "ActorCriticNetwork",
     "ActorNetwork",
     "Adam",
+    "BCPolicy",
     "BadEnvDataError",
     "BusyError",
     "Callback",
@@ -80,10 +93,12 @@ __all__ = [
     "CollectStats",
     "Collector",
     "ConfigError",
+    "ConservativePenalty",
     "Constant",
     "CriticNetwork",
     "DQNPolicy",
     "DeviceError",
+    "DiscreteBCQPolicy",
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
@@ -108,6 +123,7 @@ __all__ = [
     "NatureCNN",
     "NoLegalActionError",
     "NoisyLinear",
+    "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
     "PPOPolicy",

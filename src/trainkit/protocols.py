@@ -93,6 +93,8 @@ class Trainee(Policy, Seedable, Protocol):
 
     horizon: Horizon
     n_updates: int
+    observation_space: Space[Any] | None  # None: not told yet
+    action_space: Space[Any] | None
 
     def training_state(self) -> dict[str, Any]: ...
 
@@ -152,6 +154,15 @@ class Buffer(Store, Seedable, Protocol):
     ) -> TransitionBatch: ...
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None: ...
+
+
+@runtime_checkable
+class Dataset(Buffer, Protocol):
+    """What an offline trainer asks of a buffer: all of it, too, once before it begins."""
+
+    def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
+        """Go once through all rows, so many at a time."""
+        ...
 
 
 class Logger(Protocol):

@@ -1,20 +1,20 @@
 """The replay buffer: rings of rows, a sampler that picks among them, and n-step returns on the way out."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit import files, seeding, tree
+from trainkit import files, seeding
 from trainkit.buffer.dataset import recorded
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Prioritized, Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
-from trainkit.buffer.storage import Rings, Rows
-from trainkit.data import ACTION_MASK, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
+from trainkit.buffer.storage import Rings, Rows, spec_of
+from trainkit.data import Horizon, Obs, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, nearest
 from trainkit.schedules import Scheduled, to_plain
 
@@ -96,7 +96,7 @@ class ReplayBuffer:
         the episode first, with a flag or with `cut`.
         """
         if self._bound is None:
-            self.bind(self._spec_of(transition))
+            self.bind(spec_of(transition, self._n_envs, self._stack))
         rings = self._rings
         rows, dead = rings.add(transition)
         self._sampler.touch(rows, dead)
@@ -135,6 +135,10 @@ class ReplayBuffer:
             slots=rings.slots(rows),
             extras={name: self._column(name, rows, windows) for name in columns},
         )
+
+    def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
+        """Go once through all rows, in order per environment, so many at a time."""
+        return iter(()) if self._bound is None else self._bound.transitions(n_rows)
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
         """Write priorities [B]; rows overwritten since they were sampled are left alone, of twins the last stays.
@@ -249,7 +253,7 @@ class ReplayBuffer:
         buffer = cls(len(ends) if capacity is None else capacity, n_envs=1, **options)
         if buffer.capacity < len(ends):
             raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")
-        buffer.bind(buffer._spec_of(step, stacked=False))
+        buffer.bind(spec_of(step, 1, buffer._stack, is_stacked=False))
         buffer._rings.fill(step, ends)
         buffer._sampler.touch(np.arange(len(ends)))
         return buffer
@@ -271,23 +275,6 @@ class ReplayBuffer:
     def _options(self) -> dict[str, Any]:
         """Return the constructor's arguments, for `load`."""
         return {"capacity": self.capacity, "n_envs": self._n_envs, "stack": self._stack}
-
-    def _spec_of(self, step: Transition, *, stacked: bool = True) -> RowSpec:
-        """Read the shape of a row off a first transition."""
-        n_envs = self._n_envs
-        if n_envs is None:
-            n_envs = int(step.env_ids.max()) + 1
-
-        def spec(rows: NDArray[Any]) -> ArraySpec:
-            if stacked:
-                return ArraySpec.of(rows, self._stack)
-            return ArraySpec(shape=rows.shape[1:], dtype=rows.dtype, stack=self._stack)
-
-        obs = tree.map_tree(spec, step.obs)
-        if isinstance(obs, dict) and ACTION_MASK in obs:
-            obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked
-        extras = {name: ArraySpec.of(column) for name, column in step.extras.items()}
-        return RowSpec(n_envs=n_envs, obs=obs, action=ArraySpec.of(np.asarray(step.action)), extras=extras)
 
     def _column(self, name: str, rows: Rows, windows: Windows) -> NDArray[Any]:
         rings = self._rings

@@ -1,7 +1,7 @@
 """The Q-learner: one class, whose parts decide whether it is DQN, C51, Rainbow, or something new."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
+from trainkit.policy.draws import Draw, ask
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
@@ -31,6 +32,7 @@ from trainkit.policy.networks import (
     QNetwork,
 )
 from trainkit.policy.noisy import NoisyLinear, draw_noise
+from trainkit.policy.penalties import Penalty
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.target import Target
@@ -45,23 +47,17 @@ _MODELESS = (
 )
 
 
-class Draw(NamedTuple):
-    """What is random in one network for the length of an update, or of an act."""
-
-    noise: Tensor | None = None  # [R, noise_size], of noisy layers
-    fractions: Tensor | None = None  # [B, W] or [1, W], where the value part draws them
-
-
 class DQNPolicy(Policy):
     """Learn action values from transitions (Mnih et al., 2015), by the parts passed in.
 
     The update, in order: the chosen action's numbers, what the backup says follows, the value part's goal and loss,
-    the mean of importance weight times loss, one gradient step, and the target's turn to follow.
+    the penalty, the mean of importance weight times loss, one gradient step, and the target's turn to follow.
 
     Args:
         network: a `QNetwork`, or any module that maps observations to [B, A, W] or [B, A].
         value: what the W numbers mean.
         backup: which next value counts.
+        penalty: what else it is charged for, as `ConservativePenalty`; None for nothing.
         exploration: how to leave the greedy path; may be set between any two steps.
         horizon: the return to learn from.
         target: when the target network follows.
@@ -70,7 +66,8 @@ class DQNPolicy(Policy):
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
         flush_denormals: see `GradientStep`.
 
-    Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, and the value part's own.
+    Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, penalty_mean
+    (where there is one), and the value part's own.
     """
 
     def __init__(
@@ -79,6 +76,7 @@ class DQNPolicy(Policy):
         *,
         value: Value | None = None,
         backup: Backup | None = None,
+        penalty: Penalty | None = None,
         exploration: Exploration | None = None,
         horizon: Horizon | None = None,
         target: Target | None = None,
@@ -103,6 +101,7 @@ class DQNPolicy(Policy):
         self.value: Value = ExpectedValue() if value is None else value
         self._has_fractions = isinstance(self.value, DrawnFractions)  # asked once: a protocol is slow to check
         self.backup: Backup = MaxBackup() if backup is None else backup
+        self.penalty = penalty
         default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
         self.exploration: Exploration = default if exploration is None else exploration
         self.to(self.device)
@@ -151,8 +150,7 @@ class DQNPolicy(Policy):
             lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             value, parts: arguments of `DQNPolicy`; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
-        if not isinstance(envs.action_space, spaces.Discrete):
-            raise SpaceMismatchError(f"{cls.__name__} needs a Discrete action space, got {envs.action_space}")
+        n_actions = count_actions(cls.__name__, envs.action_space)
         if double and "backup" in parts:
             raise ConfigError(f"{cls.__name__}.for_envs was given both double and backup: give one")
         value = ExpectedValue() if value is None else value
@@ -165,13 +163,13 @@ class DQNPolicy(Policy):
             "noisy": noisy,
             "sigma0": sigma0,
         }
-        shapes, n_actions = preprocess.shapes, int(envs.action_space.n)
+        shapes = preprocess.shapes
         if isinstance(value, DrawnFractions):
             network: nn.Module = ImplicitQNetwork(shapes, n_actions, **layers)
         else:
             network = QNetwork(shapes, n_actions, width=value.width, **layers)
         defaults: dict[str, Any] = {
-            "backup": DoubleBackup() if double else MaxBackup(),
+            "backup": DoubleBackup() if double else None,
             "optimizer": Adam(lr),
             "clip": None if max_grad_norm is None else Clip(max_grad_norm),
             "horizon": Horizon(n_step, gamma, reward),
@@ -231,7 +229,7 @@ class DQNPolicy(Policy):
         self._enter(training=True)
         rows = self.tensors(batch)
         mine, theirs = self._draw(len(batch))
-        online, target = _ask(self.network, mine), _ask(self.target_network, theirs)
+        online, target = ask(self.network, mine), ask(self.target_network, theirs)
         priority: list[Tensor] = []
         metrics: dict[str, Tensor] = {}
 
@@ -259,6 +257,9 @@ class DQNPolicy(Policy):
         with torch.no_grad():
             shown = {"q_mean": self.value.mean(chosen).mean()}
             shown |= self.value.metrics(chosen, goal, after, reward, rows.discount)
+        if self.penalty is not None:
+            penalty = self.penalty(self.value.mean(prediction.numbers), rows.action, rows.legal)
+            loss, shown["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return loss, priority, shown
 
     def _draw(self, rows: int) -> tuple[Draw, Draw]:
@@ -283,7 +284,7 @@ class DQNPolicy(Policy):
 
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
-        return _ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
+        return ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
 
     def _enter(self, *, training: bool) -> None:
         """Switch modules whose train and eval modes may differ."""
@@ -299,8 +300,7 @@ class DQNPolicy(Policy):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
-        if not isinstance(action_space, spaces.Discrete):
-            raise SpaceMismatchError(f"{type(self).__name__} needs a Discrete action space, got {action_space}")
+        n_actions = count_actions(type(self).__name__, action_space)
         self._enter(training=False)
         blank = to_device(zeros_of(observation_space), self.device)
         try:
@@ -312,7 +312,7 @@ class DQNPolicy(Policy):
             ) from error
         shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
         width = self.value.width if fractions is None else fractions.shape[1]
-        expected = (1, int(action_space.n), width)
+        expected = (1, n_actions, width)
         if shape != expected or (fractions is None) == self._has_fractions:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
@@ -325,7 +325,7 @@ class DQNPolicy(Policy):
         """Refuse parts that do not fit each other, by trying them on one blank row that leads to itself."""
         features, legal, zero = self.preprocess(obs), legal_mask(obs), torch.zeros(1, device=self.device)
         rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
-        networks = [_ask(network, self._acting()) for network in (self.network, self.target_network)]
+        networks = [ask(network, self._acting()) for network in (self.network, self.target_network)]
         told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
         try:
             with torch.no_grad():
@@ -339,9 +339,8 @@ class DQNPolicy(Policy):
             raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
 
 
-def _ask(network: nn.Module, draw: Draw) -> Network:
-    """Let a network be asked about features and legal actions alone."""
-    noise, fractions = draw
-    if fractions is None:
-        return lambda features, legal: network(features, noise, legal)
-    return lambda features, legal: network(features, noise, legal, fractions)
+def count_actions(owner: str, space: Space[Any]) -> int:
+    """Return how many actions a Discrete space has; refuse any other."""
+    if not isinstance(space, spaces.Discrete):
+        raise SpaceMismatchError(f"{owner} needs a Discrete action space, got {space}")
+    return int(space.n)

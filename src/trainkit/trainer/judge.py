@@ -70,16 +70,16 @@ class Judge:
         if self.epoch_test is None:
             if not self.evaluation.is_interrupted:
                 self._hooks.fire("on_evaluate_start", trainer)
-            self.epoch_test = self._test(trainer.env_step)
+            self.epoch_test = self._test(trainer.clock)
             self.epoch_score = self.score(self.epoch_test)
             if self._is_best(self.epoch_score, trainer):
                 self._hooks.fire("on_best", trainer, self.epoch_test)
         self._is_told = True
         self._hooks.fire("on_evaluate_end", trainer, self.epoch_test)
 
-    def confirm(self, env_step: int) -> CollectStats:
+    def confirm(self, step: int) -> CollectStats:
         """Evaluate on seeds never used before."""
-        stats = self._test(env_step, fresh=self._n_confirmed)
+        stats = self._test(step, fresh=self._n_confirmed)
         self._n_confirmed += 1
         return stats
 
@@ -105,16 +105,16 @@ class Judge:
         if self.evaluation is not None and state["root"] is not None:
             self.evaluation.seed(state["root"])
 
-    def _test(self, env_step: int, *, fresh: int | None = None) -> CollectStats:
+    def _test(self, step: int, *, fresh: int | None = None) -> CollectStats:
         assert self.evaluation is not None, "options that need evaluations are refused without"
         self.evaluation.collector.between_steps = self._between_steps
         with self._watch.measure("evaluate"):
-            self.last_test = self.evaluation.run(env_step, fresh=fresh)
+            self.last_test = self.evaluation.run(step, fresh=fresh)
         return self.last_test
 
     def _is_best(self, score: float | None, trainer: "Trainer") -> bool:
         """Note a score above all before; ties keep the first, and no score is never the best."""
         if score is None or math.isnan(score) or (self.best_score is not None and score <= self.best_score):
             return False
-        self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.env_step
+        self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.clock
         return True
