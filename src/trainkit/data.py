@@ -20,6 +20,9 @@ Obs = Any
 # The mask's place in every observation that has one: True where an action is legal.
 ACTION_MASK = "action_mask"
 
+# The column with the probability of each action when it was taken, in (0, 1], where a policy was asked to tell it.
+ACTION_PROB = "action_prob"
+
 
 class Transition(NamedTuple):
     """K rows of one vector step; `next_obs` is the true successor, never an autoreset's.

@@ -1,5 +1,6 @@
 """Gymnasium's spaces as the rooms need them: which are supported, what a row looks like, random actions."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -123,6 +124,14 @@ def legal_actions(obs: Obs) -> NDArray[np.bool_] | None:
     return None
 
 
+def checked_legal(obs: Obs, env_ids: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
+    """Return the mask [K, A] in an observation, None where there is none; refuse a row that allows nothing."""
+    legal = legal_actions(obs)
+    if legal is not None:
+        refuse_empty_mask(legal, env_ids)
+    return legal
+
+
 def refuse_empty_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> None:
     """Refuse a mask [K, A] one of whose rows allows nothing."""
     any_legal = legal.any(axis=1)
@@ -158,6 +167,18 @@ def random_actions(
     if isinstance(space, spaces.Box):
         return _random_box(space, (n_rows, *space.shape), rng)
     raise ConfigError(f"random actions need a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
+
+
+def random_probability(space: Space[Any], obs: Obs, n_rows: int) -> NDArray[np.float64]:
+    """Return how likely each of K actions [K] of `random_actions` was; a Box has densities and is refused."""
+    if isinstance(space, spaces.Discrete):
+        legal = legal_actions(obs)
+        return np.full(n_rows, 1.0 / int(space.n)) if legal is None else 1.0 / legal.sum(axis=1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.full(n_rows, 1.0 / math.prod(space.nvec.ravel().tolist()))
+    if isinstance(space, spaces.MultiBinary):
+        return np.full(n_rows, 0.5 ** math.prod(space.shape))
+    raise ConfigError(f"random actions have probabilities in a Discrete, MultiDiscrete or MultiBinary, got {space}")
 
 
 def _random_box(space: spaces.Box, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:

@@ -68,12 +68,13 @@ class Policy(nn.Module):
         self._gradient_steps: dict[str, GradientStep] = {}
         self._targets: dict[str, TargetNetwork] = {}
         self._meter = Meter()
+        self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Tensor] = {}  # of the update that runs
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
         """Columns that `act` gives with each action, to be stored; none unless a subclass says so."""
-        return {}
+        return self._extras_spec
 
     # ---- acting ----
 
@@ -98,6 +99,12 @@ class Policy(nn.Module):
             env_ids: [K], which environments these rows are.
         """
         raise TypeError(f"{type(self).__name__} must define act")
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is, [K, A], to be taken by `act` so called; refused where nobody can tell."""
+        raise ConfigError(
+            f"{type(self).__name__} cannot tell how likely each action is: only Discrete ones have a list"
+        )
 
     def predict(self, obs: Obs, *, explore: bool = False) -> NDArray[Any]:
         """Choose an action for one observation, or actions [K, ...] for K of them."""

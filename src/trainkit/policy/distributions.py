@@ -54,6 +54,10 @@ class Categorical(nn.Module):
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
         return functional.log_softmax(_masked(numbers, legal), dim=1).gather(1, action.unsqueeze(1)).squeeze(1)
 
+    def probability(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the probability of every action, [B, A]."""
+        return functional.softmax(_masked(numbers, legal), dim=1)
+
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
         finite = log_p.masked_fill(log_p == -torch.inf, 0.0)  # before the product: 0 * infinity has no gradient

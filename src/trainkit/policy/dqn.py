@@ -1,7 +1,7 @@
 """The Q-learner: one class, whose parts decide whether it is DQN, C51, Rainbow, or something new."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -11,11 +11,20 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import ConfigError, SpaceMismatchError
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
-from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy
+from trainkit.policy.draws import Draw, ask
+from trainkit.policy.exploration import (
+    ACTION_PROB_SPEC,
+    EpsilonGreedy,
+    Exploration,
+    Greedy,
+    chosen_probability,
+    legal_values,
+    telling,
+)
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
 from trainkit.policy.implicit import CosineEmbedding, ImplicitQNetwork
@@ -36,20 +45,13 @@ from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
+from trainkit.spaces import checked_legal, legal_actions, zeros_of
 
 # Modules that do the same in train and in eval mode: a network of these alone need not be switched.
 _MODELESS = (
     *(QNetwork, ImplicitQNetwork, Encoder, ActionHeads, MLP, NatureCNN, CosineEmbedding, NoisyLinear),
     *(nn.Linear, nn.Conv2d, nn.ModuleList),
 )
-
-
-class Draw(NamedTuple):
-    """What is random in one network for the length of an update, or of an act."""
-
-    noise: Tensor | None = None  # [R, noise_size], of noisy layers
-    fractions: Tensor | None = None  # [B, W] or [1, W], where the value part draws them
 
 
 class DQNPolicy(Policy):
@@ -69,6 +71,7 @@ class DQNPolicy(Policy):
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
         flush_denormals: see `GradientStep`.
+        store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, and the value part's own.
     """
@@ -90,6 +93,7 @@ class DQNPolicy(Policy):
         device: str | torch.device = "auto",
         seed: int | None = None,
         flush_denormals: bool = True,
+        store_action_prob: bool = False,
     ) -> None:
         super().__init__(
             observation_space=observation_space,
@@ -105,6 +109,9 @@ class DQNPolicy(Policy):
         self.backup: Backup = MaxBackup() if backup is None else backup
         default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
         self.exploration: Exploration = default if exploration is None else exploration
+        if store_action_prob:
+            telling(type(self).__name__, self.exploration, self.network.noise_size)
+            self._extras_spec = ACTION_PROB_SPEC
         self.to(self.device)
         self.add_gradient_step(
             "network",
@@ -192,18 +199,19 @@ class DQNPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Choose the action of the largest value, or let the exploration choose; noise is drawn row by row."""
-        legal = legal_actions(obs)
-        if legal is not None:
-            refuse_empty_mask(legal, env_ids)
-        q = self.action_values(obs, explore=explore)
-        if not np.isfinite(q).all():
-            row = int(np.argwhere(~np.isfinite(q))[0][0])
-            env = row if env_ids is None else int(env_ids[row])
-            raise DivergedError(f"{type(self).__name__} gives values {q[row]} for env {env} at step {step}")
-        if legal is not None:
-            q = np.where(legal, q, -np.inf)
-        choose = self.exploration.choose if explore else Greedy().choose
-        return ActOutput(choose(q, legal, step=step, env_ids=env_ids, rng=self.rng), {}, state)
+        legal, name = checked_legal(obs, env_ids), type(self).__name__
+        q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
+        how = self.exploration if explore else Greedy()
+        action = how.choose(q, legal, step=step, env_ids=env_ids, rng=self.rng)
+        stored = chosen_probability(telling(name, how), q, legal, action, step, env_ids) if self._extras_spec else {}
+        return ActOutput(action, stored, state)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is to be taken, [K, A]: exploring as `exploration` does, or greedily."""
+        legal, name = checked_legal(obs), type(self).__name__
+        how = telling(name, self.exploration, self.network.noise_size) if explore else Greedy()
+        q = legal_values(name, self.action_values(obs), legal, step)
+        return how.probability(q, legal, step=step)
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
@@ -228,7 +236,7 @@ class DQNPolicy(Policy):
         self._enter(training=True)
         rows = self.tensors(batch)
         mine, theirs = self._draw(len(batch))
-        online, target = _ask(self.network, mine), _ask(self.target_network, theirs)
+        online, target = ask(self.network, mine), ask(self.target_network, theirs)
         priority: list[Tensor] = []
         metrics: dict[str, Tensor] = {}
 
@@ -280,7 +288,7 @@ class DQNPolicy(Policy):
 
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
-        return _ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
+        return ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
 
     def _enter(self, *, training: bool) -> None:
         """Switch modules whose train and eval modes may differ."""
@@ -322,7 +330,7 @@ class DQNPolicy(Policy):
         """Refuse parts that do not fit each other, by trying them on one blank row that leads to itself."""
         features, legal, zero = self.preprocess(obs), legal_mask(obs), torch.zeros(1, device=self.device)
         rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
-        networks = [_ask(network, self._acting()) for network in (self.network, self.target_network)]
+        networks = [ask(network, self._acting()) for network in (self.network, self.target_network)]
         told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
         try:
             with torch.no_grad():
@@ -334,11 +342,3 @@ class DQNPolicy(Policy):
         shapes = tuple(loss.shape), tuple(priority.shape)
         if shapes != ((1,), (1,)):
             raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
-
-
-def _ask(network: nn.Module, draw: Draw) -> Network:
-    """Let a network be asked about features and legal actions alone."""
-    noise, fractions = draw
-    if fractions is None:
-        return lambda features, legal: network(features, noise, legal)
-    return lambda features, legal: network(features, noise, legal, fractions)
