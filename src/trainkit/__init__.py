@@ -1,7 +1,16 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
 from trainkit import presets
-from trainkit.buffer import MinTree, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, SumTree
+from trainkit.buffer import (
+    MinTree,
+    MixedBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+    SumTree,
+    from_minari,
+    load_dataset,
+)
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
@@ -55,7 +64,19 @@ from trainkit.policy import (
 )
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
 from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
-from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer, OnpolicyTrainer, Trainer, evaluate
+from trainkit.trainer import (
+    Callback,
+    Checkpoint,
+    DatasetWriter,
+    Estimate,
+    Evaluation,
+    OffpolicyTrainer,
+    OnpolicyTrainer,
+    Trainer,
+    evaluate,
+    importance_sampling,
+    weighted_importance_sampling,
+)
 
 __version__ = "0.1.0"
 
@@ -76,6 +97,7 @@ __all__ = [
     "ConfigError",
     "Constant",
     "DQNPolicy",
+    "DatasetWriter",
     "DeviceError",
     "DivergedError",
     "DoubleBackup",
@@ -85,6 +107,7 @@ __all__ = [
     "EpochResult",
     "EpochStats",
     "EpsilonGreedy",
+    "Estimate",
     "Evaluation",
     "ExpectedValue",
     "Greedy",
@@ -97,6 +120,7 @@ __all__ = [
     "MaxBackup",
     "MinTree",
     "MissingExtraError",
+    "MixedBuffer",
     "MunchausenBackup",
     "NatureCNN",
     "NoLegalActionError",
@@ -134,8 +158,12 @@ __all__ = [
     "UpdateResult",
     "discounted_returns",
     "evaluate",
+    "from_minari",
     "gae",
+    "importance_sampling",
+    "load_dataset",
     "make_envs",
     "presets",
     "scalars",
+    "weighted_importance_sampling",
 ]

@@ -106,6 +106,21 @@ class Rollout:
         return is_row
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode of T steps from its start; with neither flag it was cut by who recorded it."""
+
+    obs: Obs  # [T + 1, ...], the last is the true final observation
+    action: NDArray[Any]  # [T, ...]
+    reward: NDArray[np.float64]  # [T]
+    terminated: bool
+    truncated: bool
+    extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
 RewardRule = Literal["sign"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
 
 

@@ -1,7 +1,8 @@
 """Gymnasium's spaces as the rooms need them: which are supported, what a row looks like, random actions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,31 @@ from numpy.typing import NDArray
 
 from trainkit.data import ACTION_MASK, ArraySpec, Obs
 from trainkit.errors import ConfigError, NoLegalActionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spaces:
+    """The two spaces of one environment, without an environment."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+
+    @classmethod
+    def of(cls, envs: Any) -> "Spaces":
+        """Take them from anything that has them."""
+        check_spaces(envs.observation_space, envs.action_space)
+        return cls(observation_space=envs.observation_space, action_space=envs.action_space)
+
+    def to_plain(self) -> list[Any]:
+        """Describe both in values that JSON keeps."""
+        return [space_to_plain(self.observation_space), space_to_plain(self.action_space)]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any]) -> "Spaces":
+        """Read what `to_plain` described."""
+        observation_space, action_space = map(space_from_plain, plain)
+        return cls(observation_space=observation_space, action_space=action_space)
+
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -201,3 +227,47 @@ def _n_masked(action_space: Space[Any]) -> int:
     if not isinstance(action_space, spaces.Discrete):
         raise ConfigError(f"an action mask needs a Discrete action space, got {action_space}")
     return int(action_space.n)
+
+
+def space_to_plain(space: Space[Any]) -> dict[str, Any]:
+    """Describe a supported space in values that JSON keeps."""
+    plain: dict[str, Any] = {"kind": type(space).__name__}
+    if isinstance(space, spaces.Dict):
+        return plain | {"spaces": [[key, space_to_plain(child)] for key, child in space.spaces.items()]}
+    if isinstance(space, spaces.Tuple):
+        return plain | {"spaces": [space_to_plain(child) for child in space.spaces]}
+    plain |= {"shape": list(space.shape or ()), "dtype": np.dtype(space.dtype).str}
+    if isinstance(space, spaces.Box):
+        return plain | {"low": _plain_bound(space.low), "high": _plain_bound(space.high)}
+    if isinstance(space, spaces.Discrete):
+        return plain | {"n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return plain | {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    assert isinstance(space, spaces.MultiBinary), f"{space} is not checked"
+    return plain | {"n": int(space.n) if isinstance(space.n, (int, np.integer)) else list(space.shape)}
+
+
+def space_from_plain(plain: Mapping[str, Any]) -> Space[Any]:
+    """Read what `space_to_plain` described; raise LookupError, TypeError or ValueError where it is no such thing."""
+    kind = plain["kind"]
+    if kind == "Dict":
+        return spaces.Dict({key: space_from_plain(child) for key, child in plain["spaces"]})
+    if kind == "Tuple":
+        return spaces.Tuple([space_from_plain(child) for child in plain["spaces"]])
+    shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"]).type
+    if kind == "Box":
+        low, high = (np.broadcast_to(np.asarray(plain[bound], dtype), shape) for bound in ("low", "high"))
+        return spaces.Box(low, high, dtype=dtype)
+    if kind == "Discrete":
+        return spaces.Discrete(plain["n"], start=plain["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.array(plain["nvec"]), dtype=dtype, start=np.array(plain["start"]))
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(plain["n"])
+    raise ValueError(f"unknown kind of space {kind!r}")
+
+
+def _plain_bound(bound: NDArray[Any]) -> Any:
+    """Return one number where all are equal: images have thousands."""
+    first = bound.flat[0]
+    return first.item() if (bound == first).all() else bound.tolist()

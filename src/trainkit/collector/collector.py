@@ -219,6 +219,7 @@ class Collector:
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
+        transition: Transition | None = None
         if n_rows and (self.buffer is not None or self.recorders):
             transition = Transition(
                 obs,
@@ -230,10 +231,8 @@ class Collector:
                 env_ids,
                 output.extras,
             )
-            if self.buffer is not None:
-                self.buffer.add(transition)
-            for recorder in self.recorders:
-                recorder.add(transition)
+        if transition is not None and self.buffer is not None:
+            self.buffer.add(transition)
         tally.act_seconds += acted - began
         tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
@@ -245,6 +244,9 @@ class Collector:
         self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
+        if transition is not None:
+            for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
+                recorder.add(transition)
         if np.count_nonzero(outcome.over):
             self._end_episodes(env_ids[outcome.over], tally)
         self._needs_reset = False

@@ -102,9 +102,7 @@ class Policy(nn.Module):
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is, [K, A], to be taken by `act` so called; refused where nobody can tell."""
-        raise ConfigError(
-            f"{type(self).__name__} cannot tell how likely each action is: only Discrete ones have a list"
-        )
+        raise ConfigError(f"{type(self).__name__} cannot tell how likely each action is: only Discrete ones are listed")
 
     def predict(self, obs: Obs, *, explore: bool = False) -> NDArray[Any]:
         """Choose an action for one observation, or actions [K, ...] for K of them."""
