@@ -39,6 +39,18 @@ def test_it_agrees_with_a_slow_twin_over_many_environments_in_any_order() -> Non
     assert scale.deviation == pytest.approx(np.std(returns_of(reward, ended, 0.9)), rel=1e-6)
 
 
+def test_a_record_of_many_rows_at_once_counts_as_row_by_row() -> None:
+    rng = np.random.default_rng(1)
+    reward, ended, env_ids = rng.normal(size=60), rng.random(60) < 0.2, np.repeat([0, 1, 2], 20)
+    at_once = ReturnScale(gamma=0.9)
+    at_once.observe(reward[:30], ended[:30], env_ids[:30])
+    at_once.observe(reward[30:], ended[30:], env_ids[30:])
+    every = [
+        found for n in range(3) for found in returns_of(reward[env_ids == n, None], ended[env_ids == n, None], 0.9)
+    ]
+    assert at_once.deviation == pytest.approx(np.std(every), rel=1e-6)
+
+
 def test_rewards_keep_their_sign_and_are_clipped() -> None:
     scale = ReturnScale(gamma=0.0, clip=3.0)
     scale.observe(np.array([1.0, -1.0]), np.array([False, False]), np.array([0, 1]))  # mean 0, deviation 1

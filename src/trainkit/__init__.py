@@ -1,7 +1,16 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
 from trainkit import presets
-from trainkit.buffer import MinTree, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, SumTree
+from trainkit.buffer import (
+    MinTree,
+    MixedBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+    SumTree,
+    from_minari,
+    load_dataset,
+)
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
@@ -66,12 +75,16 @@ from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats
 from trainkit.trainer import (
     Callback,
     Checkpoint,
+    DatasetWriter,
+    Estimate,
     Evaluation,
     OfflineTrainer,
     OffpolicyTrainer,
     OnpolicyTrainer,
     Trainer,
     evaluate,
+    importance_sampling,
+    weighted_importance_sampling,
 )
 
 __version__ = "0.1.0"
@@ -97,6 +110,7 @@ __all__ = [
     "Constant",
     "CriticNetwork",
     "DQNPolicy",
+    "DatasetWriter",
     "DeviceError",
     "DiscreteBCQPolicy",
     "DivergedError",
@@ -107,6 +121,7 @@ __all__ = [
     "EpochResult",
     "EpochStats",
     "EpsilonGreedy",
+    "Estimate",
     "Evaluation",
     "ExpectedValue",
     "Greedy",
@@ -119,6 +134,7 @@ __all__ = [
     "MaxBackup",
     "MinTree",
     "MissingExtraError",
+    "MixedBuffer",
     "MunchausenBackup",
     "NatureCNN",
     "NoLegalActionError",
@@ -160,8 +176,12 @@ __all__ = [
     "UpdateResult",
     "discounted_returns",
     "evaluate",
+    "from_minari",
     "gae",
+    "importance_sampling",
+    "load_dataset",
     "make_envs",
     "presets",
     "scalars",
+    "weighted_importance_sampling",
 ]

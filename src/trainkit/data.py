@@ -21,6 +21,9 @@ Obs = Any
 # The mask's place in every observation that has one: True where an action is legal.
 ACTION_MASK = "action_mask"
 
+# The column with the probability of each action when it was taken, in (0, 1], where a policy was asked to tell it.
+ACTION_PROB = "action_prob"
+
 
 class Transition(NamedTuple):
     """K rows of one vector step; `next_obs` is the true successor, never an autoreset's.
@@ -102,6 +105,21 @@ class Rollout:
         """Where there is a row [T, N]."""
         is_row: NDArray[np.bool_] = np.arange(len(self.reward))[:, None] < self.n_rows
         return is_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode of T steps from its start; with neither flag it was cut by who recorded it."""
+
+    obs: Obs  # [T + 1, ...], the last is the true final observation
+    action: NDArray[Any]  # [T, ...]
+    reward: NDArray[np.float64]  # [T]
+    terminated: bool
+    truncated: bool
+    extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
+
+    def __len__(self) -> int:
+        return len(self.reward)
 
 
 RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]

@@ -138,6 +138,18 @@ class Store(Stateful, Protocol):
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
+class Recorder(Protocol):
+    """Who hears all that a collector does, to keep it elsewhere than in its buffer."""
+
+    def add(self, transition: Transition) -> object:
+        """Hear of K steps; the arrays are borrowed until the next."""
+        ...
+
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the open episodes of these environments ended here, without a flag."""
+        ...
+
+
 @runtime_checkable
 class Buffer(Store, Seedable, Protocol):
     """What an off-policy trainer asks of a buffer."""

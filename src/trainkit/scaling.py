@@ -44,9 +44,13 @@ class ReturnScale:
         return scaled
 
     def observe(self, reward: NDArray[np.float64], ended: NDArray[np.bool_], env_ids: NDArray[np.intp]) -> None:
-        """Note one step [K] of the environments named."""
+        """Note rows [K] of the environments named, in their order where one is named more than once."""
         n_rows = len(reward)
         if n_rows == 0:
+            return
+        if n_rows > 1 and (np.diff(env_ids) <= 0).any():
+            for row in range(n_rows):
+                self.observe(reward[row : row + 1], ended[row : row + 1], env_ids[row : row + 1])
             return
         n_envs = int(env_ids.max()) + 1
         if n_envs > len(self._running):

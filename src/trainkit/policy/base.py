@@ -1,6 +1,7 @@
 """What every policy is: a module that acts on observations, and keeps the books of what it learns."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,12 +69,13 @@ class Policy(nn.Module):
         self._gradient_steps: dict[str, GradientStep] = {}
         self._targets: dict[str, TargetNetwork] = {}
         self._meter = Meter()
+        self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Tensor] = {}  # of the update that runs
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
         """Columns that `act` gives with each action, to be stored; none unless a subclass says so."""
-        return {}
+        return self._extras_spec
 
     # ---- acting ----
 
@@ -98,6 +100,10 @@ class Policy(nn.Module):
             env_ids: [K], which environments these rows are.
         """
         raise TypeError(f"{type(self).__name__} must define act")
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is, [K, A], to be taken by `act` so called; refused where nobody can tell."""
+        raise ConfigError(f"{type(self).__name__} cannot tell how likely each action is: only Discrete ones are listed")
 
     def predict(self, obs: Obs, *, explore: bool = False) -> NDArray[Any]:
         """Choose an action for one observation, or actions [K, ...] for K of them."""
@@ -159,6 +165,13 @@ class Policy(nn.Module):
         own = self.preprocess
         return own if isinstance(own, RunningStatistics) and own.observes else None
 
+    @cached_property
+    def _has_modes(self) -> bool:
+        """Whether there are modules besides our own, which know no modes, and torch's plainest."""
+        parts = {type(part) for part in self.modules() if part is not self}
+        plain = {nn.Linear, nn.Conv2d, nn.ModuleList}
+        return any(not kind.__module__.startswith("trainkit.") and kind not in plain for kind in parts)
+
     # ---- learning ----
 
     def add_gradient_step(
@@ -218,6 +231,11 @@ class Policy(nn.Module):
         self._shown[f"{which}grad_norm"] = taken.norm
         skipped = self._shown.get("skipped")
         self._shown["skipped"] = taken.skipped if skipped is None else skipped + taken.skipped
+
+    def enter(self, *, training: bool) -> None:
+        """Switch to training or evaluation, where any module does one thing in the one and another in the other."""
+        if self.training != training and self._has_modes:
+            self.train(training)
 
     def end_update(self, *, step: int, priority: Tensor | None = None, **metrics: Tensor) -> UpdateResult:
         """Count the update, let the targets follow, and note its scalars for `read_metrics`.

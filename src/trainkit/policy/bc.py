@@ -126,8 +126,7 @@ class BCPolicy(Policy):
         legal_rows = legal_actions(obs)
         if legal_rows is not None:
             refuse_empty_mask(legal_rows, env_ids)
-        if self.training:
-            self.eval()
+        self.enter(training=False)
         with torch.no_grad():
             on_device = to_device(obs, self.device)
             legal, numbers = legal_mask(on_device), self._numbers(self.preprocess(on_device))
@@ -146,8 +145,7 @@ class BCPolicy(Policy):
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch; raise `DivergedError` as `minimise` does. There are no priorities."""
-        if not self.training:
-            self.train()
+        self.enter(training=True)
         rows = self.tensors(batch)
         shown: dict[str, Tensor] = {}
 

@@ -14,14 +14,14 @@ from trainkit.data import Obs, TransitionBatch
 from trainkit.errors import Checks, SpaceMismatchError
 from trainkit.policy.backups import Network, best_action, pick
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
-from trainkit.policy.dqn import DQNPolicy, count_actions
+from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.values import Value
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import zeros_of
+from trainkit.spaces import count_actions, zeros_of
 
 _NEVER = -1e8  # in place of the value of an action that is not plausible: finite, and below all others
 
@@ -113,7 +113,6 @@ class DiscreteBCQPolicy(DQNPolicy):
         self.logit_weight = float(logit_weight)
         usual = Adam() if optimizer is None else optimizer
         self.add_gradient_step("imitation", plausible, usual if imitation_optimizer is None else imitation_optimizer)
-        self._has_modes = True
         self.eval()
 
     @classmethod
@@ -154,7 +153,7 @@ class DiscreteBCQPolicy(DQNPolicy):
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Teach the imitation, then the values, from one batch."""
-        self._enter(training=True)
+        self.enter(training=True)
         rows = self.tensors(batch)
         shares: list[Tensor] = []
 

@@ -55,6 +55,10 @@ class Categorical(nn.Module):
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
         return -functional.cross_entropy(_masked(numbers, legal), action, reduction="none")
 
+    def probability(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the probability of every action, [B, A]."""
+        return functional.softmax(_masked(numbers, legal), dim=1)
+
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
         p = log_p.exp()

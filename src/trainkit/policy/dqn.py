@@ -5,46 +5,44 @@ from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import ConfigError, SpaceMismatchError
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.draws import Draw, ask
-from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy
+from trainkit.policy.exploration import (
+    ACTION_PROB_SPEC,
+    EpsilonGreedy,
+    Exploration,
+    Greedy,
+    chosen_probability,
+    legal_values,
+    telling,
+)
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
-from trainkit.policy.implicit import CosineEmbedding, ImplicitQNetwork
+from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import (
-    MLP,
-    ActionHeads,
     ActionValues,
-    Encoder,
-    NatureCNN,
     PlainModule,
     Prediction,
     QNetwork,
 )
-from trainkit.policy.noisy import NoisyLinear, draw_noise
+from trainkit.policy.noisy import draw_noise
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
-
-# Modules that do the same in train and in eval mode: a network of these alone need not be switched.
-_MODELESS = (
-    *(QNetwork, ImplicitQNetwork, Encoder, ActionHeads, MLP, NatureCNN, CosineEmbedding, NoisyLinear),
-    *(nn.Linear, nn.Conv2d, nn.ModuleList),
-)
+from trainkit.spaces import checked_legal, count_actions, legal_actions, zeros_of
 
 
 class DQNPolicy(Policy):
@@ -65,6 +63,7 @@ class DQNPolicy(Policy):
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
         flush_denormals: see `GradientStep`.
+        store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, penalty_mean
     (where there is one), and the value part's own.
@@ -88,6 +87,7 @@ class DQNPolicy(Policy):
         device: str | torch.device = "auto",
         seed: int | None = None,
         flush_denormals: bool = True,
+        store_action_prob: bool = False,
     ) -> None:
         super().__init__(
             observation_space=observation_space,
@@ -104,6 +104,9 @@ class DQNPolicy(Policy):
         self.penalty = penalty
         default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
         self.exploration: Exploration = default if exploration is None else exploration
+        if store_action_prob:
+            telling(type(self).__name__, self.exploration, self.network.noise_size)
+            self._extras_spec = ACTION_PROB_SPEC
         self.to(self.device)
         self.add_gradient_step(
             "network",
@@ -115,7 +118,6 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
-        self._has_modes = not all(type(part) in _MODELESS for part in self.network.modules())
         self.eval()
 
     @classmethod
@@ -193,22 +195,23 @@ class DQNPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Choose the action of the largest value, or let the exploration choose; noise is drawn row by row."""
-        legal = legal_actions(obs)
-        if legal is not None:
-            refuse_empty_mask(legal, env_ids)
-        q = self.action_values(obs, explore=explore)
-        if not np.isfinite(q).all():
-            row = int(np.argwhere(~np.isfinite(q))[0][0])
-            env = row if env_ids is None else int(env_ids[row])
-            raise DivergedError(f"{type(self).__name__} gives values {q[row]} for env {env} at step {step}")
-        if legal is not None:
-            q = np.where(legal, q, -np.inf)
-        choose = self.exploration.choose if explore else Greedy().choose
-        return ActOutput(choose(q, legal, step=step, env_ids=env_ids, rng=self.rng), {}, state)
+        legal, name = checked_legal(obs, env_ids), type(self).__name__
+        q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
+        how = self.exploration if explore else Greedy()
+        action = how.choose(q, legal, step=step, env_ids=env_ids, rng=self.rng)
+        stored = chosen_probability(telling(name, how), q, legal, action, step, env_ids) if self._extras_spec else {}
+        return ActOutput(action, stored, state)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is to be taken, [K, A]: exploring as `exploration` does, or greedily."""
+        legal, name = checked_legal(obs), type(self).__name__
+        how = telling(name, self.exploration, self.network.noise_size) if explore else Greedy()
+        q = legal_values(name, self.action_values(obs), legal, step)
+        return how.probability(q, legal, step=step)
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
-        self._enter(training=False)
+        self.enter(training=False)
         noise = self._draw_noise(len(tree.first_leaf(obs))) if explore else None
         features = without_mask(obs)
         if self._host is not None and self._host.takes(features):
@@ -226,7 +229,7 @@ class DQNPolicy(Policy):
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
-        self._enter(training=True)
+        self.enter(training=True)
         rows = self.tensors(batch)
         mine, theirs = self._draw(len(batch))
         online, target = ask(self.network, mine), ask(self.target_network, theirs)
@@ -286,11 +289,6 @@ class DQNPolicy(Policy):
         """Ask the online network about raw observations on the device."""
         return ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
 
-    def _enter(self, *, training: bool) -> None:
-        """Switch modules whose train and eval modes may differ."""
-        if self._has_modes and self.training != training:
-            self.train(training)
-
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target network always stays in eval mode."""
         super().train(mode)
@@ -301,7 +299,7 @@ class DQNPolicy(Policy):
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
         n_actions = count_actions(type(self).__name__, action_space)
-        self._enter(training=False)
+        self.enter(training=False)
         blank = to_device(zeros_of(observation_space), self.device)
         try:
             with torch.no_grad():
@@ -337,10 +335,3 @@ class DQNPolicy(Policy):
         shapes = tuple(loss.shape), tuple(priority.shape)
         if shapes != ((1,), (1,)):
             raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
-
-
-def count_actions(owner: str, space: Space[Any]) -> int:
-    """Return how many actions a Discrete space has; refuse any other."""
-    if not isinstance(space, spaces.Discrete):
-        raise SpaceMismatchError(f"{owner} needs a Discrete action space, got {space}")
-    return int(space.n)

@@ -16,13 +16,14 @@ from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
-from trainkit.policy.distributions import Distribution, distribution_for
+from trainkit.policy.distributions import Categorical, Distribution, distribution_for
+from trainkit.policy.exploration import one_hot
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostActorCritic
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
+from trainkit.spaces import checked_legal, zeros_of
 
 _STORED = {name: ArraySpec(shape=(), dtype=np.dtype(np.float32)) for name in ("log_prob", "value")}
 
@@ -184,9 +185,7 @@ class OnpolicyPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
-        legal_rows = legal_actions(obs)
-        if legal_rows is not None:
-            refuse_empty_mask(legal_rows, env_ids)
+        checked_legal(obs, env_ids)
         with torch.no_grad():
             numbers, value, legal = self._judge(obs)
             if explore:
@@ -211,6 +210,17 @@ class OnpolicyPolicy(Policy):
             return torch.from_numpy(numbers), torch.from_numpy(value), legal_mask(to_device(obs, self.device))
         on_device = to_device(obs, self.device)
         return *self.network(self.preprocess(on_device)), legal_mask(on_device)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the mode for sure."""
+        if not isinstance(self.distribution, Categorical):
+            return super().action_probability(obs)
+        checked_legal(obs)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            numbers, _ = self.network(self.preprocess(on_device))
+            probability = self.distribution.probability(numbers.double(), legal_mask(on_device)).cpu().numpy()
+        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
 
     # ---- learning ----
 

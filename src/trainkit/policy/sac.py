@@ -167,7 +167,7 @@ class SACPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take the one at its mean."""
-        self._enter(training=False)
+        self.enter(training=False)
         with torch.no_grad():
             numbers = self.actor(self.features(obs))
             if explore:
@@ -185,7 +185,7 @@ class SACPolicy(Policy):
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities, mean over the critics of |td|."""
-        self._enter(training=True)
+        self.enter(training=True)
         rows = self.tensors(batch)
         noise, next_noise = self._noise(len(batch))
         temperature = self._temperature(step)
@@ -238,11 +238,6 @@ class SACPolicy(Policy):
         assert self._schedule is not None, "one of the two is there"
         return torch.full((), self._schedule(step), device=self.device)
 
-    def _enter(self, *, training: bool) -> None:
-        """Switch modules whose train and eval modes may differ."""
-        if self.training != training:
-            self.train(training)
-
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target critics always stay in eval mode."""
         super().train(mode)
@@ -252,7 +247,7 @@ class SACPolicy(Policy):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments that the networks cannot see or act in, by trying them on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
-        self._enter(training=False)
+        self.enter(training=False)
         try:
             with torch.no_grad():
                 features = self.features(zeros_of(observation_space))

@@ -57,8 +57,11 @@ class OfflineTrainer(Trainer):
         checks.done()
         refuse_misfits(name, policy, self.learns_by, None, None)
         refuse_spaces(name, policy)
-        for rows in buffer.transitions():  # statistics over the whole dataset belong here, too
+        for rows in buffer.transitions():
             refuse_rows(name, policy, rows)
+        if policy.observes:  # only when all rows are known to be sound
+            for rows in buffer.transitions():
+                policy.observe(rows)
         self.batch_size = batch_size
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
