@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from tests.buffer.stream import frame
-from trainkit import PrioritizedReplayBuffer, ReplayBuffer, from_minari, load_dataset, tree
+from trainkit import (
+    DQNPolicy,
+    MixedBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    from_minari,
+    load_dataset,
+    tree,
+)
 from trainkit.buffer.shards import Header, Recording, read_shard, write_shard
 from trainkit.data import ArraySpec, Episode, Horizon
 from trainkit.errors import CheckpointError, ConfigError, MissingExtraError, SpaceMismatchError
@@ -172,6 +180,28 @@ def test_a_loaded_buffer_saves_its_spaces(two: list[Path], tmp_path: Path) -> No
 def test_a_buffer_that_was_told_no_spaces_says_so() -> None:
     with pytest.raises(ConfigError, match=r"ReplayBuffer was not told the spaces of its rows: give it spaces=envs"):
         ReplayBuffer(3).action_space  # noqa: B018 - asking is what fails
+
+
+def test_a_policy_is_made_for_a_dataset_and_for_a_mix_with_it(two: list[Path]) -> None:
+    loaded = load_dataset(two)
+    for source in (loaded, MixedBuffer({ReplayBuffer(9): 0.5, loaded: 0.5})):
+        policy = DQNPolicy.for_envs(source, hidden=(4,), device="cpu", seed=0)
+        assert policy.observation_space == FORM_SPACES["array"]
+        assert policy.action_space == spaces.Discrete(3)
+    with pytest.raises(ConfigError, match="was not told the spaces of its rows"):
+        MixedBuffer({ReplayBuffer(9): 1.0}).observation_space  # noqa: B018 - asking is what fails
+
+
+def test_ends_of_arrays_say_what_no_flag_and_no_observation_does() -> None:
+    same = np.zeros((4, 1), np.float32)
+    columns = {"obs": same, "next_obs": same, "action": np.arange(4), "reward": np.ones(4)}
+    terminated, ends = np.array([False, False, False, True]), np.array([False, True, False, False])
+
+    assert [len(one) for one in ReplayBuffer.from_arrays(**columns, terminated=terminated).episodes()] == [4]
+    told = ReplayBuffer.from_arrays(**columns, terminated=terminated, ends=ends)
+    assert [(len(one), one.terminated) for one in told.episodes()] == [(2, False), (2, True)]
+    with pytest.raises(ConfigError, match="needs next_obs where an episode is truncated or left open"):
+        ReplayBuffer.from_arrays(**columns | {"next_obs": None}, terminated=terminated, ends=ends)
 
 
 # ---- refusals ----

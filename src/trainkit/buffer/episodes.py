@@ -36,9 +36,11 @@ class OpenEpisodes:
 
     def add(self, step: Transition) -> list[Episode]:
         """Take K steps in and return the episodes they ended."""
-        kept = ~self._waits[step.env_ids]
         ended = step.terminated | step.truncated
-        self._waits[step.env_ids[ended]] = False
+        kept: Any = slice(None)
+        if np.count_nonzero(self._waits):
+            kept = ~self._waits[step.env_ids]
+            self._waits[step.env_ids[ended]] = False
         envs = step.env_ids[kept]
         t = self._steps[envs]
         if len(t) and t.max() == self._room:
@@ -52,8 +54,9 @@ class OpenEpisodes:
         for name, column in self._extras.items():
             column[envs, t] = step.extras[name][kept]
         self._steps[envs] += 1
-        flags = zip(step.env_ids, step.terminated, step.truncated, ended & kept, strict=True)
-        return [self._take(env, bool(over), bool(late)) for env, over, late, is_last in flags if is_last]
+        last = np.flatnonzero(ended[kept])
+        flags = zip(envs[last], step.terminated[kept][last], step.truncated[kept][last], strict=True)
+        return [self._take(env, bool(terminated), bool(truncated)) for env, terminated, truncated in flags]
 
     def cut(self, env_ids: NDArray[np.intp]) -> list[Episode]:
         """End the open episodes here without a flag, and return them; the next step begins one."""

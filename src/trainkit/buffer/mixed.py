@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import seeding, tree
@@ -72,6 +73,21 @@ class MixedBuffer:
     def is_seeded(self) -> bool:
         """Whether no part of it waits for a seed."""
         return self._has_own_seed and all(source.is_seeded for source in self.sources)
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Of one environment, where a source was told."""
+        return self._told.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Of one environment, where a source was told."""
+        return self._told.action_space
+
+    @property
+    def _told(self) -> ReplayBuffer:
+        """The first source that knows its spaces, or one that says how to tell it."""
+        return next((source for source in self.sources if source.spaces is not None), self.sources[0])
 
     def seed(self, root: int) -> None:
         """Give the choice of sources, and sources that have no seed yet, streams of this root."""

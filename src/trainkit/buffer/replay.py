@@ -61,7 +61,7 @@ class ReplayBuffer:
         self.capacity = int(capacity)
         self._n_envs = n_envs
         self._stack = stack
-        self._spaces = None if spaces is None else Spaces.of(spaces)
+        self.spaces = None if spaces is None else Spaces.of(spaces)
         self._sampler: Sampler = Uniform()
         self._bound: Rings | None = None
         self.is_seeded = seed is not None
@@ -96,11 +96,11 @@ class ReplayBuffer:
 
     @property
     def _known_spaces(self) -> Spaces:
-        if self._spaces is None:
+        if self.spaces is None:
             raise ConfigError(
                 f"{type(self).__name__} was not told the spaces of its rows: give it spaces=envs when it is made"
             )
-        return self._spaces
+        return self.spaces
 
     def seed(self, root: int) -> None:
         """Start the buffer's stream of draws anew from a root seed."""
@@ -245,8 +245,8 @@ class ReplayBuffer:
     def save(self, path: str | Path) -> None:
         """Write the whole buffer as one file, whole or not at all."""
         saved = {"kind": type(self).__name__, "options": self._options(), "state": self.state_dict()}
-        if self._spaces is not None:
-            saved["spaces"] = self._spaces.to_plain()
+        if self.spaces is not None:
+            saved["spaces"] = self.spaces.to_plain()
         files.save_state(Path(path), saved)
 
     @classmethod

@@ -4,12 +4,14 @@ Of episode e, with gamma, rewards r_t, and the ratios of the target's to the beh
 
     rho_et     product over k <= t of target(a_k | s_k) / behaviour(a_k | s_k)
     ordinary   mean over e of sum over t of gamma**t * rho_et * r_et
-    weighted   mean over e of sum over t of gamma**t * rho_et / w_t * r_et, w_t = mean of rho_et over the episodes
-               that reached step t
+    weighted   mean over e of sum over t of gamma**t * rho_et / w_t * r_et, w_t = mean over e of rho_et
 
 Both are per decision (Precup, Sutton & Singh, 2000, section 3): a reward is weighed by what led to it alone. The
-ordinary one is unbiased and varies much; the weighted one is biased, consistent and varies less. Its w_t is RLlib's;
-where no episode that reached t could be the target's, w_t is 0 and the step counts nothing.
+ordinary one is unbiased and varies much; the weighted one is biased, consistent and varies less. An episode that is
+over keeps its last rho and earns 0 (Thomas, 2015, consistent weighted per-decision). RLlib takes w_t over the episodes
+that reached t, which is the same where all are equally long; where the length depends on what is done, it would tell
+the lengths of the behaviour's episodes for the target's. Where w_t is 0 no episode could be the target's, and the step
+counts nothing.
 """
 
 from collections.abc import Sequence
@@ -99,15 +101,14 @@ def per_decision(
     reward[is_step], ratio[is_step] = np.concatenate(rewards), np.concatenate(ratios)
     discount = gamma ** np.arange(length.max())
     rho = np.cumprod(ratio, axis=1)
-    whole = rho[:, -1]  # beyond an episode's end ratios are 1
-    rho = np.where(is_step, rho, 0.0)
+    whole = rho[:, -1]  # beyond an episode's end ratios are 1 and rewards 0
     influence = per_episode = (rho * reward) @ discount
     if is_weighted:
-        mean = rho.sum(axis=0) / is_step.sum(axis=0)  # [T]
+        mean = rho.mean(axis=0)  # [T]
         share = rho / np.where(mean > 0.0, mean, 1.0)
         per_episode = (share * reward) @ discount
-        mean_reward = (share * reward).sum(axis=0) / is_step.sum(axis=0)  # [T], as the target would earn it
-        influence = (share * (reward - mean_reward) + is_step * mean_reward) @ discount
+        mean_reward = (share * reward).mean(axis=0)  # [T], as the target would earn it
+        influence = (share * (reward - mean_reward) + mean_reward) @ discount
     n_episodes = len(length)
     squares = float(np.square(whole).sum())
     return Estimate(

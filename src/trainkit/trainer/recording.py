@@ -59,7 +59,7 @@ class DatasetWriter(Callback):
         self._collector: Collector | None = None  # None while nothing is recorded
         self._header: Header
         self._open: OpenEpisodes
-        self._ended: list[Episode] = []  # whole, and not written yet
+        self._ended: list[tuple[Episode, int]] = []  # whole and not written yet, each with its bytes
         self._n_bytes = 0  # of those
 
     def record(self, collector: Collector) -> Self:
@@ -83,13 +83,13 @@ class DatasetWriter(Callback):
 
     def close(self) -> None:
         """Write what is left and record no more; closing twice is fine, and `record` may begin anew."""
-        if self._collector is None:
-            return
-        self._collector.recorders.remove(self)
-        all_ids, self._collector = self._collector.envs.all_ids, None
-        open_ones = self._open.cut(all_ids)
-        self._keep(open_ones if self._keeps_open else [])
-        self._write()
+        if self._collector is not None:
+            self._collector.recorders.remove(self)
+            all_ids, self._collector = self._collector.envs.all_ids, None
+            open_ones = self._open.cut(all_ids)
+            self._keep(open_ones if self._keeps_open else [])
+        if self._ended:
+            self._write(len(self._ended))
 
     def __enter__(self) -> Self:
         return self
@@ -120,31 +120,31 @@ class DatasetWriter(Callback):
     # ---- files ----
 
     def _keep(self, episodes: list[Episode]) -> None:
-        """Keep whole episodes, and write those before them where a file would grow too large."""
+        """Keep whole episodes, and write as many files as they fill; where that fails they stay."""
         for episode in episodes:
             arrays = [*tree.leaves(episode.obs), episode.action, episode.reward, *episode.extras.values()]
-            n_bytes = sum(array.nbytes for array in arrays)
-            if self._n_bytes + n_bytes > self._max_bytes:
-                self._write()
-            self._ended.append(episode)
-            self._n_bytes += n_bytes
+            self._ended.append((episode, sum(array.nbytes for array in arrays)))
+            self._n_bytes += self._ended[-1][1]
+        while self._n_bytes > self._max_bytes and len(self._ended) > 1:
+            up_to = np.cumsum([n_bytes for _, n_bytes in self._ended])
+            self._write(max(1, int(np.searchsorted(up_to, self._max_bytes, side="right"))))
 
-    def _write(self) -> None:
-        """Write all episodes kept as the next file; where that fails they stay."""
-        if not self._ended:
-            return
+    def _write(self, n_episodes: int) -> None:
+        """Write the first episodes kept as the next file."""
         number = self._next_number()
         while True:
             path = self.folder / f"episodes-{number:06d}.npz"
             try:
-                write_shard(path, self._header, self._ended, compress=self._compress)
+                episodes = [episode for episode, _ in self._ended[:n_episodes]]
+                write_shard(path, self._header, episodes, compress=self._compress)
                 break
             except FileExistsError:  # another writer was quicker
                 number += 1
             except OSError as error:
                 raise CheckpointError(f"DatasetWriter cannot write {path}: {error}; its episodes are kept") from error
         self.files.append(path)
-        self._ended, self._n_bytes = [], 0
+        self._n_bytes -= sum(n_bytes for _, n_bytes in self._ended[:n_episodes])
+        del self._ended[:n_episodes]
 
     def _next_number(self) -> int:
         if not self.folder.is_dir():
