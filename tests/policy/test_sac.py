@@ -342,9 +342,9 @@ class TestActing:
         policy.act(np.zeros((1, 4), np.float32))
         assert modes == [False]
         policy.update(one_row(), step=0)
+        assert not policy.target_critics.training
         policy.act(np.zeros((1, 4), np.float32))
         assert modes == [False, True, True, False]
-        assert not policy.target_critics.training
 
 
 # ---- spaces ----
