@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.buffer.stream import Stream
@@ -12,9 +13,11 @@ from trainkit import (
     CheckpointError,
     Collector,
     ConfigError,
+    DQNPolicy,
     EmptyBufferError,
     Horizon,
     MixedBuffer,
+    OfflineTrainer,
     OffpolicyTrainer,
     PrioritizedReplayBuffer,
     PriorityError,
@@ -22,7 +25,8 @@ from trainkit import (
     SpaceMismatchError,
     make_envs,
 )
-from trainkit.protocols import Buffer
+from trainkit.protocols import Buffer, Dataset
+from trainkit.spaces import Spaces
 
 ONE = Horizon(1)
 
@@ -206,6 +210,25 @@ def test_the_same_seed_draws_the_same_rows_and_a_checkpoint_goes_on() -> None:
         assert_array_equal(one.sample(50, horizon=ONE).slots, third.sample(50, horizon=ONE).slots)
     with pytest.raises(CheckpointError, match=r"a MixedBuffer of shares \[0.5, 0.5\] was saved, this has \[1.0\]"):
         MixedBuffer({rows(0): 1.0}).load_state_dict(one.state_dict())
+
+
+def test_all_rows_of_all_sources_can_be_gone_through() -> None:
+    mixed = MixedBuffer({rows(0): 0.5, prioritized(100): 0.5})
+
+    assert isinstance(mixed, Dataset)
+    assert np.concatenate([step.reward for step in mixed.transitions(3)]).tolist() == [0, 1, 2, 3, 100, 101, 102, 103]
+
+
+def test_an_offline_run_learns_from_a_mix() -> None:
+    kept = {"n": 30, "seed": None}
+    mixed = MixedBuffer({rows(0, **kept): 0.5, prioritized(1, **kept): 0.5})
+    spaces_of = Spaces(observation_space=Box(0, 99, (2,)), action_space=Discrete(2))
+    policy = DQNPolicy.for_envs(spaces_of, hidden=(4,), device="cpu")
+    trainer = OfflineTrainer(policy, mixed, max_epoch=1, update_per_epoch=20, batch_size=8, verbose=False, seed=3)
+    (result,) = list(trainer)
+
+    assert result.info.gradient_step == 20
+    assert mixed.metrics(0)["largest_priority_1"] != 1.0
 
 
 def test_an_off_policy_run_learns_from_its_own_rows_and_others(tmp_path: Any) -> None:

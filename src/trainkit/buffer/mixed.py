@@ -1,7 +1,7 @@
 """One buffer made of several: each row of a batch comes from one of them, at given shares."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,11 @@ class MixedBuffer:
             slots=joined(*(self._slots(position, batch.slots) for position, batch in drawn.items())),
             extras={name: extras[name] for name in columns},
         )
+
+    def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
+        """Go once through all rows of every source, so many at a time."""
+        for source in self.sources:
+            yield from source.transitions(n_rows)
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
         """Write priorities [B] to the sources that the slots came from; uniform ones ignore them.

@@ -13,13 +13,14 @@ from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import Checks, DivergedError, SpaceMismatchError
 from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
-from trainkit.policy.distributions import Distribution, distribution_for
+from trainkit.policy.distributions import Categorical, Distribution, distribution_for
+from trainkit.policy.exploration import one_hot
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
+from trainkit.spaces import checked_legal, zeros_of
 
 
 class BCPolicy(Policy):
@@ -123,9 +124,7 @@ class BCPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Take each row's likeliest action or, exploring, draw one as likely as in the data."""
-        legal_rows = legal_actions(obs)
-        if legal_rows is not None:
-            refuse_empty_mask(legal_rows, env_ids)
+        checked_legal(obs, env_ids)
         self.enter(training=False)
         with torch.no_grad():
             on_device = to_device(obs, self.device)
@@ -140,6 +139,18 @@ class BCPolicy(Policy):
             env = row if env_ids is None else int(env_ids[row])
             raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
         return ActOutput(action.cpu().numpy(), {}, state)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the likeliest for sure."""
+        if not isinstance(self.distribution, Categorical):
+            return super().action_probability(obs)
+        checked_legal(obs)
+        self.enter(training=False)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            numbers = self._numbers(self.preprocess(on_device)).double()
+            probability = self.distribution.probability(numbers, legal_mask(on_device)).cpu().numpy()
+        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
 
     # ---- learning ----
 
