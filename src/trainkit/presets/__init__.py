@@ -3,6 +3,8 @@
     trainer = tk.presets.rainbow("CartPole-v1", seed=1)
     for epoch, stats, info in trainer: ...
 
+    trainer = tk.presets.cql(buffer, "CartPole-v1", seed=1)  # offline: from rows that are there
+
 Each preset is a table of settings for each domain, vectors, continuous actions and images; any of them can be
 overridden by name, and an unknown name is refused with the nearest one. `settings("rainbow")` and
 `settings("rainbow", "atari")` return them.
@@ -12,6 +14,16 @@ from typing import Any
 
 from trainkit.errors import refuse_unknown
 from trainkit.presets.base import Preset, Settings
+from trainkit.presets.offline import (
+    BCPreset,
+    OfflineOverrides,
+    OfflinePreset,
+    OfflineQPreset,
+    OfflineSettings,
+    bc,
+    bcq,
+    cql,
+)
 from trainkit.presets.on_policy import (
     OnpolicyOverrides,
     OnpolicyPreset,
@@ -50,11 +62,19 @@ PRESETS: dict[str, Preset] = {
         ppo,
         a2c,
         reinforce,
+        bc,
+        cql,
+        bcq,
     )
 }
 
 __all__ = [
     "PRESETS",
+    "BCPreset",
+    "OfflineOverrides",
+    "OfflinePreset",
+    "OfflineQPreset",
+    "OfflineSettings",
     "OnpolicyOverrides",
     "OnpolicyPreset",
     "OnpolicySettings",
@@ -64,7 +84,10 @@ __all__ = [
     "QSettings",
     "Settings",
     "a2c",
+    "bc",
+    "bcq",
     "c51",
+    "cql",
     "double_dqn",
     "dqn",
     "dueling_dqn",

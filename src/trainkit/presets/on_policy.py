@@ -12,6 +12,7 @@ from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.atari import ATARI_ENVS
 from trainkit.presets.base import Preset, Settings
+from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OnpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
@@ -61,7 +62,7 @@ class OnpolicyPreset(Preset):
         trainer: OnpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
 
-    def _domain(self, envs: Envs) -> str:
+    def _domain(self, envs: EnvSpaces) -> str:
         domain = super()._domain(envs)
         return "continuous" if domain == "classic" and isinstance(envs.action_space, spaces.Box) else domain
 

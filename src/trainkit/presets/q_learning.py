@@ -94,7 +94,7 @@ class QPreset(Preset):
             dueling=chosen["dueling"],
             noisy=chosen["noisy"],
             sigma0=chosen["sigma0"],
-            value=_value(self, chosen),
+            value=value_of(self, chosen),
             backup=_backup(self, chosen),
             exploration=_exploration(self, chosen),
             n_step=chosen["n_step"],
@@ -123,7 +123,8 @@ class QPreset(Preset):
         )
 
 
-def _value(preset: QPreset, chosen: Mapping[str, Any]) -> Value:
+def value_of(preset: Preset, chosen: Mapping[str, Any]) -> Value:
+    """Return the value part that settings name."""
     kind, rescale, n = chosen["value"], chosen["rescale"], chosen["quantiles"]
     if kind == "expected":
         return ExpectedValue(chosen["loss"], rescale=rescale)
