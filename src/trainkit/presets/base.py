@@ -8,7 +8,7 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.make import EnvSpec
-from trainkit.errors import ConfigError, refuse_unknown
+from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.policy import Preprocess
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
@@ -78,6 +78,20 @@ class Preset:
         """Say by the spaces which table to take."""
         return "atari" if Preprocess(envs.observation_space).sees_images else "classic"
 
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        """Say why a setting does nothing beside the others chosen; None where it does something."""
+        return None
+
+    def _refuse_idle(self, chosen: Mapping[str, Any], table: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        """Refuse what was changed and does nothing."""
+        checks = Checks(repr(self))
+        for name in overrides:
+            reason = self._why_idle(name, chosen)
+            if reason is not None:
+                same = name in table and table[name] == overrides[name]  # a whole table may be passed back
+                checks.require(same, f".{name} does nothing here: {reason}")
+        checks.done()
+
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> Any:
         raise TypeError(f"{type(self).__name__} must define _policy")
 
@@ -92,7 +106,9 @@ class Preset:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
         making = {**self.settings("atari" if _is_ale(env) else "classic"), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
-        chosen = over_the_run({**self.settings(self._domain(envs)), **overrides})
+        table = self.settings(self._domain(envs))
+        chosen = over_the_run({**table, **overrides})
+        self._refuse_idle(chosen, table, overrides)
         policy = self._policy(envs, chosen)
         common = {key: value for key, value in overrides.items() if key in CommonOptions.__annotations__}
         if "test_collector" not in common:

@@ -10,7 +10,7 @@ from trainkit.collector.make import EnvSpec
 from trainkit.errors import ConfigError, refuse_unknown
 from trainkit.policy import Adam, BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Target
 from trainkit.presets.base import Preset, over_the_run
-from trainkit.presets.q_learning import value_of
+from trainkit.presets.q_learning import value_of, why_idle
 from trainkit.protocols import Dataset, EnvSpaces, Learner
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OfflineTrainer
@@ -88,6 +88,7 @@ class OfflinePreset(Preset):
         envs, spaces = _places(name, buffer, env, {**self.settings(domain), **overrides})
         table = self.settings(self._domain(spaces))
         chosen = over_the_run({**table, **overrides}, "update_per_epoch")
+        self._refuse_idle(chosen, table, overrides)
         policy = self._policy(spaces, chosen)
         common: dict[str, Any] = {
             key: value for key, value in overrides.items() if key in CommonOptions.__annotations__
@@ -122,6 +123,9 @@ class BCPreset(OfflinePreset):
 class OfflineQPreset(OfflinePreset):
     """An offline Q-learner's table of settings; called with a buffer, it returns a trainer."""
 
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        return why_idle(name, chosen)
+
     def _policy(self, envs: EnvSpaces, chosen: Mapping[str, Any]) -> DQNPolicy:
         words: dict[str, Any] = {
             **{name: chosen[name] for name in ("hidden", "head", "dueling", "n_step", "gamma", "reward", "device")},
@@ -144,7 +148,7 @@ def _places(
     """Return where to evaluate, None for nowhere, and what has the spaces."""
     told: Any = buffer if env is None else env
     has_spaces = hasattr(told, "observation_space") and hasattr(told, "action_space")
-    if has_spaces and not isinstance(told, (VectorEnv, Envs)):
+    if has_spaces and not (callable(told) or isinstance(told, (VectorEnv, Envs))):
         return None, told
     if env is None:
         raise ConfigError(f"{name} cannot tell the spaces by {buffer!r}: give env, to evaluate in or for its spaces")
@@ -159,7 +163,7 @@ _COMMON = {
     "adam_eps": 1e-8,
     "max_grad_norm": None,
     "batch_size": 128,
-    "max_epoch": 10,
+    "max_epoch": 5,
     "update_per_epoch": 2_000,
     "stop_return": None,
     "device": "auto",
@@ -177,7 +181,7 @@ _Q = {
     "v_min": 0.0,
     "v_max": 100.0,  # 1 / (1 - gamma)
     "quantiles": None,
-    "n_step": 1,
+    "n_step": 3,
     "gamma": 0.99,
     "reward": None,
     "target_every": 100,
@@ -196,6 +200,7 @@ _IMAGES = {
     "lr": 5e-5,
     "adam_eps": 0.01 / 32,
     "batch_size": 32,
+    "n_step": 1,
     "target_every": 2_000,
     "max_epoch": 200,
     "update_per_epoch": 62_500,
@@ -212,7 +217,7 @@ cql = OfflineQPreset(
     "cql",
     "CQL: a Q-learner that pays for values of actions not in the data (Kumar et al., 2020)",
     {"classic": _Q, "atari": {**_Q, **_IMAGES}},
-    parts={"penalty_weight": 1.0, "double": True},
+    parts={"penalty_weight": 0.1, "double": True},
     atari={"value": "quantile", "quantiles": 200, "penalty_weight": 4.0},  # theirs, for 1 % of the data
 )
 

@@ -66,6 +66,10 @@ class OnpolicyPreset(Preset):
         domain = super()._domain(envs)
         return "continuous" if domain == "classic" and isinstance(envs.action_space, spaces.Box) else domain
 
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        is_others = any(name in own for own in _OF.values()) and name not in _OF[self._learner]
+        return f"{self._learner.__name__} has none" if is_others else None
+
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> OnpolicyPolicy:
         own = {name: chosen[name] for name in _OF[self._learner]}
         names = ("hidden", "shared", "gamma", "reward", "lr", "adam_eps", "max_grad_norm", "device")

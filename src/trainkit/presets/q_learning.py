@@ -85,6 +85,9 @@ class QPreset(Preset):
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
 
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        return why_idle(name, chosen)
+
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> DQNPolicy:
         """Make the Q-learner of the parts that settings name."""
         return DQNPolicy.for_envs(
@@ -121,6 +124,28 @@ class QPreset(Preset):
             warmup=chosen["warmup"],
             **common,
         )
+
+
+# {setting: (another, what it must be for the first to do something)}
+_NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "sigma0": ("noisy", (True,)),
+    "loss": ("value", ("expected",)),
+    "atoms": ("value", ("categorical",)),
+    "v_min": ("value", ("categorical",)),
+    "v_max": ("value", ("categorical",)),
+    "quantiles": ("value", ("quantile", "implicit")),
+    "entropy_temperature": ("munchausen", (True,)),
+    "alpha": ("prioritized", (True,)),
+    "beta": ("prioritized", (True,)),
+}
+
+
+def why_idle(name: str, chosen: Mapping[str, Any]) -> str | None:
+    """Say which other setting makes this one of a Q-learner do nothing, None if none does."""
+    other, working = _NEEDS.get(name, ("", ()))
+    if other not in chosen or chosen[other] in working:
+        return None
+    return f"{other} is {chosen[other]!r}, and it is for {' or '.join(map(repr, working))}"
 
 
 def value_of(preset: Preset, chosen: Mapping[str, Any]) -> Value:
