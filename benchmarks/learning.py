@@ -26,7 +26,11 @@ ENV = "CartPole-v1"
 EVERY, EPISODES = 5_000, 100  # steps from one evaluation to the next, episodes in each
 LEARNT, SOLVED = 400.0, 475.0  # the bar, and what Gymnasium calls solved
 SHARE = 0.8  # of the seeds on which the bar must stand
-DISCRETE = [name for name, preset in tk.presets.PRESETS.items() if "classic" in preset.domains]
+DISCRETE = [
+    name
+    for name, preset in tk.presets.PRESETS.items()
+    if "classic" in preset.domains and not isinstance(preset, tk.presets.OfflinePreset)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,8 @@
     trainer = tk.presets.rainbow("CartPole-v1", seed=1)
     for epoch, stats, info in trainer: ...
 
+    trainer = tk.presets.cql(buffer, "CartPole-v1", seed=1)  # offline: from rows that are there
+
 Each preset is a table of settings for each domain, vectors, continuous actions and images; any of them can be
 overridden by name, and an unknown name is refused with the nearest one. `settings("rainbow")` and
 `settings("rainbow", "atari")` return them.
@@ -14,6 +16,16 @@ from trainkit.errors import refuse_unknown
 from trainkit.presets.base import Preset, Settings
 from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sac
 from trainkit.presets.off_policy import OffpolicySettings
+from trainkit.presets.offline import (
+    BCPreset,
+    OfflineOverrides,
+    OfflinePreset,
+    OfflineQPreset,
+    OfflineSettings,
+    bc,
+    bcq,
+    cql,
+)
 from trainkit.presets.on_policy import (
     OnpolicyOverrides,
     OnpolicyPreset,
@@ -53,12 +65,20 @@ PRESETS: dict[str, Preset] = {
         a2c,
         reinforce,
         sac,
+        bc,
+        cql,
+        bcq,
     )
 }
 
 __all__ = [
     "PRESETS",
     "OffpolicySettings",
+    "BCPreset",
+    "OfflineOverrides",
+    "OfflinePreset",
+    "OfflineQPreset",
+    "OfflineSettings",
     "OnpolicyOverrides",
     "OnpolicyPreset",
     "OnpolicySettings",
@@ -71,7 +91,10 @@ __all__ = [
     "SACSettings",
     "Settings",
     "a2c",
+    "bc",
+    "bcq",
     "c51",
+    "cql",
     "double_dqn",
     "dqn",
     "dueling_dqn",

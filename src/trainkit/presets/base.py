@@ -8,8 +8,9 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.make import EnvSpec
-from trainkit.errors import ConfigError, refuse_unknown
+from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.policy import Preprocess
+from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer.options import CommonOptions, TrainerOptions
 
@@ -79,9 +80,23 @@ class Preset:
         refuse_unknown(repr(self), [domain], self._tables)
         return dict(self._tables[domain])
 
-    def _domain(self, envs: Envs) -> str:
+    def _domain(self, envs: EnvSpaces) -> str:
         """Say by the spaces which table to take."""
         return "atari" if Preprocess(envs.observation_space).sees_images else "classic"
+
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        """Say why a setting does nothing beside the others chosen; None where it does something."""
+        return None
+
+    def _refuse_idle(self, chosen: Mapping[str, Any], table: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        """Refuse what was changed and does nothing."""
+        checks = Checks(repr(self))
+        for name in overrides:
+            reason = self._why_idle(name, chosen)
+            if reason is not None:
+                same = name in table and table[name] == overrides[name]  # a whole table may be passed back
+                checks.require(same, f".{name} does nothing here: {reason}")
+        checks.done()
 
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> Any:
         raise TypeError(f"{type(self).__name__} must define _policy")
@@ -97,19 +112,25 @@ class Preset:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
         making = {**self.settings("atari" if "atari" in self.domains and _is_ale(env) else None), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
-        chosen = _over_the_run({**self.settings(self._domain(envs)), **overrides})
+        table = self.settings(self._domain(envs))
+        chosen = over_the_run({**table, **overrides})
+        self._refuse_idle(chosen, table, overrides)
         policy = self._policy(envs, chosen)
         common = {key: value for key, value in overrides.items() if key in CommonOptions.__annotations__}
         if "test_collector" not in common:
             again = self._again(env) if chosen["test_env"] is None else chosen["test_env"]
             common["test_collector"] = Collector(policy, self._make(again, "n_test_envs", making, overrides))
         common.setdefault("episode_per_test", 20)
-        stop_return = chosen["stop_return"]
-        if stop_return is not None:
-            if "stop_fn" in common:
-                raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
-            common["stop_fn"] = lambda score: score >= stop_return
+        self._add_stop(common, chosen["stop_return"])
         return self._trainer(policy, envs, chosen, {**common, "seed": seed})
+
+    def _add_stop(self, common: dict[str, Any], stop_return: float | None) -> None:
+        """Say among the trainer's options which return ends the run."""
+        if stop_return is None:
+            return
+        if "stop_fn" in common:
+            raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
+        common["stop_fn"] = lambda score: score >= stop_return
 
     def _make(
         self,
@@ -147,7 +168,7 @@ def _is_ale(env: EnvSpec) -> bool:
     return isinstance(env, str) and env.split(":")[-1].startswith("ALE/")
 
 
-def _over_the_run(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def over_the_run(chosen: Mapping[str, Any], per_epoch: str = "step_per_epoch") -> dict[str, Any]:
     """Stretch what is `Linear` over all steps of the run."""
-    n_steps = chosen["max_epoch"] * chosen["step_per_epoch"]
+    n_steps = chosen["max_epoch"] * chosen[per_epoch]
     return {key: value.over(n_steps) if isinstance(value, Linear) else value for key, value in chosen.items()}

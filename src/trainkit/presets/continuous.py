@@ -8,6 +8,7 @@ from trainkit.collector.make import EnvSpec
 from trainkit.policy import Adam, SACPolicy
 from trainkit.presets.base import Preset
 from trainkit.presets.off_policy import OffpolicySettings, offpolicy_trainer
+from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
@@ -43,7 +44,7 @@ class SACPreset(Preset):
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
 
-    def _domain(self, envs: Envs) -> str:
+    def _domain(self, envs: EnvSpaces) -> str:
         return "continuous"
 
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> SACPolicy:

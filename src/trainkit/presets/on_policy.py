@@ -12,6 +12,7 @@ from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.atari import ATARI_ENVS
 from trainkit.presets.base import Preset, Settings
+from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OnpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
@@ -61,9 +62,13 @@ class OnpolicyPreset(Preset):
         trainer: OnpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
 
-    def _domain(self, envs: Envs) -> str:
+    def _domain(self, envs: EnvSpaces) -> str:
         domain = super()._domain(envs)
         return "continuous" if domain == "classic" and isinstance(envs.action_space, spaces.Box) else domain
+
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        is_others = any(name in own for own in _OF.values()) and name not in _OF[self._learner]
+        return f"{self._learner.__name__} has none" if is_others else None
 
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> OnpolicyPolicy:
         own = {name: chosen[name] for name in _OF[self._learner]}

@@ -75,6 +75,9 @@ class QPreset(Preset):
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
 
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        return why_idle(name, chosen)
+
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> DQNPolicy:
         """Make the Q-learner of the parts that settings name."""
         return DQNPolicy.for_envs(
@@ -84,7 +87,7 @@ class QPreset(Preset):
             dueling=chosen["dueling"],
             noisy=chosen["noisy"],
             sigma0=chosen["sigma0"],
-            value=_value(self, chosen),
+            value=value_of(self, chosen),
             backup=_backup(self, chosen),
             exploration=_exploration(self, chosen),
             n_step=chosen["n_step"],
@@ -102,7 +105,30 @@ class QPreset(Preset):
         return offpolicy_trainer(policy, envs, chosen, common)
 
 
-def _value(preset: QPreset, chosen: Mapping[str, Any]) -> Value:
+# {setting: (another, what it must be for the first to do something)}
+_NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "sigma0": ("noisy", (True,)),
+    "loss": ("value", ("expected",)),
+    "atoms": ("value", ("categorical",)),
+    "v_min": ("value", ("categorical",)),
+    "v_max": ("value", ("categorical",)),
+    "quantiles": ("value", ("quantile", "implicit")),
+    "entropy_temperature": ("munchausen", (True,)),
+    "alpha": ("prioritized", (True,)),
+    "beta": ("prioritized", (True,)),
+}
+
+
+def why_idle(name: str, chosen: Mapping[str, Any]) -> str | None:
+    """Say which other setting makes this one of a Q-learner do nothing, None if none does."""
+    other, working = _NEEDS.get(name, ("", ()))
+    if other not in chosen or chosen[other] in working:
+        return None
+    return f"{other} is {chosen[other]!r}, and it is for {' or '.join(map(repr, working))}"
+
+
+def value_of(preset: Preset, chosen: Mapping[str, Any]) -> Value:
+    """Return the value part that settings name."""
     kind, rescale, n = chosen["value"], chosen["rescale"], chosen["quantiles"]
     if kind == "expected":
         return ExpectedValue(chosen["loss"], rescale=rescale)
