@@ -270,6 +270,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
     "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
+    "normalize_obs": (True, lambda t: t.policy.observes),
     "head": ((7,), lambda t: (t.policy.network.heads.advantage.layers[0].weight.shape[0],)),
     "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
     "noisy": (True, lambda t: t.policy.network.noise_size > 0),

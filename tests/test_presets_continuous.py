@@ -105,7 +105,8 @@ def test_discrete_actions_are_refused_by_name(env: str) -> None:
 def test_the_table_names_every_setting() -> None:
     assert set(presets.sac.settings()) == set(presets.SACSettings.__annotations__)
     assert presets.settings("sac") == presets.settings("sac", "continuous") == presets.sac.settings()
-    assert presets.sac.domains == ("continuous",)
+    assert presets.sac.domains == ("continuous", "mujoco")
+    assert set(presets.sac.settings("mujoco")) == set(presets.sac.settings())
 
 
 def test_another_domain_is_refused() -> None:
@@ -125,6 +126,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
     "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
     "hidden": ((7,), lambda t: (t.policy.actor.encoder.n_features,)),
+    "normalize_obs": (True, lambda t: t.policy.observes),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "lr": (0.125, lambda t: adam(t).lr),

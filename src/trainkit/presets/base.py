@@ -27,6 +27,7 @@ class Settings(TypedDict, total=False):
     env_options: dict[str, Any]  # of make_envs, for training and evaluation
     lives_key: str | None  # of training alone: evaluation plays whole games
     hidden: tuple[int, ...]
+    normalize_obs: bool
     gamma: float
     reward: Any
     lr: Scheduled | Linear
@@ -80,6 +81,11 @@ class Preset:
         refuse_unknown(repr(self), [domain], self._tables)
         return dict(self._tables[domain])
 
+    def _domain_of_id(self, env: object) -> str | None:
+        """Say by an environment's id which table to take; None where it tells nothing."""
+        domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
+        return domain if domain in self.domains else None
+
     def _domain(self, envs: EnvSpaces) -> str:
         """Say by the spaces which table to take."""
         return "atari" if Preprocess(envs.observation_space).sees_images else "classic"
@@ -110,9 +116,10 @@ class Preset:
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
-        making = {**self.settings("atari" if "atari" in self.domains and _is_ale(env) else None), **overrides}
+        domain = self._domain_of_id(env)
+        making = {**self.settings(domain), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
-        table = self.settings(self._domain(envs))
+        table = self.settings(self._domain(envs) if domain is None else domain)
         chosen = over_the_run({**table, **overrides})
         self._refuse_idle(chosen, table, overrides)
         policy = self._policy(envs, chosen)
@@ -164,8 +171,14 @@ def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
     return any(usual.get(key) != value for key, value in given.items())
 
 
-def _is_ale(env: EnvSpec) -> bool:
+def _is_ale(env: object) -> bool:
     return isinstance(env, str) and env.split(":")[-1].startswith("ALE/")
+
+
+def _is_mujoco(env: object) -> bool:
+    """Whether an id is one of Gymnasium's own that MuJoCo simulates."""
+    spec = gym.registry.get(env) if isinstance(env, str) else None
+    return spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
 
 
 def over_the_run(chosen: Mapping[str, Any], per_epoch: str = "step_per_epoch") -> dict[str, Any]:

@@ -48,7 +48,7 @@ class SACPreset(Preset):
         return "continuous"
 
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> SACPolicy:
-        names = ("hidden", "gamma", "reward", "n_step", "tau", "max_grad_norm", "device")
+        names = ("hidden", "normalize_obs", "gamma", "reward", "n_step", "tau", "max_grad_norm", "device")
         own = ("temperature", "initial_temperature", "target_entropy")
         optimizer = Adam(chosen["lr"], eps=chosen["adam_eps"])
         return SACPolicy.for_envs(envs, optimizer=optimizer, **{name: chosen[name] for name in (*names, *own)})
@@ -67,6 +67,7 @@ _CONTINUOUS = SACSettings(
     env_options={},
     lives_key=None,
     hidden=(256, 256),
+    normalize_obs=False,
     gamma=0.99,
     reward=None,
     lr=3e-4,
@@ -86,7 +87,7 @@ _CONTINUOUS = SACSettings(
     update_per_step=1.0,
     learning_starts=1_000,  # their code, for most tasks
     warmup="random",  # their code
-    max_epoch=20,  # Pendulum-v1 is learnt by then; MuJoCo takes 1 to 3 million steps
+    max_epoch=20,  # Pendulum-v1 is learnt by then
     step_per_epoch=1_000,
     stop_return=None,
     device="auto",
@@ -95,5 +96,6 @@ _CONTINUOUS = SACSettings(
 sac = SACPreset(
     "sac",
     "SAC: act well and unpredictably, taught by two critics (Haarnoja et al., 2018)",
-    {"continuous": _CONTINUOUS},
+    {"continuous": _CONTINUOUS, "mujoco": _CONTINUOUS},
+    mujoco={"learning_starts": 10_000, "max_epoch": 100, "step_per_epoch": 10_000},  # theirs, of 1 to 3 million
 )

@@ -87,6 +87,7 @@ class QPreset(Preset):
             dueling=chosen["dueling"],
             noisy=chosen["noisy"],
             sigma0=chosen["sigma0"],
+            normalize_obs=chosen["normalize_obs"],
             value=value_of(self, chosen),
             backup=_backup(self, chosen),
             exploration=_exploration(self, chosen),
