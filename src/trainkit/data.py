@@ -133,7 +133,9 @@ class Horizon:
         n_step: real steps per window, or a closed range (lo, hi) drawn anew for every row.
         gamma: discount per step, in [0, 1].
         reward: applied to each row's reward *before* the sum: "sign", a clip (lo, hi), a scale, or a function
-            of the window's columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]; None keeps it.
+            of columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]: the windows of a replay buffer,
+            all rows of a rollout as [1, B]. None keeps it. There are obs, next_obs, action, reward, terminated,
+            truncated, t (steps since the episode began) and the policy's own.
             "return_scale" divides by the running deviation of the return, see `ReturnScale`.
     """
 
