@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,10 +86,7 @@ def _columns(rings: Rings, window: NDArray[np.int64]) -> Columns:
             "t": lambda: rings.age[window],
             "obs": lambda: _fold(rings.obs_at(window.ravel()), window.shape),
             "next_obs": lambda: _fold(rings.next_obs_at(window.ravel()), window.shape),
-            **{
-                name: (lambda column=column: column[window])  # bound now, not at the loop's end
-                for name, column in rings.extras.items()
-            },
+            **{name: partial(column.__getitem__, window) for name, column in rings.extras.items()},
         }
     )
 
