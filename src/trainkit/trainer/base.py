@@ -57,13 +57,12 @@ class Trainer:
         step_per_epoch: int,
         options: Options,
     ) -> None:
-        name = type(self).__name__
         self.policy, self.train_collector, self.buffer = policy, train_collector, buffer
         self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         evaluation = options.evaluator()
         test_collector = None if evaluation is None else evaluation.collector
-        refuse_misfits(name, policy, self.learns_by, train_collector, test_collector)
+        refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
         if options.reward_metric is not None:
             for collector in self._collectors:
@@ -78,12 +77,9 @@ class Trainer:
         self._reports = Reports(policy, buffer)
         self._watch = self._reports.watch
         self._interrupt = DeferredInterrupt()
+        stop_between = self._interrupt.check
         self.judge = Judge(
-            evaluation,
-            options.compute_score_fn,
-            hooks=self._hooks,
-            watch=self._watch,
-            between_steps=self._interrupt.check,
+            evaluation, options.compute_score_fn, hooks=self._hooks, watch=self._watch, between_steps=stop_between
         )
         self._progress = Progress(
             max_epoch * step_per_epoch, show_bar=options.show_progress, show_lines=options.verbose, unit=self.unit
@@ -131,6 +127,10 @@ class Trainer:
         for _ in self:
             pass
         return self.info
+
+    def evaluate(self) -> CollectStats:
+        """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training goes on the same."""
+        return self.judge.look(self.clock)
 
     def stop(self, reason: str) -> None:
         """End the run: the epoch that runs ends here, is evaluated and yielded, and no other begins.
@@ -238,7 +238,7 @@ class Trainer:
             self._progress.advance_to(self.clock - self._origin)
             if self._reports.steps_since_last(self.clock) >= self._options.log_every:
                 self._report()
-            if self._seems_solved:
+            if self._seems_solved or self.judge.is_due(self):
                 self._test_early()
             else:
                 self._train_step()
@@ -267,7 +267,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         """Evaluate if it is time, and tell everybody the result."""
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
-        if self.judge.is_due(self.epoch, is_last=is_last):
+        if self.judge.is_due_at_end(self, is_last=is_last):
             self.judge.evaluate(self)
             self._seems_solved = False
         if self.epoch >= self.max_epoch:
@@ -281,12 +281,12 @@ class Trainer:
         self._hooks.fire("on_epoch_end", self, result)
 
     def _test_early(self) -> None:
-        """Evaluate in the middle of an epoch; if that does not end the run, the epoch's own evaluation follows."""
+        """Evaluate in the middle of an epoch; if that does not end the run, another may follow."""
         self.judge.evaluate(self)
         self._seems_solved = False
         if self.stop_reason is None:
             self._report()
-            self.judge.begin_epoch()
+            self.judge.reopen()
 
     def _end_run(self) -> None:
         if self._has_started and not self._has_ended:
@@ -295,7 +295,7 @@ class Trainer:
             self._hooks.fire("on_train_end", self)
 
     def _report(self) -> None:
-        stats = self._reports.next(self.clock, self.judge.epoch_test)
+        stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), None
         self._progress.show(stats)
         self._logger.write(self.clock, scalars(stats))
 
