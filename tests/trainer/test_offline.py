@@ -63,7 +63,7 @@ def everything(trainer: tk.OfflineTrainer) -> dict[str, Any]:
         "buffer": trainer.buffer.state_dict(),
         "trainer": trainer._state(),
     }
-    return {path: leaf for path, leaf in leaves(parts) if not path.endswith("/seconds")}
+    return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
 
 
 # ---- the clock ----

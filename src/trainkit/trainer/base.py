@@ -14,6 +14,7 @@ from trainkit.logger import as_logger
 from trainkit.protocols import Seedable, Store, Trainee
 from trainkit.stats import CollectStats, RunInfo, html_table, scalars
 from trainkit.trainer.callbacks import Hooks, StopFn
+from trainkit.trainer.history import History
 from trainkit.trainer.interrupt import DeferredInterrupt
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.options import Options
@@ -70,17 +71,15 @@ class Trainer:
         parts = {"policy": policy, "train": train_collector, "test": test_collector, "evaluation": evaluation}
         fill_seeds(self.seed, parts | ({"buffer": buffer} if isinstance(buffer, Seedable) else {}))
 
-        callbacks = options.all_callbacks()
+        self.history = History()  # what every epoch told
+        callbacks = [self.history, *options.all_callbacks()]
         self._options = options
         self._stop_fn = next((own for own in callbacks if isinstance(own, StopFn)), None)
         self._hooks = Hooks(callbacks)
         self._reports = Reports(policy, buffer)
         self._watch = self._reports.watch
         self._interrupt = DeferredInterrupt()
-        stop_between = self._interrupt.check
-        self.judge = Judge(
-            evaluation, options.compute_score_fn, hooks=self._hooks, watch=self._watch, between_steps=stop_between
-        )
+        self.judge = Judge(evaluation, options.compute_score_fn, self._hooks, self._watch, self._interrupt.check)
         self._progress = Progress(
             max_epoch * step_per_epoch, show_bar=options.show_progress, show_lines=options.verbose, unit=self.unit
         )

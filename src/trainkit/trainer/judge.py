@@ -31,7 +31,6 @@ class Judge:
         self,
         evaluation: Evaluation | None,
         score_fn: Callable[[CollectStats], float | None] | None,
-        *,
         hooks: Hooks,
         watch: Stopwatch,
         between_steps: Callable[[], None],
