@@ -102,3 +102,14 @@ def test_rainbow_runs_on_pong_and_breakout(lives: list[str], tmp_path: Path) -> 
     assert info.gradient_step == 200  # a quarter of an update per step after learning starts
     assert info.last_test is not None
     assert info.last_test.n_episode == 2
+
+
+def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("offline_cql")
+    example.half_way = lambda seed: tk.RandomPolicy(tk.make_envs("CartPole-v1").action_space, seed=seed)
+    returns = example.main(n_rows=1_000, max_epoch=1, update_per_epoch=20)
+    told = capsys.readouterr().out
+    assert "700 rows of random play" in told
+    assert "300 rows of a DQN half-way" in told
+    assert set(returns) == {"bc", "cql"}
+    assert all(mean > 0 for mean in returns.values())

@@ -7,15 +7,17 @@ import trainkit
 # Add a name here when it becomes public; taking one away is a breaking change.
 PUBLIC = """
     make_envs Envs Collector
-    SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer
-    Transition TransitionBatch Rollout Horizon ActOutput UpdateResult EpochResult
-    Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy
-    ActorCriticNetwork QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
+    SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
+    DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
+    Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
+    Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
+    ActorCriticNetwork ActorNetwork CriticNetwork SquashedGaussian
+    QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
     ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch
-    MaxBackup DoubleBackup MunchausenBackup EpsilonGreedy Greedy SoftQ Target Adam Clip
+    MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns
     Schedule Constant Piecewise Linear
-    Trainer OffpolicyTrainer OnpolicyTrainer Callback Checkpoint Evaluation evaluate
+    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Callback Checkpoint Evaluation History evaluate
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

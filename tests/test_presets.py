@@ -23,8 +23,6 @@ TINY: dict[str, Any] = {
     "n_test_envs": 2,
     "episode_per_test": 2,
     "hidden": (8,),
-    "v_min": -12.0,
-    "v_max": 12.0,
     "verbose": False,
     "device": "cpu",
 }
@@ -33,7 +31,9 @@ every = pytest.mark.parametrize("preset", Q_PRESETS, ids=repr)
 
 
 def tiny(preset: presets.QPreset = presets.rainbow, env: Any = Walk, **more: Any) -> Any:
-    return preset(env, **{"seed": 1} | TINY | more)
+    is_categorical = more.get("value", preset.settings()["value"]) == "categorical"
+    support = {"v_min": -12.0, "v_max": 12.0} if is_categorical else {}
+    return preset(env, **{"seed": 1} | TINY | support | more)
 
 
 # ---- a ready trainer ----
@@ -270,6 +270,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
     "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
+    "normalize_obs": (True, lambda t: t.policy.observes),
     "head": ((7,), lambda t: (t.policy.network.heads.advantage.layers[0].weight.shape[0],)),
     "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
     "noisy": (True, lambda t: t.policy.network.noise_size > 0),
@@ -418,3 +419,22 @@ def test_no_preset_draws_from_the_global_generators() -> None:
     before = torch.get_rng_state()
     tiny().run()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "value"),
+    [
+        (presets.dqn, "atoms", 7),
+        (presets.dqn, "beta", 0.7),
+        (presets.c51, "loss", "mse"),
+        (presets.rainbow, "quantiles", 7),
+        (presets.dqn, "sigma0", 0.7),
+        (presets.reinforce, "lam", 0.1),
+        (presets.a2c, "clip_ratio", 0.1),
+    ],
+    ids=str,
+)
+def test_a_setting_that_does_nothing_is_refused_unless_it_is_the_tables_own(preset: Any, name: str, value: Any) -> None:
+    with pytest.raises(tk.ConfigError, match=rf"{name} does nothing here: "):
+        preset("CartPole-v1", seed=1, **{name: value})
+    preset("CartPole-v1", seed=1, **{name: preset.settings()[name]})

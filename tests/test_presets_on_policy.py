@@ -77,6 +77,9 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
     "hidden": ((7,), lambda t: (t.policy.network.actor_torso.n_features,)),
     "shared": (True, lambda t: t.policy.network.critic_torso is None),
+    "normalize_obs": (True, lambda t: t.policy.observes),
+    "squash": (True, lambda t: isinstance(t.policy.distribution, tk.SquashedGaussian)),
+    "log_std": (-1.0, lambda t: float(t.policy.distribution.log_std.detach())),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "lr": (0.125, lambda t: t.policy._gradient_steps["model"].optimizer.lr),
@@ -101,6 +104,8 @@ REACHES: dict[str, tuple[Any, Any]] = {
 NEEDS: dict[str, dict[str, Any]] = {
     "episode_per_collect": {"step_per_collect": None},
     "lives_key": {"env": Lives},
+    "squash": {"env": Push},
+    "log_std": {"env": Push},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
 }
 
@@ -116,6 +121,23 @@ def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
 def test_linear_is_stretched_over_the_run() -> None:
     trainer = tiny(presets.ppo, clip_ratio=tk.Linear(0.4, 0.2))
     assert [round(trainer.policy.clip_ratio(step), 6) for step in (0, 64, 128, 999)] == [0.4, 0.3, 0.2, 0.2]
+
+
+@pytest.mark.parametrize(("env", "domain"), [("Hopper-v5", "mujoco"), ("Pendulum-v1", None), ("ALE/Pong-v5", "atari")])
+def test_an_id_chooses_the_table_before_anything_is_made(env: str, domain: str | None) -> None:
+    for preset in (presets.ppo, presets.a2c, presets.reinforce):
+        assert preset._domain_of_id(env) == domain
+    assert presets.sac._domain_of_id("HalfCheetah-v5") == "mujoco"
+    assert presets.dqn._domain_of_id("HalfCheetah-v5") is None  # it has no such table
+
+
+def test_mujoco_is_learnt_from_one_environment_at_its_own_scale() -> None:
+    pytest.importorskip("mujoco", reason="needs gymnasium[mujoco]")
+    with tiny(presets.ppo, "InvertedPendulum-v5", max_epoch=1, step_per_collect=64, batch_size=32) as trainer:
+        assert trainer.train_collector.envs.n == 1
+        assert trainer.run().env_step == 64
+        assert trainer.policy.preprocess.normalizers[0].known.count == 64
+        assert trainer.policy.horizon.return_scale.deviation != 1.0
 
 
 @every

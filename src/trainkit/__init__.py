@@ -1,7 +1,16 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
 from trainkit import presets
-from trainkit.buffer import MinTree, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, SumTree
+from trainkit.buffer import (
+    MinTree,
+    MixedBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+    SumTree,
+    from_minari,
+    load_dataset,
+)
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
@@ -24,9 +33,14 @@ from trainkit.policy import (
     MLP,
     A2CPolicy,
     ActorCriticNetwork,
+    ActorNetwork,
     Adam,
+    BCPolicy,
     CategoricalValue,
     Clip,
+    ConservativePenalty,
+    CriticNetwork,
+    DiscreteBCQPolicy,
     DoubleBackup,
     DQNPolicy,
     EpsilonGreedy,
@@ -46,16 +60,33 @@ from trainkit.policy import (
     QuantileValue,
     RandomPolicy,
     ReinforcePolicy,
+    SACPolicy,
     SoftQ,
+    SquashedGaussian,
     Target,
     TensorBatch,
     UpdateResult,
     discounted_returns,
     gae,
 )
+from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
 from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
-from trainkit.trainer import Callback, Checkpoint, Evaluation, OffpolicyTrainer, OnpolicyTrainer, Trainer, evaluate
+from trainkit.trainer import (
+    Callback,
+    Checkpoint,
+    DatasetWriter,
+    Estimate,
+    Evaluation,
+    History,
+    OfflineTrainer,
+    OffpolicyTrainer,
+    OnpolicyTrainer,
+    Trainer,
+    evaluate,
+    importance_sampling,
+    weighted_importance_sampling,
+)
 
 __version__ = "0.1.0"
 
@@ -63,7 +94,9 @@ __all__ = [
     "A2CPolicy",
     "ActOutput",
     "ActorCriticNetwork",
+    "ActorNetwork",
     "Adam",
+    "BCPolicy",
     "BadEnvDataError",
     "BusyError",
     "Callback",
@@ -74,9 +107,13 @@ __all__ = [
     "CollectStats",
     "Collector",
     "ConfigError",
+    "ConservativePenalty",
     "Constant",
+    "CriticNetwork",
     "DQNPolicy",
+    "DatasetWriter",
     "DeviceError",
+    "DiscreteBCQPolicy",
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
@@ -85,9 +122,11 @@ __all__ = [
     "EpochResult",
     "EpochStats",
     "EpsilonGreedy",
+    "Estimate",
     "Evaluation",
     "ExpectedValue",
     "Greedy",
+    "History",
     "Horizon",
     "ImplicitQNetwork",
     "ImplicitQuantileValue",
@@ -97,10 +136,12 @@ __all__ = [
     "MaxBackup",
     "MinTree",
     "MissingExtraError",
+    "MixedBuffer",
     "MunchausenBackup",
     "NatureCNN",
     "NoLegalActionError",
     "NoisyLinear",
+    "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
     "PPOPolicy",
@@ -115,12 +156,15 @@ __all__ = [
     "RandomPolicy",
     "ReinforcePolicy",
     "ReplayBuffer",
+    "ReturnScale",
     "Rollout",
     "RolloutBuffer",
     "RunInfo",
+    "SACPolicy",
     "Schedule",
     "SoftQ",
     "SpaceMismatchError",
+    "SquashedGaussian",
     "SumTree",
     "Summary",
     "Target",
@@ -134,8 +178,12 @@ __all__ = [
     "UpdateResult",
     "discounted_returns",
     "evaluate",
+    "from_minari",
     "gae",
+    "importance_sampling",
+    "load_dataset",
     "make_envs",
     "presets",
     "scalars",
+    "weighted_importance_sampling",
 ]

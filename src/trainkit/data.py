@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.errors import Checks
+from trainkit.scaling import ReturnScale
 from trainkit.stats import EpochStats, RunInfo
 
 # An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).
@@ -19,6 +20,9 @@ Obs = Any
 
 # The mask's place in every observation that has one: True where an action is legal.
 ACTION_MASK = "action_mask"
+
+# The column with the probability of each action when it was taken, in (0, 1], where a policy was asked to tell it.
+ACTION_PROB = "action_prob"
 
 
 class Transition(NamedTuple):
@@ -103,7 +107,22 @@ class Rollout:
         return is_row
 
 
-RewardRule = Literal["sign"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode of T steps from its start; with neither flag it was cut by who recorded it."""
+
+    obs: Obs  # [T + 1, ...], the last is the true final observation
+    action: NDArray[Any]  # [T, ...]
+    reward: NDArray[np.float64]  # [T]
+    terminated: bool
+    truncated: bool
+    extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +133,10 @@ class Horizon:
         n_step: real steps per window, or a closed range (lo, hi) drawn anew for every row.
         gamma: discount per step, in [0, 1].
         reward: applied to each row's reward *before* the sum: "sign", a clip (lo, hi), a scale, or a function
-            of the window's columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]; None keeps it.
+            of columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]: the windows of a replay buffer,
+            all rows of a rollout as [1, B]. None keeps it. There are obs, next_obs, action, reward, terminated,
+            truncated, t (steps since the episode began) and the policy's own.
+            "return_scale" divides by the running deviation of the return, see `ReturnScale`.
     """
 
     n_step: int | tuple[int, int] = 1
@@ -135,14 +157,21 @@ class Horizon:
         if isinstance(rule, tuple):
             ordered = len(rule) == 2 and rule[0] < rule[1]
             checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
-        elif rule is not None and rule != "sign" and not callable(rule):
+        elif rule is not None and rule not in ("sign", "return_scale") and not callable(rule):
             checks.number("reward", rule)
         checks.done()
+        if rule == "return_scale":
+            object.__setattr__(self, "reward", ReturnScale(self.gamma))
 
     @property
     def longest(self) -> int:
         """The most steps one window can span."""
         return self.n_step[1] if isinstance(self.n_step, tuple) else self.n_step
+
+    @property
+    def return_scale(self) -> ReturnScale | None:
+        """The reward rule, if it is one that learns from rewards."""
+        return self.reward if isinstance(self.reward, ReturnScale) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,11 @@ _SKELETON = "skeleton"
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile)
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a file beside `path`, then put it in place in one move; on any error nothing stays."""
+def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bool = True) -> None:
+    """Let `write` fill a file beside `path`, then put it in place in one move; on any error nothing stays.
+
+    Without `replace` a file that is there stays, and FileExistsError is raised.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -28,10 +31,36 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        if replace:
+            beside.replace(path)
+        else:
+            os.link(beside, path)  # unlike a move it never covers another
+            beside.unlink()
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def save_new_arrays(path: Path, arrays: dict[str, NDArray[Any]], *, compress: bool = False) -> None:
+    """Write named arrays as one npz file, whole or not at all, and never over another: FileExistsError."""
+    if any(array.dtype.hasobject for array in arrays.values()):
+        raise CheckpointError("an array of Python objects cannot be saved without pickle: store numbers instead")
+    save = np.savez_compressed if compress else np.savez
+    write_whole(path, lambda file: save(file, **arrays), replace=False)  # type: ignore[arg-type]  # as below
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read named arrays from an npz file; nothing in it is ever executed.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    try:
+        # Opened here: numpy leaves a damaged file that it opened itself open.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except _DAMAGED as error:
+        raise CheckpointError(f"{path} cannot be read as arrays ({error}): it is missing or damaged") from error
 
 
 def save_state(path: Path, state: Any) -> None:

@@ -62,6 +62,15 @@ class Policy(Protocol):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput: ...
 
+    @property
+    def observes(self) -> bool:
+        """Whether `observe` has any effect."""
+        ...
+
+    def observe(self, transition: Transition) -> None:
+        """Let running statistics learn from K new rows."""
+        ...
+
     def start_streams(self, root: int) -> None:
         """Start the random streams of exploring anew."""
         ...
@@ -84,6 +93,8 @@ class Trainee(Policy, Seedable, Protocol):
 
     horizon: Horizon
     n_updates: int
+    observation_space: Space[Any] | None  # None: not told yet
+    action_space: Space[Any] | None
 
     def training_state(self) -> dict[str, Any]: ...
 
@@ -127,6 +138,18 @@ class Store(Stateful, Protocol):
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
+class Recorder(Protocol):
+    """Who hears all that a collector does, to keep it elsewhere than in its buffer."""
+
+    def add(self, transition: Transition) -> object:
+        """Hear of K steps; the arrays are borrowed until the next."""
+        ...
+
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the open episodes of these environments ended here, without a flag."""
+        ...
+
+
 @runtime_checkable
 class Buffer(Store, Seedable, Protocol):
     """What an off-policy trainer asks of a buffer."""
@@ -143,6 +166,15 @@ class Buffer(Store, Seedable, Protocol):
     ) -> TransitionBatch: ...
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None: ...
+
+
+@runtime_checkable
+class Dataset(Buffer, Protocol):
+    """What an offline trainer asks of a buffer: all of it, too, once before it begins."""
+
+    def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
+        """Go once through all rows, so many at a time."""
+        ...
 
 
 class Logger(Protocol):

@@ -1,6 +1,8 @@
 """Gymnasium's spaces as the rooms need them: which are supported, what a row looks like, random actions."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,32 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit.data import ACTION_MASK, ArraySpec, Obs
-from trainkit.errors import ConfigError, NoLegalActionError
+from trainkit.errors import ConfigError, NoLegalActionError, SpaceMismatchError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spaces:
+    """The two spaces of one environment, without an environment."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+
+    @classmethod
+    def of(cls, envs: Any) -> "Spaces":
+        """Take them from anything that has them."""
+        check_spaces(envs.observation_space, envs.action_space)
+        return cls(observation_space=envs.observation_space, action_space=envs.action_space)
+
+    def to_plain(self) -> list[Any]:
+        """Describe both in values that JSON keeps."""
+        return [space_to_plain(self.observation_space), space_to_plain(self.action_space)]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any]) -> "Spaces":
+        """Read what `to_plain` described."""
+        observation_space, action_space = map(space_from_plain, plain)
+        return cls(observation_space=observation_space, action_space=action_space)
+
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -123,6 +150,14 @@ def legal_actions(obs: Obs) -> NDArray[np.bool_] | None:
     return None
 
 
+def checked_legal(obs: Obs, env_ids: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
+    """Return the mask [K, A] in an observation, None where there is none; refuse a row that allows nothing."""
+    legal = legal_actions(obs)
+    if legal is not None:
+        refuse_empty_mask(legal, env_ids)
+    return legal
+
+
 def refuse_empty_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> None:
     """Refuse a mask [K, A] one of whose rows allows nothing."""
     any_legal = legal.any(axis=1)
@@ -160,6 +195,18 @@ def random_actions(
     raise ConfigError(f"random actions need a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
 
 
+def random_probability(space: Space[Any], obs: Obs, n_rows: int) -> NDArray[np.float64]:
+    """Return how likely each of K actions [K] of `random_actions` was; a Box has densities and is refused."""
+    if isinstance(space, spaces.Discrete):
+        legal = legal_actions(obs)
+        return np.full(n_rows, 1.0 / int(space.n)) if legal is None else 1.0 / legal.sum(axis=1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.full(n_rows, 1.0 / math.prod(space.nvec.ravel().tolist()))
+    if isinstance(space, spaces.MultiBinary):
+        return np.full(n_rows, 0.5 ** math.prod(space.shape))
+    raise ConfigError(f"random actions have probabilities in a Discrete, MultiDiscrete or MultiBinary, got {space}")
+
+
 def _random_box(space: spaces.Box, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     if space.dtype.kind in "iu":
         bounds = space.low.astype(np.int64), space.high.astype(np.int64)
@@ -180,3 +227,54 @@ def _n_masked(action_space: Space[Any]) -> int:
     if not isinstance(action_space, spaces.Discrete):
         raise ConfigError(f"an action mask needs a Discrete action space, got {action_space}")
     return int(action_space.n)
+
+
+def space_to_plain(space: Space[Any]) -> dict[str, Any]:
+    """Describe a supported space in values that JSON keeps."""
+    plain: dict[str, Any] = {"kind": type(space).__name__}
+    if isinstance(space, spaces.Dict):
+        return plain | {"spaces": [[key, space_to_plain(child)] for key, child in space.spaces.items()]}
+    if isinstance(space, spaces.Tuple):
+        return plain | {"spaces": [space_to_plain(child) for child in space.spaces]}
+    plain |= {"shape": list(space.shape or ()), "dtype": np.dtype(space.dtype).str}
+    if isinstance(space, spaces.Box):
+        return plain | {"low": _plain_bound(space.low), "high": _plain_bound(space.high)}
+    if isinstance(space, spaces.Discrete):
+        return plain | {"n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return plain | {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    assert isinstance(space, spaces.MultiBinary), f"{space} is not checked"
+    return plain | {"n": int(space.n) if isinstance(space.n, (int, np.integer)) else list(space.shape)}
+
+
+def space_from_plain(plain: Mapping[str, Any]) -> Space[Any]:
+    """Read what `space_to_plain` described; raise LookupError, TypeError or ValueError where it is no such thing."""
+    kind = plain["kind"]
+    if kind == "Dict":
+        return spaces.Dict({key: space_from_plain(child) for key, child in plain["spaces"]})
+    if kind == "Tuple":
+        return spaces.Tuple([space_from_plain(child) for child in plain["spaces"]])
+    shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"]).type
+    if kind == "Box":
+        low, high = (np.broadcast_to(np.asarray(plain[bound], dtype), shape) for bound in ("low", "high"))
+        return spaces.Box(low, high, dtype=dtype)
+    if kind == "Discrete":
+        return spaces.Discrete(plain["n"], start=plain["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.array(plain["nvec"]), dtype=dtype, start=np.array(plain["start"]))
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(plain["n"])
+    raise ValueError(f"unknown kind of space {kind!r}")
+
+
+def _plain_bound(bound: NDArray[Any]) -> Any:
+    """Return one number where all are equal: images have thousands."""
+    first = bound.flat[0]
+    return first.item() if (bound == first).all() else bound.tolist()
+
+
+def count_actions(owner: str, space: Space[Any]) -> int:
+    """Return how many actions a Discrete space has; refuse any other."""
+    if not isinstance(space, spaces.Discrete):
+        raise SpaceMismatchError(f"{owner} needs a Discrete action space, got {space}")
+    return int(space.n)

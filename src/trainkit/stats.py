@@ -146,7 +146,7 @@ class RunInfo:
     n_episode: int
     best_score: float | None
     best_epoch: int | None
-    best_env_step: int | None
+    best_env_step: int | None  # offline: updates
     last_test: CollectStats | None
     seconds: float
     stop_reason: str | None  # None while the run goes on

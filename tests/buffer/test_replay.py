@@ -18,6 +18,7 @@ from tests.buffer.stream import FORMS, GOES_ON, IS_TRUNCATED, TERMINATES, Form, 
 from tests.buffer.twin import COLUMNS, assert_same
 from trainkit import files, tree
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer.storage import spec_of
 from trainkit.data import Horizon, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, ConfigError, EmptyBufferError, TrainkitError
 
@@ -486,12 +487,12 @@ def test_more_environments_than_capacity_are_refused() -> None:
 
 def test_rows_of_another_shape_are_refused() -> None:
     buffer, _ = filled(ReplayBuffer)
-    spec = ReplayBuffer(33)._spec_of(Stream(2).next())
+    spec = spec_of(Stream(2).next(), None, 1)
     buffer.bind(spec)  # the same again
     with pytest.raises(
         ConfigError, match=r"ReplayBuffer holds rows of RowSpec.* and cannot take RowSpec.*: use a new buffer"
     ):
-        buffer.bind(ReplayBuffer(33)._spec_of(Stream(3).next()))
+        buffer.bind(spec_of(Stream(3).next(), None, 1))
 
 
 @pytest.mark.parametrize("env_ids", [-1, 2, [0, 5], [True, False], 0.5])

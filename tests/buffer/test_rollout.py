@@ -174,7 +174,7 @@ class TestRewards:
 
     def test_a_function_sees_the_columns_and_the_policys_own(self) -> None:
         def rule(columns: Mapping[str, Any]) -> NDArray[Any]:
-            assert columns["obs"].shape == (2, 3, 2)
+            assert columns["obs"].shape == (1, 6, 2)
             return columns["reward"] + columns["action"] + columns["log_prob"] + 1000.0 * columns["terminated"]
 
         buffer = bound()
@@ -182,10 +182,45 @@ class TestRewards:
         buffer.add(rows([0, 1, 2], [1, 1, 1]))
         assert buffer.read(Horizon(reward=rule)).reward.tolist() == [[1, 1010, 100], [1, 10, 100]]
 
+    def test_a_function_sees_rows_only_and_the_same_columns_as_in_replay(self) -> None:
+        seen: dict[str, Any] = {}
+
+        def rule(columns: Mapping[str, Any]) -> NDArray[Any]:
+            seen.update(columns)
+            return columns["reward"]
+
+        buffer = bound()
+        buffer.add(rows([0, 1, 2], [0, 0, 0], truncated=[1], terminated=[2]))
+        buffer.add(rows([0], [1]))
+        rollout = buffer.read(Horizon(reward=rule))
+        assert {"obs", "next_obs", "action", "reward", "terminated", "truncated", "t", "log_prob"} == set(seen)
+        assert seen["obs"].tolist() == [[[0, 0], [1, 0], [2, 0], [0, 1]]]
+        assert seen["next_obs"].tolist() == [[[0, 1], [1, 0.5], [2, 0.5], [0, 1.5]]]
+        assert seen["truncated"].tolist() == [[False, True, False, False]]
+        assert rollout.reward.tolist() == [[1, 10, 100], [1, 0, 0]]  # padding stays 0
+
+    def test_steps_are_counted_from_the_episodes_beginning_across_rollouts(self) -> None:
+        def t(columns: Mapping[str, Any]) -> NDArray[Any]:
+            counted: NDArray[Any] = columns["t"]
+            return counted
+
+        buffer = bound()
+        for _ in range(2):
+            buffer.add(rows([0, 1, 2], [0, 0, 0]))
+        buffer.add(rows([0, 1, 2], [0, 0, 0], terminated=[1], truncated=[2]))
+        assert buffer.read(Horizon(reward=t)).reward.tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
+        buffer.clear()
+        buffer.add(rows([0, 1, 2], [0, 0, 0]))
+        assert buffer.read(Horizon(reward=t)).reward.tolist() == [[3, 0, 0]]
+        buffer.clear()
+        buffer.cut([0])  # a reset between rollouts
+        buffer.add(rows([0, 1, 2], [0, 0, 0]))
+        assert buffer.read(Horizon(reward=t)).reward.tolist() == [[0, 1, 1]]
+
     def test_a_function_of_the_wrong_shape_is_refused(self) -> None:
         buffer = bound()
         buffer.add(rows([0], [0]))
-        with pytest.raises(ConfigError, match=r"one reward per row \[1, 3\], got \(1,\)"):
+        with pytest.raises(ConfigError, match=r"one reward per row \[1, 1\], got \(1,\)"):
             buffer.read(Horizon(reward=lambda columns: np.zeros(1)))
 
     def test_can_be_rewritten_by_slot(self) -> None:

@@ -27,6 +27,8 @@ class Call(NamedTuple):
 class Player:
     """Act in tagged environments by rule, legally, and write down every call; `state` counts the calls."""
 
+    observes = False
+
     def __init__(self, *, has_extras: bool = False) -> None:
         self.extras_spec: Mapping[str, ArraySpec] = {}
         if has_extras:

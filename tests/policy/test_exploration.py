@@ -155,7 +155,7 @@ class TestSoftQ:
     q = np.array([[0.0, np.log(3.0)]], np.float32)
 
     def probability(self, q: Any, *, temperature: Any = 1.0, step: int = 0) -> NDArray[np.float64]:
-        return SoftQ(temperature).probability(np.asarray(q, np.float32), step=step)
+        return SoftQ(temperature).probability(np.asarray(q, np.float32), None, step=step)
 
     def test_probabilities_by_hand(self) -> None:
         np.testing.assert_allclose(self.probability(self.q), [[0.25, 0.75]], rtol=1e-6)
@@ -229,13 +229,13 @@ class TestSoftQ:
 
         assert [soft.metrics(step)["temperature"] for step in (0, 50, 100, 101)] == [2.0, 1.5, 1.0, 1.0]
         for step, share in ((0, 0.25), (100, 0.1)):
-            np.testing.assert_allclose(soft.probability(q[:1], step=step)[0, 0], share, rtol=1e-5)
+            np.testing.assert_allclose(soft.probability(q[:1], None, step=step)[0, 0], share, rtol=1e-5)
             assert (choose(soft, q, step=step) == 0).mean() == pytest.approx(share, abs=5 * np.sqrt(0.25 / 40_000))
 
     def test_values_are_left_as_they_are(self) -> None:
         q = self.q.copy()
         choose(SoftQ(0.5), q)
-        SoftQ(0.5).probability(q, step=0)
+        SoftQ(0.5).probability(q, None, step=0)
 
         np.testing.assert_array_equal(q, self.q)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tests.helpers.learning import NEVER, batch_of, wide_net
 from trainkit import (
     CategoricalValue,
+    ConservativePenalty,
     DoubleBackup,
     DQNPolicy,
     ExpectedValue,
@@ -93,6 +94,11 @@ def test_gradients_of_distributions(backup: Any, monkeypatch: pytest.MonkeyPatch
     assert_gradient_is_true(plain(CategoricalValue(7, -2.0, 2.0), backup=backup), monkeypatch)
 
 
+@pytest.mark.parametrize("value", [*RETURNS, pytest.param(CategoricalValue(7, -2.0, 2.0), id="categorical")])
+def test_gradients_of_the_conservative_penalty(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_gradient_is_true(plain(value, penalty=ConservativePenalty(0.7)), monkeypatch)
+
+
 @pytest.mark.parametrize("options", [{}, {"dueling": True, "noisy": True}], ids=["plain", "dueling noisy"])
 @pytest.mark.parametrize(
     "value",
@@ -103,7 +109,8 @@ def test_gradients_of_distributions(backup: Any, monkeypatch: pytest.MonkeyPatch
 )
 def test_gradients_of_implicit_quantiles(value: Any, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     network = ImplicitQNetwork((4,), 3, hidden=(3,), n_cosines=5, activation=torch.tanh, **options)
-    policy = DQNPolicy(network, value=value, backup=DoubleBackup(), target=NEVER, device="cpu", seed=0)
+    parts: dict[str, Any] = {"backup": DoubleBackup(), "penalty": ConservativePenalty(0.7)}
+    policy = DQNPolicy(network, value=value, **parts, target=NEVER, device="cpu", seed=0)
 
     assert_gradient_is_true(policy, monkeypatch)
 

@@ -55,6 +55,26 @@ def test_masked_dueling_mean_equals_torchs() -> None:
     np.testing.assert_allclose(policy._host(rows(), None, legal), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("hidden", [(), (8,), (16, 8)])
+def test_an_actor_critics_numbers_and_values_equal_torchs(shared: bool, hidden: tuple[int, ...]) -> None:
+    policy = tk.PPOPolicy.for_envs(Spaces(), hidden=hidden, shared=shared, device="cpu", seed=1)
+    assert policy._host is not None
+    assert policy._host.takes(rows())
+    with torch.no_grad():
+        expected = policy.network(torch.from_numpy(rows()))
+    for own, theirs in zip(policy._host(rows()), expected, strict=True):
+        np.testing.assert_allclose(own, theirs.numpy(), atol=1e-6)
+
+
+def test_an_actor_critic_of_other_layers_acts_by_torch() -> None:
+    layers = torch.nn.functional.elu
+    network = tk.ActorCriticNetwork((4,), 3, hidden=(8,), activation=layers)
+    policy = tk.PPOPolicy(network, action_space=Spaces.action_space, observation_space=BOX, device="cpu", seed=1)
+    assert policy._host is None
+    assert policy.act(rows(), explore=True).extras["value"].shape == (5,)
+
+
 def train_once(policy: tk.DQNPolicy) -> None:
     obs = rows(8)
     batch = tk.TransitionBatch(

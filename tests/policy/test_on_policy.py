@@ -41,8 +41,8 @@ class TestActing:
         output = policy.act(obs, explore=True)
         numbers, value = policy.network(torch.from_numpy(obs))
         log_prob = torch.log_softmax(numbers, dim=1)[torch.arange(20), torch.from_numpy(output.action)]
-        np.testing.assert_allclose(output.extras["log_prob"], log_prob.detach().numpy(), rtol=1e-6)
-        np.testing.assert_allclose(output.extras["value"], value.detach().numpy(), rtol=1e-6)
+        np.testing.assert_allclose(output.extras["log_prob"], log_prob.detach().numpy(), atol=1e-6)
+        np.testing.assert_allclose(output.extras["value"], value.detach().numpy(), atol=1e-6)
         for name, spec in policy.extras_spec.items():
             assert (output.extras[name].shape, output.extras[name].dtype) == ((20,), spec.dtype)
 

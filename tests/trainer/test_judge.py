@@ -212,7 +212,7 @@ def test_an_early_test_that_fails_is_followed_by_the_epochs_own_and_is_logged() 
 
     def stop(score: float) -> bool:
         asked.append(score)
-        return trainer.judge.epoch_test is None  # training episodes always look solved, tests never are
+        return trainer.judge.unreported is None  # training episodes always look solved, tests never are
 
     log, numbers = Log(), Numbers()
     trainer = make_trainer(
@@ -230,7 +230,7 @@ def test_an_early_test_that_fails_is_followed_by_the_epochs_own_and_is_logged() 
 
 def test_looking_for_success_in_training_changes_nothing_but_the_tests() -> None:
     plain = make_trainer(test=True)
-    watched = make_trainer(test=True, test_in_train=True, stop_fn=lambda score: watched.judge.epoch_test is None)
+    watched = make_trainer(test=True, test_in_train=True, stop_fn=lambda score: watched.judge.unreported is None)
     plain.run()
     watched.run()
     states = [

@@ -165,7 +165,7 @@ def everything(trainer: tk.Trainer) -> dict[str, Any]:
         "collector": trainer.train_collector.state_dict(),
         "trainer": trainer._state(),
     }
-    return {path: leaf for path, leaf in leaves(parts) if not path.endswith("/seconds")}
+    return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
 
 
 def untimed(result: EpochResult) -> dict[str, float]:

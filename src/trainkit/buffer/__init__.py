@@ -1,7 +1,19 @@
 """Replay: rows on their way from the collector to the learner, in numpy."""
 
-from trainkit.buffer.replay import PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer.loading import from_minari, load_dataset
+from trainkit.buffer.mixed import MixedBuffer
+from trainkit.buffer.prioritized import PrioritizedReplayBuffer
+from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
 from trainkit.buffer.segment_tree import MinTree, SumTree
 
-__all__ = ["MinTree", "PrioritizedReplayBuffer", "ReplayBuffer", "RolloutBuffer", "SumTree"]
+__all__ = [
+    "MinTree",
+    "MixedBuffer",
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "RolloutBuffer",
+    "SumTree",
+    "from_minari",
+    "load_dataset",
+]

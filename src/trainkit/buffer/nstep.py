@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,25 +54,13 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last)
 
 
-class _Columns(Mapping[str, NDArray[Any]]):
-    """The columns of a window, [n, B, ...], read only when a reward function asks for them."""
+class Columns(Mapping[str, Any]):
+    """Columns of rows by name, read only when a reward function asks for them."""
 
-    def __init__(self, rings: Rings, window: NDArray[np.int64]) -> None:
-        columns: dict[str, Callable[[], NDArray[Any]]] = {
-            "reward": lambda: rings.reward[window],
-            "action": lambda: rings.action[window],
-            "terminated": lambda: rings.terminated[window],
-            "truncated": lambda: rings.truncated[window],
-            "t": lambda: rings.age[window],
-            "obs": lambda: _fold(rings.obs_at(window.ravel()), window.shape),
-            "next_obs": lambda: _fold(rings.next_obs_at(window.ravel()), window.shape),
-        }
-        self._columns = columns | {
-            name: (lambda column=column: column[window])  # bound now, not at the loop's end
-            for name, column in rings.extras.items()
-        }
+    def __init__(self, columns: Mapping[str, Callable[[], Any]]) -> None:
+        self._columns = columns
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Any:
         return self._columns[name]()
 
     def __iter__(self) -> Iterator[str]:
@@ -81,14 +70,30 @@ class _Columns(Mapping[str, NDArray[Any]]):
         return len(self._columns)
 
 
+def _shape(rule: Any, rings: Rings, window: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Apply a horizon's reward rule row by row, before any sum: the clip of a sum is not the sum of clips."""
+    return shape_reward(rule, rings.reward[window], lambda: _columns(rings, window))
+
+
+def _columns(rings: Rings, window: NDArray[np.int64]) -> Columns:
+    """Return the columns of a window, [n, B, ...]."""
+    return Columns(
+        {
+            "reward": lambda: rings.reward[window],
+            "action": lambda: rings.action[window],
+            "terminated": lambda: rings.terminated[window],
+            "truncated": lambda: rings.truncated[window],
+            "t": lambda: rings.age[window],
+            "obs": lambda: _fold(rings.obs_at(window.ravel()), window.shape),
+            "next_obs": lambda: _fold(rings.next_obs_at(window.ravel()), window.shape),
+            **{name: partial(column.__getitem__, window) for name, column in rings.extras.items()},
+        }
+    )
+
+
 def _fold(obs: Obs, shape: tuple[int, ...]) -> Obs:
     """Turn [n * B, ...] leaves into [n, B, ...]."""
     return tree.map_tree(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), obs)
-
-
-def _shape(rule: Any, rings: Rings, window: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Apply a horizon's reward rule row by row, before any sum: the clip of a sum is not the sum of clips."""
-    return shape_reward(rule, rings.reward[window], lambda: _Columns(rings, window))
 
 
 def shape_reward(
@@ -102,7 +107,7 @@ def shape_reward(
         return shaped
     if rule is None:
         return reward
-    if rule == "sign":
+    if isinstance(rule, str):  # "sign"; the other word became a function when the horizon was made
         return np.sign(reward)
     if isinstance(rule, tuple):
         return np.clip(reward, *rule)

@@ -1,22 +1,24 @@
 """The replay buffer: rings of rows, a sampler that picks among them, and n-step returns on the way out."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit import files, seeding, tree
-from trainkit.buffer.dataset import recorded
+from trainkit import files, seeding
+from trainkit.buffer.dataset import read_episodes, recorded
 from trainkit.buffer.nstep import Windows, read_windows
-from trainkit.buffer.samplers import Prioritized, Sampler, Uniform, checked_priority
+from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
-from trainkit.buffer.storage import Rings, Rows
-from trainkit.data import ACTION_MASK, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
+from trainkit.buffer.storage import Rings, Rows, spec_of
+from trainkit.data import Episode, Horizon, Obs, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, nearest
-from trainkit.schedules import Scheduled, to_plain
+from trainkit.protocols import EnvSpaces
+from trainkit.spaces import Spaces
 
 _log = logging.getLogger(__name__)
 
@@ -32,12 +34,22 @@ class ReplayBuffer:
         n_envs: environments whose rows will be added, only when used by hand; default: those of the first `add`.
         stack: frames per observation, only when used by hand: observations come as [K, stack, ...], one frame is
             stored, and stacks are gathered on read.
+        spaces: anything with `observation_space` and `action_space`, which the buffer then has too: a policy can be
+            made `for_envs(buffer)`. Those of an environment: stacked, with the mask in.
         seed: root of the draws; None takes the trainer's.
     """
 
     prioritized: ClassVar[bool] = False  # whether `update_priorities` has any effect
 
-    def __init__(self, capacity: int, *, n_envs: int | None = None, stack: int = 1, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        n_envs: int | None = None,
+        stack: int = 1,
+        spaces: EnvSpaces | None = None,
+        seed: int | None = None,
+    ) -> None:
         checks = Checks(type(self).__name__)
         checks.integer("capacity", capacity, low=1)
         checks.integer("stack", stack, low=1)
@@ -49,6 +61,7 @@ class ReplayBuffer:
         self.capacity = int(capacity)
         self._n_envs = n_envs
         self._stack = stack
+        self.spaces = None if spaces is None else Spaces.of(spaces)
         self._sampler: Sampler = Uniform()
         self._bound: Rings | None = None
         self.is_seeded = seed is not None
@@ -65,6 +78,29 @@ class ReplayBuffer:
     def nbytes(self) -> int:
         """Bytes claimed, 0 before the buffer is bound."""
         return 0 if self._bound is None else self._bound.nbytes + self._sampler.nbytes
+
+    @property
+    def spec(self) -> RowSpec | None:
+        """What a row looks like, None before the buffer is bound."""
+        return None if self._bound is None else self._bound.spec
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Of one environment, where the buffer was told."""
+        return self._known_spaces.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Of one environment, where the buffer was told."""
+        return self._known_spaces.action_space
+
+    @property
+    def _known_spaces(self) -> Spaces:
+        if self.spaces is None:
+            raise ConfigError(
+                f"{type(self).__name__} was not told the spaces of its rows: give it spaces=envs when it is made"
+            )
+        return self.spaces
 
     def seed(self, root: int) -> None:
         """Start the buffer's stream of draws anew from a root seed."""
@@ -96,7 +132,7 @@ class ReplayBuffer:
         the episode first, with a flag or with `cut`.
         """
         if self._bound is None:
-            self.bind(self._spec_of(transition))
+            self.bind(spec_of(transition, self._n_envs, self._stack))
         rings = self._rings
         rows, dead = rings.add(transition)
         self._sampler.touch(rows, dead)
@@ -112,7 +148,8 @@ class ReplayBuffer:
             horizon: what return to compute.
             step: the environment step, for schedules.
             columns: what to bring along in `extras`: "n" (real steps of the window), "t" (step in the episode),
-                "episode", "env_id", "terminated", "truncated" (of the row itself), or a column of the policy's.
+                "episode", "env_id", "terminated", "truncated" (of the row itself), "weight" (not divided by any
+                largest one), or a column of the policy's.
 
         Raises:
             EmptyBufferError: there is no row.
@@ -133,8 +170,12 @@ class ReplayBuffer:
             next_obs=rings.next_obs_at(windows.last, self._scratch),
             weight=weight,
             slots=rings.slots(rows),
-            extras={name: self._column(name, rows, windows) for name in columns},
+            extras={name: self._column(name, rows, windows, step) for name in columns},
         )
+
+    def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
+        """Go once through all rows, in order per environment, so many at a time."""
+        return iter(()) if self._bound is None else self._bound.transitions(n_rows)
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
         """Write priorities [B]; rows overwritten since they were sampled are left alone, of twins the last stays.
@@ -204,6 +245,8 @@ class ReplayBuffer:
     def save(self, path: str | Path) -> None:
         """Write the whole buffer as one file, whole or not at all."""
         saved = {"kind": type(self).__name__, "options": self._options(), "state": self.state_dict()}
+        if self.spaces is not None:
+            saved["spaces"] = self.spaces.to_plain()
         files.save_state(Path(path), saved)
 
     @classmethod
@@ -212,6 +255,8 @@ class ReplayBuffer:
         saved = files.load_state(Path(path))
         if not (isinstance(saved, dict) and saved.get("kind") == cls.__name__):
             raise CheckpointError(f"{path} does not hold a {cls.__name__}: load it with the class that saved it")
+        if "spaces" in saved:
+            options = {"spaces": Spaces.from_plain(saved["spaces"]), **options}
         buffer = cls(**saved["options"] | options)
         buffer.load_state_dict(saved["state"])
         return buffer
@@ -226,6 +271,7 @@ class ReplayBuffer:
         terminated: NDArray[Any],
         truncated: NDArray[Any] | None = None,
         next_obs: Obs | None = None,
+        ends: NDArray[Any] | None = None,
         extras: Mapping[str, NDArray[Any]] | None = None,
         capacity: int | None = None,
         **options: Any,
@@ -233,8 +279,8 @@ class ReplayBuffer:
         """Build a buffer from T transitions in time order, [T, ...] each, as of one environment.
 
         An episode also ends, with its bootstrap, where `next_obs` is not the next row's `obs`. Without `next_obs`
-        it is taken from the next row; then only terminations may end an episode. With `stack=`, observations are
-        given as single frames.
+        it is taken from the next row; then only terminations may end an episode. Where `ends` is given it says which
+        rows are their episode's last, flags aside. With `stack=`, observations are given as single frames.
         """
         step, ends = recorded(
             f"{cls.__name__}.from_arrays",
@@ -244,15 +290,20 @@ class ReplayBuffer:
             terminated=terminated,
             truncated=truncated,
             next_obs=next_obs,
+            ends=ends,
             extras=extras or {},
         )
         buffer = cls(len(ends) if capacity is None else capacity, n_envs=1, **options)
         if buffer.capacity < len(ends):
             raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")
-        buffer.bind(buffer._spec_of(step, stacked=False))
+        buffer.bind(spec_of(step, 1, buffer._stack, is_stacked=False))
         buffer._rings.fill(step, ends)
         buffer._sampler.touch(np.arange(len(ends)))
         return buffer
+
+    def episodes(self) -> Iterator[Episode]:
+        """Yield the episodes whose first row is still there, environment by environment, oldest first."""
+        return read_episodes(self._rings)
 
     @property
     def _rings(self) -> Rings:
@@ -272,29 +323,14 @@ class ReplayBuffer:
         """Return the constructor's arguments, for `load`."""
         return {"capacity": self.capacity, "n_envs": self._n_envs, "stack": self._stack}
 
-    def _spec_of(self, step: Transition, *, stacked: bool = True) -> RowSpec:
-        """Read the shape of a row off a first transition."""
-        n_envs = self._n_envs
-        if n_envs is None:
-            n_envs = int(step.env_ids.max()) + 1
-
-        def spec(rows: NDArray[Any]) -> ArraySpec:
-            if stacked:
-                return ArraySpec.of(rows, self._stack)
-            return ArraySpec(shape=rows.shape[1:], dtype=rows.dtype, stack=self._stack)
-
-        obs = tree.map_tree(spec, step.obs)
-        if isinstance(obs, dict) and ACTION_MASK in obs:
-            obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked
-        extras = {name: ArraySpec.of(column) for name, column in step.extras.items()}
-        return RowSpec(n_envs=n_envs, obs=obs, action=ArraySpec.of(np.asarray(step.action)), extras=extras)
-
-    def _column(self, name: str, rows: Rows, windows: Windows) -> NDArray[Any]:
+    def _column(self, name: str, rows: Rows, windows: Windows, step: int) -> NDArray[Any]:
         rings = self._rings
         if name == "n":
             return windows.n_steps
         if name == "env_id":
             return rows % rings.n_envs
+        if name == "weight":
+            return self._sampler.weight(rows, step)
         stored = {
             "t": rings.age,
             "episode": rings.episode,
@@ -303,48 +339,7 @@ class ReplayBuffer:
             **rings.extras,
         }
         if name not in stored:
-            known = ["n", "env_id", *stored]
+            known = ["n", "env_id", "weight", *stored]
             raise ConfigError(f"{type(self).__name__} has no column {name!r}, only {known}{nearest(name, known)}")
         column: NDArray[Any] = stored[name][rows]
         return column
-
-
-class PrioritizedReplayBuffer(ReplayBuffer):
-    """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016).
-
-    Args:
-        capacity: transitions in all.
-        alpha: how much priority counts, in [0, 1]; 0 is uniform.
-        beta: exponent of the importance weights, in [0, 1]; a number, knots or a schedule of the environment step.
-        eps: added to every priority, so that none is drawn never.
-        normalize: divide weights by the largest of the "batch" (default: Dopamine, ChainerRL) or of the "buffer"
-            (the paper), where one row of priority 0 can scale all others to almost nothing.
-        draw: "stratified" (the paper) or "iid".
-        n_envs: as in `ReplayBuffer`.
-        stack: as in `ReplayBuffer`.
-        seed: as in `ReplayBuffer`.
-    """
-
-    prioritized: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        capacity: int,
-        *,
-        alpha: float = 0.6,
-        beta: Scheduled = 0.4,
-        eps: float = 1e-6,
-        normalize: Literal["batch", "buffer"] = "batch",
-        draw: Literal["stratified", "iid"] = "stratified",
-        n_envs: int | None = None,
-        stack: int = 1,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(capacity, n_envs=n_envs, stack=stack, seed=seed)
-        self._sampler = Prioritized(alpha, beta, eps, normalize, draw)
-
-    def _options(self) -> dict[str, Any]:
-        sampler = self._sampler
-        assert isinstance(sampler, Prioritized)
-        named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.how}
-        return super()._options() | named | {"beta": to_plain(sampler.beta)}

@@ -1,13 +1,15 @@
 """The rows of one collect, in order: what on-policy learners learn from once and then forget."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import tree
-from trainkit.buffer.nstep import shape_reward
-from trainkit.data import ArraySpec, Horizon, Obs, Rollout, RowSpec, Transition
+from trainkit.buffer.nstep import Columns, shape_reward
+from trainkit.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
 from trainkit.errors import ConfigError, EmptyBufferError
 
 
@@ -23,7 +25,7 @@ class RolloutBuffer:
         self._spec: RowSpec | None = None
         self._columns: dict[str, Any] = {}  # {name: [T, N, ...]}
         self._room = 0  # T that fits
-        self._lasts: list[tuple[NDArray[np.int64], Obs]] = []  # (rows [E], true observations after them [E, ...])
+        self._ends: list[tuple[NDArray[np.int64], Obs]] = []  # (rows [E], true observations after them [E, ...])
 
     def __len__(self) -> int:
         return 0 if self._spec is None else int(self._n_rows.sum())
@@ -44,6 +46,7 @@ class RolloutBuffer:
             self._spec = spec
             self._n_rows = np.zeros(spec.n_envs, np.int64)  # [N]
             self._is_open = np.zeros(spec.n_envs, np.bool_)  # [N], whether the newest row's episode goes on
+            self._age = np.zeros(spec.n_envs, np.int64)  # [N], steps of the episode so far, in former rollouts too
             self._pending = tree.map_tree(lambda leaf: np.zeros((spec.n_envs, *_shape(leaf)), leaf.dtype), spec.obs)
             self._claim(64)
 
@@ -53,31 +56,35 @@ class RolloutBuffer:
             raise ConfigError("RolloutBuffer must be bound before it is written to: give it to a Collector")
         env_ids = transition.env_ids
         time = self._n_rows[env_ids]  # [K]
-        if time.max(initial=-1) >= self._room:
+        longest = time.max(initial=-1)
+        if longest >= self._room:
             self._claim(2 * self._room)
-        for name in ("action", "reward", "terminated"):
-            self._columns[name][time, env_ids] = getattr(transition, name)
+        # In lock-step the rows are one slice of every column, in a fraction of the time.
+        is_level = len(time) == self._spec.n_envs and (time == longest).all()
+        rows, envs = (longest, slice(None)) if is_level else ((time, env_ids), env_ids)
+        for name in ("action", "reward", "terminated", "truncated"):
+            self._columns[name][rows] = getattr(transition, name)
+        self._columns["t"][rows] = self._age[envs]
         for name, column in self._columns["extras"].items():
-            column[time, env_ids] = transition.extras[name]
-        _write(self._columns["obs"], (time, env_ids), transition.obs)
-        _write(self._pending, env_ids, transition.next_obs)
+            column[rows] = transition.extras[name]
+        _write(self._columns["obs"], rows, transition.obs)
+        _write(self._pending, envs, transition.next_obs)
         over = transition.terminated | transition.truncated
-        self._columns["ended"][time, env_ids] = over
-        self._n_rows[env_ids] += 1
-        self._is_open[env_ids] = ~over
-        bootstraps = over & ~transition.terminated
-        if np.count_nonzero(bootstraps):
-            self._end(env_ids[bootstraps])
+        self._columns["ended"][rows] = over
+        self._n_rows[envs] += 1
+        self._is_open[envs] = ~over
+        self._age[envs] += 1
+        if np.count_nonzero(over):
+            self._age[env_ids[over]] = 0
+            self._end(env_ids[over])
         return time * self._spec.n_envs + env_ids
 
     def cut(self, env_ids: ArrayLike) -> None:
         """End the open episodes of these environments; they bootstrap."""
         if self._spec is not None:
             ids = np.atleast_1d(np.asarray(env_ids))
-            ids = ids[self._is_open[ids]]
-            self._columns["ended"][self._n_rows[ids] - 1, ids] = True
-            self._is_open[ids] = False
-            self._end(ids)
+            self._break_off(ids)
+            self._age[ids] = 0
 
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike) -> None:
         """Change the rewards of rows of this rollout."""
@@ -92,22 +99,22 @@ class RolloutBuffer:
         """
         if self._spec is None or not len(self):
             raise EmptyBufferError("RolloutBuffer is empty: collect before learning")
-        self.cut(np.arange(self._spec.n_envs))
+        self._break_off(np.arange(self._spec.n_envs))
         n_steps = int(self._n_rows.max())
         own = tree.map_tree(lambda column: column[:n_steps], self._columns)
+        rows = np.concatenate([rows for rows, _ in self._ends])
+        after = tree.map_tree(lambda *leaves: np.concatenate(leaves), *(obs for _, obs in self._ends))
+        bootstraps = ~own["terminated"].reshape(-1)[rows]
         rule = None if horizon is None else horizon.reward
-        reward = shape_reward(rule, own["reward"], lambda: {**own, **own["extras"]})
-        rows = [rows for rows, _ in self._lasts]
-        lasts = [obs for _, obs in self._lasts] or [tree.map_tree(lambda leaf: leaf[:0], self._pending)]
         return Rollout(
             obs=own["obs"],
             action=own["action"],
-            reward=reward.astype(np.float32),
+            reward=self._shaped(rule, own, rows, after).astype(np.float32),
             terminated=own["terminated"],
             ended=own["ended"],
             n_rows=self._n_rows.copy(),
-            last_rows=np.concatenate(rows) if rows else np.zeros(0, np.int64),
-            last_obs=tree.map_tree(lambda *leaves: np.concatenate(leaves), lasts[0], *lasts[1:]),
+            last_rows=rows[bootstraps],
+            last_obs=tree.map_tree(lambda leaf: leaf[bootstraps], after),
             extras=own["extras"],
         )
 
@@ -116,7 +123,7 @@ class RolloutBuffer:
         if self._spec is not None:
             self._n_rows[:] = 0
             self._is_open[:] = False
-            self._lasts.clear()
+            self._ends.clear()
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about the buffer: nothing, it is empty between rollouts."""
@@ -130,11 +137,49 @@ class RolloutBuffer:
         """Forget every row."""
         self.clear()
 
+    def _break_off(self, env_ids: NDArray[np.intp]) -> None:
+        """End the rows of open episodes here; whether the episodes go on in another rollout is left open."""
+        ids = env_ids[self._is_open[env_ids]]
+        self._columns["ended"][self._n_rows[ids] - 1, ids] = True
+        self._is_open[ids] = False
+        self._end(ids)
+
+    def _shaped(
+        self, rule: RewardRule | None, own: Mapping[str, Any], rows: NDArray[np.int64], after: Obs
+    ) -> NDArray[np.float64]:
+        """Apply a reward rule to all rows [T, N]; a function sees them packed, [1, B, ...]."""
+        if not callable(rule):
+            return shape_reward(rule, own["reward"], dict)
+        n_steps, n_envs = own["reward"].shape
+        packed = np.flatnonzero(np.arange(n_steps)[:, None] < self._n_rows)  # t * N + n
+
+        def column(name: str) -> NDArray[Any]:
+            return _flat({**own, **own["extras"]}[name])[packed][None]
+
+        def next_obs() -> Obs:
+            follows = np.minimum(packed + n_envs, n_steps * n_envs - 1)
+            found = tree.map_tree(lambda leaf: _flat(leaf)[follows], own["obs"])
+            places = np.searchsorted(packed, rows)
+            for leaf, true in zip(tree.leaves(found), tree.leaves(after), strict=True):
+                leaf[places] = true
+            return tree.map_tree(lambda leaf: leaf[None], found)
+
+        columns = Columns(
+            {
+                **{name: partial(column, name) for name in (*_SHOWN, *own["extras"])},
+                "obs": lambda: tree.map_tree(lambda leaf: _flat(leaf)[packed][None], own["obs"]),
+                "next_obs": next_obs,
+            }
+        )
+        shaped = np.zeros((n_steps, n_envs))
+        shaped.reshape(-1)[packed] = shape_reward(rule, column("reward"), lambda: columns)[0]
+        return shaped
+
     def _end(self, env_ids: NDArray[np.intp]) -> None:
         """Keep the observations after the newest rows of these environments."""
         assert self._spec is not None, "only rows end"
         rows = (self._n_rows[env_ids] - 1) * self._spec.n_envs + env_ids
-        self._lasts.append((rows, tree.map_tree(lambda leaf: leaf[env_ids], self._pending)))
+        self._ends.append((rows, tree.map_tree(lambda leaf: leaf[env_ids], self._pending)))
 
     def _claim(self, room: int) -> None:
         """Make room for this many rows per environment; those there are stay."""
@@ -149,6 +194,8 @@ class RolloutBuffer:
             "action": column(spec.action.shape, spec.action.dtype),
             "reward": column((), np.float64),
             "terminated": column((), np.bool_),
+            "truncated": column((), np.bool_),
+            "t": column((), np.int64),
             "ended": column((), np.bool_),
             "extras": {name: column(leaf.shape, leaf.dtype) for name, leaf in spec.extras.items()},
         }
@@ -156,6 +203,14 @@ class RolloutBuffer:
             for new, old in zip(tree.leaves(self._columns), tree.leaves(before), strict=True):
                 new[: self._room] = old
         self._room = room
+
+
+_SHOWN = ("action", "reward", "terminated", "truncated", "t")  # columns that reward functions see, as in replay
+
+
+def _flat(column: NDArray[Any]) -> NDArray[Any]:
+    """Turn [T, N, ...] into [T * N, ...]."""
+    return column.reshape(-1, *column.shape[2:])
 
 
 def _shape(leaf: ArraySpec) -> tuple[int, ...]:

@@ -26,6 +26,10 @@ class Sampler(Protocol):
 
     def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]: ...
 
+    def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
+        """Return the weights of rows, (size * P)**-beta, not divided by a largest one."""
+        ...
+
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None: ...
 
     def clear(self) -> None: ...
@@ -54,6 +58,9 @@ class Uniform:
     def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]:
         index = rng.integers(self._rings.n_live, size=n_rows)
         return self._rings.live_row(index), np.ones(n_rows, np.float32)
+
+    def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
+        return np.ones(len(rows))
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
         """Ignore it: all rows are alike."""
@@ -127,6 +134,11 @@ class Prioritized:
         smallest = mass.min() if self._min_tree is None else self._min_tree.min
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
         return rows, weight.astype(np.float32)
+
+    def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
+        self._settle()
+        weight: NDArray[np.float64] = (self._tree[rows] * (self._rings.n_live / self._tree.total)) ** -self.beta(step)
+        return weight
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
         self._settle()

@@ -13,7 +13,8 @@ So every observation is stored once. Where an episode ended, the row after belon
 final observation lies in `finals`, found through the column `final`; `final < 0` means the episode goes on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.buffer.scratch import Scratch
-from trainkit.data import ArraySpec, Obs, RowSpec, Transition
+from trainkit.data import ACTION_MASK, ArraySpec, Obs, RowSpec, Transition
 from trainkit.errors import ConfigError
 
 _FINALS_BLOCK = 16  # final observations are claimed this many at a time, or an eighth of those there are
@@ -169,6 +170,21 @@ class Rings:
         env = ends.searchsorted(index, side="right")
         return self.after(self.head[env], index - ends[env])
 
+    def transitions(self, n_rows: int) -> Iterator[Transition]:
+        """Read all live rows once, ring by ring from the oldest, K at a time; `env_ids` repeat within."""
+        for begin in range(0, self.n_live, n_rows):
+            rows = self.live_row(np.arange(begin, min(begin + n_rows, self.n_live)))
+            yield Transition(
+                obs=self.obs_at(rows),
+                action=self.action[rows],
+                reward=self.reward[rows],
+                next_obs=self.next_obs_at(rows),
+                terminated=self.terminated[rows],
+                truncated=self.truncated[rows],
+                env_ids=rows % self.n_envs,
+                extras={name: column[rows] for name, column in self.extras.items()},
+            )
+
     def slots(self, rows: Rows) -> NDArray[np.int64]:
         """Name live rows for good: a slot is never another row's."""
         return self.stamp[rows] * self.n_rows + rows
@@ -304,6 +320,23 @@ class Rings:
     def _find_step(self) -> None:
         """Note whether all environments' pending rows lie side by side."""
         self._in_step = bool((self.head - self._all == self.head[0]).all())
+
+
+def spec_of(step: Transition, n_envs: int | None, stack: int, *, is_stacked: bool = True) -> RowSpec:
+    """Read the shape of a row off transitions, whose observations are stacks or single frames of them."""
+
+    def spec(rows: NDArray[Any]) -> ArraySpec:
+        return ArraySpec.of(rows, stack) if is_stacked else replace(ArraySpec.of(rows), stack=stack)
+
+    obs = tree.map_tree(spec, step.obs)
+    if isinstance(obs, dict) and ACTION_MASK in obs:
+        obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked
+    return RowSpec(
+        n_envs=int(step.env_ids.max()) + 1 if n_envs is None else n_envs,
+        obs=obs,
+        action=ArraySpec.of(np.asarray(step.action)),
+        extras={name: ArraySpec.of(column) for name, column in step.extras.items()},
+    )
 
 
 _COLUMNS = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")

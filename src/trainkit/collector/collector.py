@@ -10,10 +10,10 @@ from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
-from trainkit.data import ActOutput, Obs, RowSpec, Transition
+from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
-from trainkit.protocols import Policy, Store
-from trainkit.spaces import array_specs, random_actions
+from trainkit.protocols import Policy, Recorder, Store
+from trainkit.spaces import array_specs, random_actions, random_probability
 from trainkit.stats import CollectStats
 
 
@@ -27,16 +27,25 @@ class Collector:
         policy: chooses the actions.
         envs: from `make_envs`; a collector has them to itself.
         buffer: receives every real step; the transition's arrays are borrowed until the next step.
+        observe: whether the policy's running statistics learn from the steps; default: where there is a buffer, so
+            that evaluation changes nothing.
         reward_metric: turns the returns [episodes] of episodes that finished into what statistics show.
 
     Attributes:
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
         between_steps: called before every vector step when set; what it raises leaves everything whole, and
             `resume` goes on.
+        recorders: hear every transition and every cut, buffer or not.
     """
 
     def __init__(
-        self, policy: Policy, envs: Envs, buffer: Store | None = None, *, reward_metric: RewardMetric | None = None
+        self,
+        policy: Policy,
+        envs: Envs,
+        buffer: Store | None = None,
+        *,
+        observe: bool | None = None,
+        reward_metric: RewardMetric | None = None,
     ) -> None:
         if not isinstance(envs, Envs):
             raise ConfigError(f"Collector.envs must come from make_envs, got {envs!r}: use make_envs(...)")
@@ -47,8 +56,10 @@ class Collector:
         self.policy = policy
         self.envs = envs
         self.buffer = buffer
+        self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
+        self.recorders: list[Recorder] = []
         self.is_seeded = False
         self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
         self._episodes = Episodes(envs.n, reward_metric)
@@ -65,6 +76,11 @@ class Collector:
         """Episodes ever finished."""
         return self._episodes.n_finished
 
+    @property
+    def open_ids(self) -> Ids:
+        """Environments in the middle of an episode, as the next collect of steps finds them."""
+        return self.envs.all_ids[:0] if self._needs_reset else np.flatnonzero(~self._starts)
+
     def use_reward_metric(self, metric: RewardMetric) -> None:
         """Let statistics show `metric(returns [episodes])` of the episodes that finish from now on."""
         self._episodes.metric = metric
@@ -80,6 +96,8 @@ class Collector:
         """Cut what is open and begin an episode everywhere; a seed repeats the same episodes."""
         if self.buffer is not None:
             self.buffer.cut(self.envs.all_ids)
+        for recorder in self.recorders:
+            recorder.cut(self.envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
         self.envs.reset(seed=seed, options=options)
         self._episodes.begin(self.envs.all_ids)
@@ -120,7 +138,7 @@ class Collector:
         checks = Checks("Collector.collect")
         checks.integer(name, count, low=1)
         checks.done()
-        if random and self.policy.extras_spec:
+        if random and set(self.policy.extras_spec) - {ACTION_PROB}:
             raise ConfigError(
                 f"Collector.collect(random=True) cannot fill the columns {sorted(self.policy.extras_spec)} that "
                 f"{type(self.policy).__name__} stores with each step: let the policy explore instead"
@@ -210,19 +228,19 @@ class Collector:
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
-        if self.buffer is not None and n_rows:
-            self.buffer.add(
-                Transition(
-                    obs,
-                    output.action,
-                    outcome.reward,
-                    outcome.next_obs,
-                    outcome.terminated,
-                    outcome.truncated,
-                    env_ids,
-                    output.extras,
-                )
+        transition: Transition | None = None
+        if n_rows and (self.buffer is not None or self._observes or self.recorders):
+            transition = Transition(
+                obs,
+                output.action,
+                outcome.reward,
+                outcome.next_obs,
+                outcome.terminated,
+                outcome.truncated,
+                env_ids,
+                output.extras,
             )
+            self._hand_on(transition)
         tally.act_seconds += acted - began
         tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
@@ -234,14 +252,26 @@ class Collector:
         self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
+        if transition is not None:
+            for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
+                recorder.add(transition)
         if np.count_nonzero(outcome.over):
             self._end_episodes(env_ids[outcome.over], tally)
         self._needs_reset = False
 
+    def _hand_on(self, transition: Transition) -> None:
+        """Store a step, and let the policy's statistics learn from it."""
+        if self.buffer is not None:
+            self.buffer.add(transition)
+        if self._observes:
+            self.policy.observe(transition)
+
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
         if self._options["random"] or len(env_ids) == 0:
             action = random_actions(self.envs.action_space, obs, len(env_ids), self._rng, env_ids)
-            return ActOutput(action, {}, self._state)
+            names = self.policy.extras_spec if self._options["random"] else ()
+            told = {name: random_probability(self.envs.action_space, obs, len(env_ids)) for name in names}
+            return ActOutput(action, told, self._state)
         step = self._options["step"]
         return self.policy.act(
             obs,

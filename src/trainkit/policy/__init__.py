@@ -4,6 +4,9 @@ from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
 from trainkit.policy.base import Policy
+from trainkit.policy.bc import BCPolicy
+from trainkit.policy.bcq import DiscreteBCQPolicy
+from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
@@ -12,21 +15,29 @@ from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import MLP, NatureCNN, Prediction, QNetwork
 from trainkit.policy.noisy import NoisyLinear
+from trainkit.policy.penalties import ConservativePenalty, Penalty
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.quantiles import ImplicitQuantileValue, QuantileValue
 from trainkit.policy.random import RandomPolicy
+from trainkit.policy.sac import SACPolicy
+from trainkit.policy.squashed import SquashedGaussian
 from trainkit.policy.target import Target
 from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
 
 __all__ = [
     "A2CPolicy",
     "ActorCriticNetwork",
+    "ActorNetwork",
     "Adam",
+    "BCPolicy",
     "Backup",
     "CategoricalValue",
     "Clip",
+    "CriticNetwork",
+    "ConservativePenalty",
     "DQNPolicy",
+    "DiscreteBCQPolicy",
     "DoubleBackup",
     "EpsilonGreedy",
     "ExpectedValue",
@@ -41,6 +52,7 @@ __all__ = [
     "NatureCNN",
     "NoisyLinear",
     "PPOPolicy",
+    "Penalty",
     "Policy",
     "Prediction",
     "Preprocess",
@@ -48,7 +60,9 @@ __all__ = [
     "QuantileValue",
     "RandomPolicy",
     "ReinforcePolicy",
+    "SACPolicy",
     "SoftQ",
+    "SquashedGaussian",
     "Target",
     "TensorBatch",
     "UpdateResult",

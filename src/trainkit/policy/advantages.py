@@ -34,12 +34,11 @@ def gae(
     """
     td = reward + torch.where(terminated, 0.0, gamma * next_value) - value
     goes_on = ~(terminated | truncated)
-    rest = torch.zeros_like(td[0])
-    advantages: list[Tensor] = []
-    for now, is_open in zip(reversed(td.unbind()), reversed(goes_on.unbind()), strict=True):
-        rest = now + torch.where(is_open, gamma * lam * rest, 0.0)
-        advantages.append(rest)
-    return torch.stack(advantages[::-1])
+    advantages = list(td.unbind())
+    for t, is_open in zip(range(len(td) - 2, -1, -1), reversed(goes_on[:-1].unbind()), strict=True):
+        summed = torch.add(advantages[t], advantages[t + 1], alpha=gamma * lam)
+        advantages[t] = torch.where(is_open, summed, advantages[t])  # what an end cuts off may be nan
+    return torch.stack(advantages)
 
 
 def discounted_returns(

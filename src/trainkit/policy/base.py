@@ -1,6 +1,7 @@
 """What every policy is: a module that acts on observations, and keeps the books of what it learns."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import seeding, tree
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
-from trainkit.policy.preprocess import WithoutMask
+from trainkit.policy.preprocess import RunningStatistics, WithoutMask
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
 from trainkit.spaces import array_specs
@@ -68,12 +69,13 @@ class Policy(nn.Module):
         self._gradient_steps: dict[str, GradientStep] = {}
         self._targets: dict[str, TargetNetwork] = {}
         self._meter = Meter()
+        self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Tensor] = {}  # of the update that runs
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
         """Columns that `act` gives with each action, to be stored; none unless a subclass says so."""
-        return {}
+        return self._extras_spec
 
     # ---- acting ----
 
@@ -98,6 +100,10 @@ class Policy(nn.Module):
             env_ids: [K], which environments these rows are.
         """
         raise TypeError(f"{type(self).__name__} must define act")
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is, [K, A], to be taken by `act` so called; refused where nobody can tell."""
+        raise ConfigError(f"{type(self).__name__} cannot tell how likely each action is: only Discrete ones are listed")
 
     def predict(self, obs: Obs, *, explore: bool = False) -> NDArray[Any]:
         """Choose an action for one observation, or actions [K, ...] for K of them."""
@@ -128,6 +134,43 @@ class Policy(nn.Module):
         ]
         if wrong:
             raise SpaceMismatchError("\n".join(wrong))
+
+    # ---- running statistics ----
+
+    @property
+    def observes(self) -> bool:
+        """Whether there are statistics that learn from rows, of observations or of rewards."""
+        return self._statistics is not None or self.horizon.return_scale is not None
+
+    def observe(self, transition: Transition) -> None:
+        """Let running statistics learn from K new rows, and use them from now on."""
+        self._note(transition)
+        self._fold()
+
+    def _note(self, transition: Transition) -> None:
+        """Note rows for the statistics; features stay as they are until `_fold`."""
+        statistics, scale = self._statistics, self.horizon.return_scale
+        if statistics is not None:
+            statistics.observe(to_device(transition.obs, self.device))
+        if scale is not None:
+            scale.observe(transition.reward, transition.terminated | transition.truncated, transition.env_ids)
+
+    def _fold(self) -> None:
+        statistics = self._statistics
+        if statistics is not None:
+            statistics.fold()
+
+    @property
+    def _statistics(self) -> RunningStatistics | None:
+        own = self.preprocess
+        return own if isinstance(own, RunningStatistics) and own.observes else None
+
+    @cached_property
+    def _has_modes(self) -> bool:
+        """Whether there are modules besides our own, which know no modes, and torch's plainest."""
+        parts = {type(part) for part in self.modules() if part is not self}
+        plain = {nn.Linear, nn.Conv2d, nn.ModuleList}
+        return any(not kind.__module__.startswith("trainkit.") and kind not in plain for kind in parts)
 
     # ---- learning ----
 
@@ -188,6 +231,11 @@ class Policy(nn.Module):
         self._shown[f"{which}grad_norm"] = taken.norm
         skipped = self._shown.get("skipped")
         self._shown["skipped"] = taken.skipped if skipped is None else skipped + taken.skipped
+
+    def enter(self, *, training: bool) -> None:
+        """Switch to training or evaluation, where any module does one thing in the one and another in the other."""
+        if self.training != training and self._has_modes:
+            self.train(training)
 
     def end_update(self, *, step: int, priority: Tensor | None = None, **metrics: Tensor) -> UpdateResult:
         """Count the update, let the targets follow, and note its scalars for `read_metrics`.
@@ -284,6 +332,7 @@ class Policy(nn.Module):
             "n_updates": self.n_updates,
             "last_step": self.last_step,
             "streams": self.streams_state(),
+            "return_scale": None if self.horizon.return_scale is None else self.horizon.return_scale.state_dict(),
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -296,4 +345,6 @@ class Policy(nn.Module):
         self.n_updates = self._n_updates_read = state["n_updates"]
         self.last_step = state["last_step"]
         self.load_streams_state(state["streams"])
+        if self.horizon.return_scale is not None and state["return_scale"] is not None:
+            self.horizon.return_scale.load_state_dict(state["return_scale"])
         self.is_seeded = True

@@ -12,7 +12,8 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.errors import SpaceMismatchError
+from trainkit.errors import Checks, SpaceMismatchError
+from trainkit.policy.squashed import SquashedGaussian
 
 
 class Distribution(Protocol):
@@ -52,12 +53,18 @@ class Categorical(nn.Module):
         return _masked(numbers, legal).argmax(dim=1)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        return functional.log_softmax(_masked(numbers, legal), dim=1).gather(1, action.unsqueeze(1)).squeeze(1)
+        return -functional.cross_entropy(_masked(numbers, legal), action, reduction="none")
+
+    def probability(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the probability of every action, [B, A]."""
+        return functional.softmax(_masked(numbers, legal), dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
-        finite = log_p.masked_fill(log_p == -torch.inf, 0.0)  # before the product: 0 * infinity has no gradient
-        return -(log_p.exp() * finite).sum(dim=1)
+        p = log_p.exp()
+        if legal is not None:  # before the product: 0 * infinity has no gradient
+            log_p = log_p.masked_fill(log_p == -torch.inf, 0.0)
+        return -(p * log_p).sum(dim=1)
 
 
 class MultiCategorical(nn.Module):
@@ -122,14 +129,17 @@ class Gaussian(nn.Module):
     """A normal deviate in each of D places; the numbers are means, the deviations parameters of their own.
 
     Actions are unbounded; environments get them clipped to the space, what is stored and learnt from is the action
-    drawn.
+    drawn. `log_std` is where the logarithms of the deviations start.
     """
 
     def __init__(self, space: spaces.Box, *, log_std: float = 0.0) -> None:
+        checks = Checks("Gaussian")
+        checks.number("log_std", log_std)
+        checks.done()
         super().__init__()
         self._shape = space.shape
         self.width = math.prod(space.shape)
-        self.log_std = nn.Parameter(torch.full((self.width,), log_std))
+        self.log_std = nn.Parameter(torch.full((self.width,), float(log_std)))
 
     def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
         normal = torch.randn(numbers.shape, generator=generator, device=numbers.device)
@@ -139,7 +149,7 @@ class Gaussian(nn.Module):
         return numbers.view(-1, *self._shape)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        z = (action.flatten(1) - numbers) / self.log_std.exp()
+        z = (action.flatten(1).to(numbers.dtype) - numbers) / self.log_std.exp()
         return -(0.5 * z.square() + self.log_std + 0.5 * math.log(2 * math.pi)).sum(dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
@@ -147,17 +157,29 @@ class Gaussian(nn.Module):
         return one.expand(len(numbers))
 
 
-def distribution_for(space: Space[Any]) -> Distribution:
-    """Return the family for an action space."""
+def distribution_for(space: Space[Any], *, squash: bool = False, log_std: float | None = None) -> Distribution:
+    """Return the family for an action space.
+
+    Args:
+        space: of one action.
+        squash: keep actions of a Box within its bounds by tanh.
+        log_std: where the logarithms of a Box's deviations start; None is 0.
+    """
+    if isinstance(space, spaces.Box) and space.dtype in (np.float32, np.float64):
+        start = 0.0 if log_std is None else log_std
+        return SquashedGaussian(space, log_std=start) if squash else Gaussian(space, log_std=start)
+    if squash or log_std is not None:
+        raise SpaceMismatchError(f"squash and log_std are for actions in a Box of float32 or float64, got {space}")
     if isinstance(space, spaces.Discrete):
         return Categorical(space)
     if isinstance(space, spaces.MultiDiscrete):
         return MultiCategorical(space)
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(space)
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return Gaussian(space)
-    raise SpaceMismatchError(f"there is no distribution of actions for {space}")
+    raise SpaceMismatchError(
+        f"there is no distribution of actions for {space}: make them Discrete, MultiDiscrete, MultiBinary, or a Box of "
+        "float32 or float64"
+    )
 
 
 def _masked(logits: Tensor, legal: Tensor | None) -> Tensor:

@@ -1,67 +1,61 @@
 """The Q-learner: one class, whose parts decide whether it is DQN, C51, Rainbow, or something new."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import ConfigError, SpaceMismatchError
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
-from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy
+from trainkit.policy.draws import Draw, ask
+from trainkit.policy.exploration import (
+    ACTION_PROB_SPEC,
+    EpsilonGreedy,
+    Exploration,
+    Greedy,
+    chosen_probability,
+    legal_values,
+    telling,
+)
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
-from trainkit.policy.implicit import CosineEmbedding, ImplicitQNetwork
+from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import (
-    MLP,
-    ActionHeads,
     ActionValues,
-    Encoder,
-    NatureCNN,
     PlainModule,
     Prediction,
     QNetwork,
 )
-from trainkit.policy.noisy import NoisyLinear, draw_noise
+from trainkit.policy.noisy import draw_noise
+from trainkit.policy.penalties import Penalty
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
-
-# Modules that do the same in train and in eval mode: a network of these alone need not be switched.
-_MODELESS = (
-    *(QNetwork, ImplicitQNetwork, Encoder, ActionHeads, MLP, NatureCNN, CosineEmbedding, NoisyLinear),
-    *(nn.Linear, nn.Conv2d, nn.ModuleList),
-)
-
-
-class Draw(NamedTuple):
-    """What is random in one network for the length of an update, or of an act."""
-
-    noise: Tensor | None = None  # [R, noise_size], of noisy layers
-    fractions: Tensor | None = None  # [B, W] or [1, W], where the value part draws them
+from trainkit.spaces import checked_legal, count_actions, legal_actions, zeros_of
 
 
 class DQNPolicy(Policy):
     """Learn action values from transitions (Mnih et al., 2015), by the parts passed in.
 
     The update, in order: the chosen action's numbers, what the backup says follows, the value part's goal and loss,
-    the mean of importance weight times loss, one gradient step, and the target's turn to follow.
+    the penalty, the mean of importance weight times loss, one gradient step, and the target's turn to follow.
 
     Args:
         network: a `QNetwork`, or any module that maps observations to [B, A, W] or [B, A].
         value: what the W numbers mean.
         backup: which next value counts.
+        penalty: what else it is charged for, as `ConservativePenalty`; None for nothing.
         exploration: how to leave the greedy path; may be set between any two steps.
         horizon: the return to learn from.
         target: when the target network follows.
@@ -69,8 +63,10 @@ class DQNPolicy(Policy):
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
         flush_denormals: see `GradientStep`.
+        store_action_prob: store how likely each action was, as `action_prob`.
 
-    Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, and the value part's own.
+    Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, penalty_mean
+    (where there is one), and the value part's own.
     """
 
     def __init__(
@@ -79,6 +75,7 @@ class DQNPolicy(Policy):
         *,
         value: Value | None = None,
         backup: Backup | None = None,
+        penalty: Penalty | None = None,
         exploration: Exploration | None = None,
         horizon: Horizon | None = None,
         target: Target | None = None,
@@ -90,6 +87,7 @@ class DQNPolicy(Policy):
         device: str | torch.device = "auto",
         seed: int | None = None,
         flush_denormals: bool = True,
+        store_action_prob: bool = False,
     ) -> None:
         super().__init__(
             observation_space=observation_space,
@@ -103,8 +101,12 @@ class DQNPolicy(Policy):
         self.value: Value = ExpectedValue() if value is None else value
         self._has_fractions = isinstance(self.value, DrawnFractions)  # asked once: a protocol is slow to check
         self.backup: Backup = MaxBackup() if backup is None else backup
+        self.penalty = penalty
         default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
         self.exploration: Exploration = default if exploration is None else exploration
+        if store_action_prob:
+            telling(type(self).__name__, self.exploration, self.network.noise_size)
+            self._extras_spec = ACTION_PROB_SPEC
         self.to(self.device)
         self.add_gradient_step(
             "network",
@@ -116,7 +118,6 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
-        self._has_modes = not all(type(part) in _MODELESS for part in self.network.modules())
         self.eval()
 
     @classmethod
@@ -131,6 +132,7 @@ class DQNPolicy(Policy):
         sigma0: float = 0.5,
         double: bool = False,
         value: Value | None = None,
+        normalize_obs: bool = False,
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         reward: Any = None,
@@ -145,16 +147,16 @@ class DQNPolicy(Policy):
             hidden, head, dueling, noisy, sigma0: as in `QNetwork`; layers default to (128, 128) shared and none per
                 head, for images to none and (512,) as in the paper; noisy heads explore by themselves, greedily.
             double: choose by the online, judge by the target network.
+            normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
             lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             value, parts: arguments of `DQNPolicy`; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
-        if not isinstance(envs.action_space, spaces.Discrete):
-            raise SpaceMismatchError(f"{cls.__name__} needs a Discrete action space, got {envs.action_space}")
+        n_actions = count_actions(cls.__name__, envs.action_space)
         if double and "backup" in parts:
             raise ConfigError(f"{cls.__name__}.for_envs was given both double and backup: give one")
         value = ExpectedValue() if value is None else value
-        preprocess = Preprocess(envs.observation_space)
+        preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         sees_images = preprocess.sees_images
         layers: dict[str, Any] = {
             "hidden": (() if sees_images else (128, 128)) if hidden is None else hidden,
@@ -163,21 +165,22 @@ class DQNPolicy(Policy):
             "noisy": noisy,
             "sigma0": sigma0,
         }
-        shapes, n_actions = preprocess.shapes, int(envs.action_space.n)
+        shapes = preprocess.shapes
         if isinstance(value, DrawnFractions):
             network: nn.Module = ImplicitQNetwork(shapes, n_actions, **layers)
         else:
             network = QNetwork(shapes, n_actions, width=value.width, **layers)
         defaults: dict[str, Any] = {
-            "backup": DoubleBackup() if double else MaxBackup(),
+            "backup": DoubleBackup() if double else None,
             "optimizer": Adam(lr),
             "clip": None if max_grad_norm is None else Clip(max_grad_norm),
             "horizon": Horizon(n_step, gamma, reward),
             "exploration": Greedy() if noisy else None,
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,
+            "preprocess": preprocess,
         }
-        return cls(network, value=value, preprocess=preprocess, **defaults | parts)
+        return cls(network, value=value, **defaults | parts)
 
     # ---- acting ----
 
@@ -192,22 +195,23 @@ class DQNPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Choose the action of the largest value, or let the exploration choose; noise is drawn row by row."""
-        legal = legal_actions(obs)
-        if legal is not None:
-            refuse_empty_mask(legal, env_ids)
-        q = self.action_values(obs, explore=explore)
-        if not np.isfinite(q).all():
-            row = int(np.argwhere(~np.isfinite(q))[0][0])
-            env = row if env_ids is None else int(env_ids[row])
-            raise DivergedError(f"{type(self).__name__} gives values {q[row]} for env {env} at step {step}")
-        if legal is not None:
-            q = np.where(legal, q, -np.inf)
-        choose = self.exploration.choose if explore else Greedy().choose
-        return ActOutput(choose(q, legal, step=step, env_ids=env_ids, rng=self.rng), {}, state)
+        legal, name = checked_legal(obs, env_ids), type(self).__name__
+        q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
+        how = self.exploration if explore else Greedy()
+        action = how.choose(q, legal, step=step, env_ids=env_ids, rng=self.rng)
+        stored = chosen_probability(telling(name, how), q, legal, action, step, env_ids) if self._extras_spec else {}
+        return ActOutput(action, stored, state)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is to be taken, [K, A]: exploring as `exploration` does, or greedily."""
+        legal, name = checked_legal(obs), type(self).__name__
+        how = telling(name, self.exploration, self.network.noise_size) if explore else Greedy()
+        q = legal_values(name, self.action_values(obs), legal, step)
+        return how.probability(q, legal, step=step)
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
-        self._enter(training=False)
+        self.enter(training=False)
         noise = self._draw_noise(len(tree.first_leaf(obs))) if explore else None
         features = without_mask(obs)
         if self._host is not None and self._host.takes(features):
@@ -225,10 +229,10 @@ class DQNPolicy(Policy):
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
-        self._enter(training=True)
+        self.enter(training=True)
         rows = self.tensors(batch)
         mine, theirs = self._draw(len(batch))
-        online, target = _ask(self.network, mine), _ask(self.target_network, theirs)
+        online, target = ask(self.network, mine), ask(self.target_network, theirs)
         priority: list[Tensor] = []
         metrics: dict[str, Tensor] = {}
 
@@ -256,6 +260,9 @@ class DQNPolicy(Policy):
         with torch.no_grad():
             shown = {"q_mean": self.value.mean(chosen).mean()}
             shown |= self.value.metrics(chosen, goal, after, reward, rows.discount)
+        if self.penalty is not None:
+            penalty = self.penalty(self.value.mean(prediction.numbers), rows.action, rows.legal)
+            loss, shown["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return loss, priority, shown
 
     def _draw(self, rows: int) -> tuple[Draw, Draw]:
@@ -280,12 +287,7 @@ class DQNPolicy(Policy):
 
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
-        return _ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
-
-    def _enter(self, *, training: bool) -> None:
-        """Switch modules whose train and eval modes may differ."""
-        if self._has_modes and self.training != training:
-            self.train(training)
+        return ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
 
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target network always stays in eval mode."""
@@ -296,9 +298,8 @@ class DQNPolicy(Policy):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
-        if not isinstance(action_space, spaces.Discrete):
-            raise SpaceMismatchError(f"{type(self).__name__} needs a Discrete action space, got {action_space}")
-        self._enter(training=False)
+        n_actions = count_actions(type(self).__name__, action_space)
+        self.enter(training=False)
         blank = to_device(zeros_of(observation_space), self.device)
         try:
             with torch.no_grad():
@@ -309,7 +310,7 @@ class DQNPolicy(Policy):
             ) from error
         shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
         width = self.value.width if fractions is None else fractions.shape[1]
-        expected = (1, int(action_space.n), width)
+        expected = (1, n_actions, width)
         if shape != expected or (fractions is None) == self._has_fractions:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
@@ -322,7 +323,7 @@ class DQNPolicy(Policy):
         """Refuse parts that do not fit each other, by trying them on one blank row that leads to itself."""
         features, legal, zero = self.preprocess(obs), legal_mask(obs), torch.zeros(1, device=self.device)
         rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
-        networks = [_ask(network, self._acting()) for network in (self.network, self.target_network)]
+        networks = [ask(network, self._acting()) for network in (self.network, self.target_network)]
         told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
         try:
             with torch.no_grad():
@@ -334,11 +335,3 @@ class DQNPolicy(Policy):
         shapes = tuple(loss.shape), tuple(priority.shape)
         if shapes != ((1,), (1,)):
             raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
-
-
-def _ask(network: nn.Module, draw: Draw) -> Network:
-    """Let a network be asked about features and legal actions alone."""
-    noise, fractions = draw
-    if fractions is None:
-        return lambda features, legal: network(features, noise, legal)
-    return lambda features, legal: network(features, noise, legal, fractions)

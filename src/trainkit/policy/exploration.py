@@ -1,12 +1,17 @@
-"""How to leave the greedy path: a choice among action values, in numpy, one draw per row."""
+"""How to leave the greedy path: a choice among action values, in numpy, one draw per row.
 
-from collections.abc import Sequence
-from typing import Protocol
+One that can tell how likely its choices are has `probability` too: datasets store it, estimates of other policies
+need it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.errors import Checks
+from trainkit.data import ACTION_PROB, ArraySpec
+from trainkit.errors import Checks, ConfigError, DivergedError
 from trainkit.schedules import Scheduled, as_schedule
 from trainkit.spaces import random_legal
 
@@ -27,6 +32,20 @@ class Exploration(Protocol):
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
+@runtime_checkable
+class TellingExploration(Exploration, Protocol):
+    """Tell the probability [K, A] of every action, 0 where illegal, that `choose` draws with."""
+
+    def probability(
+        self,
+        q: NDArray[np.float32],
+        legal: NDArray[np.bool_] | None,
+        *,
+        step: int,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> NDArray[np.float64]: ...
+
+
 class Greedy:
     """Take the best action; what exploring there is comes from noise in the network."""
 
@@ -41,6 +60,17 @@ class Greedy:
     ) -> NDArray[np.int64]:
         best: NDArray[np.int64] = q.argmax(axis=1)
         return best
+
+    def probability(
+        self,
+        q: NDArray[np.float32],
+        legal: NDArray[np.bool_] | None,
+        *,
+        step: int,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return 1 for the best action and 0 for all others, [K, A]."""
+        return one_hot(q.argmax(axis=1), q.shape[1])
 
     def metrics(self, step: int) -> dict[str, float]:
         return {}
@@ -77,13 +107,33 @@ class EpsilonGreedy:
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
         n_rows, n_actions = q.shape
-        epsilon: float | NDArray[np.float64] = self.epsilon(step)
-        if self._per_env is not None:
-            epsilon = epsilon * self._per_env[np.arange(n_rows) if env_ids is None else env_ids]
+        epsilon = self._epsilon_of(np.arange(n_rows) if env_ids is None else env_ids, step)
         explores = rng.random(n_rows) < epsilon
         anything = rng.integers(n_actions, size=n_rows) if legal is None else random_legal(legal, rng)
         action: NDArray[np.int64] = np.where(explores, anything, q.argmax(axis=1))
         return action
+
+    def probability(
+        self,
+        q: NDArray[np.float32],
+        legal: NDArray[np.bool_] | None,
+        *,
+        step: int,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return epsilon / legal actions, and 1 - epsilon more for the best, [K, A]."""
+        if self._per_env is not None and env_ids is None:
+            raise ConfigError(
+                "EpsilonGreedy(per_env=) is another policy in each environment: its probabilities need env_ids"
+            )
+        epsilon = np.broadcast_to(self._epsilon_of(env_ids, step), len(q))[:, None]
+        likes = np.ones(q.shape, np.bool_) if legal is None else legal
+        share: NDArray[np.float64] = likes * (epsilon / likes.sum(axis=1, keepdims=True))
+        return share + (1.0 - epsilon) * one_hot(q.argmax(axis=1), q.shape[1])
+
+    def _epsilon_of(self, env_ids: NDArray[np.intp] | None, step: int) -> float | NDArray[np.float64]:
+        epsilon = self.epsilon(step)
+        return epsilon if self._per_env is None else epsilon * self._per_env[env_ids]
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"epsilon": self.epsilon(step)}
@@ -113,8 +163,15 @@ class SoftQ:
         action: NDArray[np.int64] = drawn.argmax(axis=1)
         return action
 
-    def probability(self, q: NDArray[np.float32], *, step: int) -> NDArray[np.float64]:
-        """Return the probabilities [K, A] that `choose` draws with."""
+    def probability(
+        self,
+        q: NDArray[np.float32],
+        legal: NDArray[np.bool_] | None,
+        *,
+        step: int,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return softmax(q / temperature), [K, A]."""
         odds = np.exp(self._scaled(q, step))
         share: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
         return share
@@ -126,3 +183,52 @@ class SoftQ:
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"temperature": self.temperature(step)}
+
+
+ACTION_PROB_SPEC: Mapping[str, ArraySpec] = {ACTION_PROB: ArraySpec(shape=(), dtype=np.dtype(np.float64))}
+
+
+def telling(owner: str, exploration: Exploration, noise_size: int = 0) -> TellingExploration:
+    """Return an exploration that can tell its probabilities; refuse one that cannot, and noise beside it."""
+    if noise_size:
+        raise ConfigError(f"{owner} cannot tell how likely its actions are: its noisy layers choose too; use SoftQ")
+    if not isinstance(exploration, TellingExploration):
+        raise ConfigError(
+            f"{owner} cannot tell how likely its actions are: {type(exploration).__name__} has no method "
+            "`probability`; use EpsilonGreedy, SoftQ or Greedy, or give it one"
+        )
+    return exploration
+
+
+def chosen_probability(
+    told: TellingExploration,
+    q: NDArray[np.float32],
+    legal: NDArray[np.bool_] | None,
+    action: NDArray[np.int64],
+    step: int,
+    env_ids: NDArray[np.intp] | None,
+) -> dict[str, NDArray[np.float64]]:
+    """Return the column of the probabilities [K] of the actions taken."""
+    probability = told.probability(q, legal, step=step, env_ids=env_ids)
+    return {ACTION_PROB: probability[np.arange(len(action)), action]}
+
+
+def legal_values(
+    owner: str,
+    q: NDArray[np.float32],
+    legal: NDArray[np.bool_] | None,
+    step: int,
+    env_ids: NDArray[np.intp] | None = None,
+) -> NDArray[np.float32]:
+    """Return values [K, A] with -inf where illegal; refuse what is not finite."""
+    if not np.isfinite(q).all():
+        row = int(np.argwhere(~np.isfinite(q))[0][0])
+        env = row if env_ids is None else int(env_ids[row])
+        raise DivergedError(f"{owner} gives values {q[row]} for env {env} at step {step}")
+    return q if legal is None else np.where(legal, q, -np.inf)
+
+
+def one_hot(action: NDArray[np.int64], n_actions: int) -> NDArray[np.float64]:
+    """Return 1 at each row's action and 0 elsewhere, [K, A]."""
+    rows: NDArray[np.float64] = np.eye(n_actions)[action]
+    return rows

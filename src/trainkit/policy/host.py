@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.values import ExpectedValue, Value
@@ -18,6 +19,8 @@ from trainkit.policy.values import ExpectedValue, Value
 Array = NDArray[np.float32]
 
 _MOST_ROWS, _MOST_UNITS = 64, 256  # beyond these torch is faster
+_IN_PLACE: dict[Any, Any] = {torch.relu: lambda y: np.maximum(y, 0.0, out=y), torch.tanh: lambda y: np.tanh(y, out=y)}
+_KINDS = (QNetwork, ActorCriticNetwork, Encoder, ActionHeads, MLP, nn.Linear, NoisyLinear, nn.ModuleList)
 
 
 class _Layer(NamedTuple):
@@ -34,16 +37,65 @@ class _Layer(NamedTuple):
         return cls(views["weight"], views["bias"], views.get("weight_sigma"), views.get("bias_sigma"))
 
 
-class HostNetwork:
-    """The forward pass of one `QNetwork` in numpy."""
+class HostPass:
+    """What a forward pass in numpy needs: views of a network's layers, taken anew whenever they moved."""
 
-    def __init__(self, network: QNetwork, value: Value) -> None:
+    def __init__(self, network: nn.Module) -> None:
         self._network = network
-        self._value = value
-        self._is_expected = type(value) is ExpectedValue and value.rescale is None
-        self._layers: dict[MLP, list[_Layer]] = {}
+        self._layers: dict[nn.Module, list[_Layer]] = {}  # of every MLP
         self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
+
+    def takes(self, features: object) -> bool:
+        """Whether these features are few rows of one float vector, and the network still is a plain one."""
+        is_small = isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
+        return is_small and (self._is_live() or self._take_views())
+
+    def _mlp(self, mlp: MLP, x: Array, noise: Array | None) -> Array:
+        start = 0
+        for (weight, bias, weight_sigma, bias_sigma), is_active in zip(self._layers[mlp], mlp.is_active, strict=True):
+            y = x @ weight
+            y += bias
+            if noise is not None and weight_sigma is not None and bias_sigma is not None:
+                middle, end = start + len(weight), start + len(weight) + len(bias)
+                y += ((x * noise[:, start:middle]) @ weight_sigma + bias_sigma) * noise[:, middle:end]
+                start = end
+            x = _IN_PLACE[mlp.activation](y) if is_active else y
+        return x
+
+    def _is_live(self) -> bool:
+        """Whether every module and parameter still is the one whose view was taken, and in the same place."""
+        for where, name, child in self._seen:
+            if where.get(name) is not child:
+                return False
+        for parameter, address in self._addresses:
+            if parameter.data_ptr() != address:
+                return False
+        return bool(self._seen)
+
+    def _take_views(self) -> bool:
+        """Take views of the weights where they lie now, if the network is a plain one; training shows in them."""
+        self._seen.clear()
+        if not _is_plain(self._network):
+            return False
+        modules = list(self._network.modules())
+        self._layers = {part: [_Layer.of(layer) for layer in part.layers] for part in modules if isinstance(part, MLP)}
+        for part in modules:
+            tables: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
+            self._seen += [(table, name, child) for table in tables for name, child in table.items()]
+        self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
+        return True
+
+
+class HostNetwork(HostPass):
+    """The forward pass of one `QNetwork` in numpy."""
+
+    _network: QNetwork
+
+    def __init__(self, network: QNetwork, value: Value) -> None:
+        super().__init__(network)
+        self._value = value
+        self._is_expected = type(value) is ExpectedValue and value.rescale is None
 
     @classmethod
     def for_network(cls, network: nn.Module, value: Value, device: torch.device) -> "HostNetwork | None":
@@ -51,11 +103,6 @@ class HostNetwork:
         if device.type != "cpu" or type(network) is not QNetwork or not _is_plain(network):
             return None
         return cls(network, value)
-
-    def takes(self, features: object) -> bool:
-        """Whether these features are few rows of one float vector, and the network still is a plain one."""
-        is_small = isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
-        return is_small and (self._is_live() or self._take_views())
 
     def action_values(self, features: Array, noise: Array | None, legal: NDArray[np.bool_] | None) -> Array:
         """Return the expected returns [K, A]."""
@@ -89,49 +136,43 @@ class HostNetwork:
         numbers: Array = state_value + advantage - mean
         return numbers
 
-    def _mlp(self, mlp: MLP, x: Array, noise: Array | None) -> Array:
-        start = 0
-        for (weight, bias, weight_sigma, bias_sigma), is_active in zip(self._layers[mlp], mlp.is_active, strict=True):
-            y = x @ weight
-            y += bias
-            if noise is not None and weight_sigma is not None and bias_sigma is not None:
-                middle, end = start + len(weight), start + len(weight) + len(bias)
-                y += ((x * noise[:, start:middle]) @ weight_sigma + bias_sigma) * noise[:, middle:end]
-                start = end
-            x = np.maximum(y, 0.0, out=y) if is_active else y
-        return x
 
-    def _is_live(self) -> bool:
-        """Whether every module and parameter still is the one whose view was taken, and in the same place."""
-        for where, name, child in self._seen:
-            if where.get(name) is not child:
-                return False
-        for parameter, address in self._addresses:
-            if parameter.data_ptr() != address:
-                return False
-        return bool(self._seen)
+class HostActorCritic(HostPass):
+    """The forward pass of one `ActorCriticNetwork` in numpy."""
 
-    def _take_views(self) -> bool:
-        """Take views of the weights where they lie now, if the network is a plain one; training shows in them."""
-        self._seen.clear()
-        if not _is_plain(self._network):
-            return False
-        modules = list(self._network.modules())
-        self._layers = {part: [_Layer.of(layer) for layer in part.layers] for part in modules if isinstance(part, MLP)}
-        for part in modules:
-            tables: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
-            self._seen += [(table, name, child) for table in tables for name, child in table.items()]
-        self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
-        return True
+    _network: ActorCriticNetwork
+
+    @classmethod
+    def for_network(cls, network: nn.Module, device: torch.device) -> "HostActorCritic | None":
+        """Return the pass for a small network of vectors on the CPU, None for any other."""
+        if device.type != "cpu" or type(network) is not ActorCriticNetwork or not _is_plain(network):
+            return None
+        return cls(network)
+
+    def __call__(self, features: Array) -> tuple[Array, Array]:
+        """Return numbers [K, width] and values [K]."""
+        net = self._network
+        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
+            x = self._mlp(net.actor_torso.body, features, None)
+            y = x if net.critic_torso is None else self._mlp(net.critic_torso.body, features, None)
+            return self._mlp(net.actor, x, None), self._mlp(net.critic, y, None)[:, 0]
 
 
-def _is_plain(network: QNetwork) -> bool:
-    """Whether a network is of our own kinds of layers only, small, float32, with relu between them."""
-    kinds = (QNetwork, Encoder, ActionHeads, MLP, nn.Linear, NoisyLinear, nn.ModuleList)
+def _is_plain(network: nn.Module) -> bool:
+    """Whether a network is of our own kinds of layers only, small, float32, without images."""
     modules = list(network.modules())
     return (
-        all(type(module) in kinds for module in modules)
-        and all(part.activation is torch.relu for part in modules if isinstance(part, MLP))
+        all(type(module) in _KINDS for module in modules)
+        and all(part.activation in _IN_PLACE for part in modules if isinstance(part, MLP))
         and all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
-        and all(type(part) is MLP for part in (network.encoder.body, network.heads.advantage))
+        and all(type(child) is MLP for child in _whole(network))
     )
+
+
+def _whole(network: nn.Module) -> list[nn.Module]:
+    """List the parts that a pass asks for by name."""
+    if isinstance(network, QNetwork):
+        return [network.encoder.body, network.heads.advantage]
+    assert isinstance(network, ActorCriticNetwork)
+    torsos = [network.actor_torso] if network.critic_torso is None else [network.actor_torso, network.critic_torso]
+    return [network.actor, network.critic, *(torso.body for torso in torsos)]

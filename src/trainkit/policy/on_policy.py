@@ -10,18 +10,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout
-from trainkit.errors import Checks, DivergedError, SpaceMismatchError
+from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
+from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
-from trainkit.policy.distributions import Distribution, distribution_for
+from trainkit.policy.distributions import Categorical, Distribution, distribution_for
+from trainkit.policy.exploration import one_hot
 from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.host import HostActorCritic
 from trainkit.policy.meter import UpdateResult
-from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import legal_actions, refuse_empty_mask, zeros_of
+from trainkit.spaces import checked_legal, zeros_of
 
 _STORED = {name: ArraySpec(shape=(), dtype=np.dtype(np.float32)) for name in ("log_prob", "value")}
 
@@ -37,8 +39,8 @@ class RolloutRows(NamedTuple):
     advantage: Tensor  # [B]
     returns: Tensor  # [B], what the critic should have said
 
-    def at(self, index: Tensor) -> "RolloutRows":
-        """Return the rows of an index."""
+    def at(self, index: Tensor | slice) -> "RolloutRows":
+        """Return the rows of an index; those of a slice are views."""
         return RolloutRows(
             features=tree.map_tree(lambda leaf: leaf[index], self.features),
             legal=None if self.legal is None else self.legal[index],
@@ -48,6 +50,14 @@ class RolloutRows(NamedTuple):
             advantage=self.advantage[index],
             returns=self.returns[index],
         )
+
+    def deal(self, n_batches: int) -> Iterator["RolloutRows"]:
+        """Yield the rows in order in batches of equal size, give or take a row."""
+        size, n_larger = divmod(len(self.action), n_batches)
+        end = 0
+        for position in range(n_batches):
+            start, end = end, end + size + (position < n_larger)
+            yield self.at(slice(start, end))
 
 
 class OnpolicyPolicy(Policy):
@@ -99,6 +109,8 @@ class OnpolicyPolicy(Policy):
         self.network = network
         self.to(self.device)
         self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
+        is_plain = bool(getattr(self.preprocess, "is_identity", False))
+        self._host = HostActorCritic.for_network(self.network, self.device) if is_plain else None
         self.eval()
 
     @classmethod
@@ -108,6 +120,9 @@ class OnpolicyPolicy(Policy):
         *,
         hidden: Sequence[int] | None = None,
         shared: bool | None = None,
+        normalize_obs: bool = False,
+        squash: bool = False,
+        log_std: float | None = None,
         gamma: float = 0.99,
         reward: Any = None,
         lr: Any = 3e-4,
@@ -121,13 +136,20 @@ class OnpolicyPolicy(Policy):
             envs: anything with `observation_space` and `action_space`.
             hidden, shared: as in `ActorCriticNetwork`; layers default to (64, 64) in a torso each, for images to
                 (512,) in a shared one.
+            normalize_obs: as `normalize` in `Preprocess`.
+            squash: keep actions of a Box within its bounds by tanh.
+            log_std: where the logarithms of their deviations start; None is 0.
             gamma, reward: as in `Horizon`.
             lr, adam_eps, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
-        preprocess = Preprocess(envs.observation_space)
+        if "distribution" in parts and (squash or log_std is not None):
+            raise ConfigError(f"{cls.__name__}.for_envs was given distribution, and squash or log_std too: give one")
+        preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         sees_images = preprocess.sees_images
-        distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
+        distribution = parts.get("distribution")
+        if distribution is None:
+            distribution = distribution_for(envs.action_space, squash=squash, log_std=log_std)
         network = ActorCriticNetwork(
             preprocess.shapes,
             distribution.width,
@@ -142,9 +164,8 @@ class OnpolicyPolicy(Policy):
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,
             "preprocess": preprocess,
-            "distribution": distribution,
         }
-        return cls(network, **defaults | parts)
+        return cls(network, **defaults | parts | {"distribution": distribution})
 
     # ---- acting ----
 
@@ -164,13 +185,9 @@ class OnpolicyPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
-        legal_rows = legal_actions(obs)
-        if legal_rows is not None:
-            refuse_empty_mask(legal_rows, env_ids)
+        checked_legal(obs, env_ids)
         with torch.no_grad():
-            on_device = to_device(obs, self.device)
-            legal = legal_mask(on_device)
-            numbers, value = self.network(self.preprocess(on_device))
+            numbers, value, legal = self._judge(obs)
             if explore:
                 action = self.distribution.sample(numbers, legal, self.generator)
             else:
@@ -185,22 +202,51 @@ class OnpolicyPolicy(Policy):
         extras = {"log_prob": told[0], "value": told[1]}
         return ActOutput(action.cpu().numpy(), extras, state)
 
+    def _judge(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what the network says of raw observations: numbers [K, width], values [K]; and the mask."""
+        features = without_mask(obs)
+        if self._host is not None and self._host.takes(features):
+            numbers, value = self._host(features)
+            return torch.from_numpy(numbers), torch.from_numpy(value), legal_mask(to_device(obs, self.device))
+        on_device = to_device(obs, self.device)
+        return *self.network(self.preprocess(on_device)), legal_mask(on_device)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the mode for sure."""
+        if not isinstance(self.distribution, Categorical):
+            return super().action_probability(obs)
+        checked_legal(obs)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            numbers, _ = self.network(self.preprocess(on_device))
+            probability = self.distribution.probability(numbers.double(), legal_mask(on_device)).cpu().numpy()
+        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
+
     # ---- learning ----
+
+    def observe(self, transition: Transition) -> None:
+        """Note K new rows for running statistics; features stay as they are until the rollout has been learnt."""
+        self._note(transition)
 
     def learn(
         self, rollout: Rollout, *, step: int, batch_size: int | None = None, repeat: int = 1
     ) -> Iterator[UpdateResult]:
         """Learn from all rows `repeat` times, each time in another order, in batches of about `batch_size`.
 
-        Batches are of equal size, give or take a row, so that none is left over. None is all rows at once.
+        Batches are of equal size, give or take a row, so that none is left over. None is all rows at once. Running
+        statistics of observations move at the end.
         """
+        yield from self._updates(rollout, step, batch_size, repeat)
+        self._fold()
+
+    def _updates(self, rollout: Rollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
         rows = self._rows(rollout)
         n_rows = len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
-            for index in order.tensor_split(n_batches):
-                yield self._update(rows.at(index), step)
+            for batch in rows.at(order).deal(n_batches):
+                yield self._update(batch, step)
                 if self._is_enough():
                     return
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainkit.errors import Checks
 from trainkit.policy.advantages import discounted_returns
@@ -67,7 +68,9 @@ class PPOPolicy(OnpolicyPolicy):
         clipped = ratio.clamp(1.0 - limit, 1.0 + limit)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = self._value_loss(value, rows)
-        entropy = self.distribution.entropy(numbers, rows.legal).mean()
+        weight = self.entropy_weight(step)
+        with torch.set_grad_enabled(weight > 0):
+            entropy = self.distribution.entropy(numbers, rows.legal).mean()
         with torch.no_grad():
             self._kl = (ratio - 1.0 - log_ratio).mean()
             shown = {
@@ -75,18 +78,17 @@ class PPOPolicy(OnpolicyPolicy):
                 "value_loss": value_loss.detach(),
                 "entropy": entropy.detach(),
                 "approx_kl": self._kl,
-                "clip_share": ((ratio - 1.0).abs() > limit).to(ratio.dtype).mean(),
+                "clip_share": clipped.ne(ratio).to(ratio.dtype).mean(),
                 "value_mean": value.mean(),
             }
-        return policy_loss + self.value_weight * value_loss - self.entropy_weight(step) * entropy, shown
+        return policy_loss + self.value_weight * value_loss - weight * entropy, shown
 
     def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
         """Return the mean squared error, of the clipped value where that is worse."""
-        error = (value - rows.returns).square()
-        if self.clip_value is not None:
-            near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
-            error = torch.maximum(error, (near - rows.returns).square())
-        return error.mean()
+        if self.clip_value is None:
+            return functional.mse_loss(value, rows.returns)
+        near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
+        return torch.maximum((value - rows.returns).square(), (near - rows.returns).square()).mean()
 
     def _is_enough(self) -> bool:
         return self.target_kl is not None and self._kl is not None and float(self._kl) > self.target_kl
@@ -124,7 +126,7 @@ class A2CPolicy(OnpolicyPolicy):
         numbers, value = self.network(rows.features)
         advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
         policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * advantage).mean()
-        value_loss = (value - rows.returns).square().mean()
+        value_loss = functional.mse_loss(value, rows.returns)
         entropy = self.distribution.entropy(numbers, rows.legal).mean()
         shown = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value.mean()}
         loss = policy_loss + self.value_weight * value_loss - self.entropy_weight(step) * entropy
@@ -162,4 +164,5 @@ class ReinforcePolicy(OnpolicyPolicy):
 
 def normalized(advantage: Tensor) -> Tensor:
     """Return advantages [B] with mean 0 and population deviation 1; of one row, or of equal ones, 0."""
-    return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+    deviation, mean = torch.std_mean(advantage, correction=0)
+    return (advantage - mean) / (deviation + 1e-8)

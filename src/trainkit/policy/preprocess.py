@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from gymnasium import Space, spaces
@@ -11,8 +11,25 @@ from torch.nn import functional
 
 from trainkit import tree
 from trainkit.data import ACTION_MASK
+from trainkit.policy.normalize import Normalizer
 
 _SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
+
+
+@runtime_checkable
+class RunningStatistics(Protocol):
+    """A preprocessing that learns from what it sees."""
+
+    @property
+    def observes(self) -> bool: ...
+
+    def observe(self, obs: Any) -> None:
+        """Note raw observations [K, ...] on the device; what is in use stays until `fold`."""
+        ...
+
+    def fold(self) -> None:
+        """Use what was noted from now on."""
+        ...
 
 
 class Preprocess(nn.Module):
@@ -21,19 +38,53 @@ class Preprocess(nn.Module):
     Vectors and small grids are flattened to [B, F]; Discrete and MultiDiscrete leaves become one-hot [B, F]; uint8
     images of at least 36 x 36 pixels become [B, C, H, W] in 0..1, whatever the place of their channel and stack
     axes. The mask is taken out, and a dict that held nothing else but "obs" with it.
+
+    Args:
+        space: of one observation.
+        normalize: give the features of Box leaves, but images, running mean 0 and deviation 1, each by itself.
+        clip: of normalised features.
     """
 
-    def __init__(self, space: Space[Any]) -> None:
+    def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
-        self.is_identity = isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
+        self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
         self.sees_images = any(len(size) == 3 for size in feature_sizes(self.shapes))
+
+        def normalizer(leaf: Space[Any]) -> Normalizer | None:
+            is_wanted = normalize and isinstance(leaf, spaces.Box) and _image_axes(leaf) is None
+            return Normalizer(math.prod(leaf.shape or (1,)), clip=clip) if is_wanted else None
+
+        self._normalizer: Any = _map_space(normalizer, self._space)  # a tree of them, None for a leaf without one
+        self.normalizers = nn.ModuleList([own for own in tree.leaves(self._normalizer) if own is not None])
 
     def forward(self, obs: Any) -> Any:
         unmasked = without_mask(obs)
-        is_ready = self.is_identity and unmasked.dtype == torch.float32
-        return unmasked if is_ready else _map_space(_features, self._space, unmasked)
+        if self.is_identity and unmasked.dtype == torch.float32:
+            return unmasked
+        features = _map_space(_features, self._space, unmasked)
+        if not self.observes:
+            return features
+        return tree.map_tree(lambda own, leaf: leaf if own is None else own(leaf), self._normalizer, features)
+
+    @property
+    def observes(self) -> bool:
+        """Whether there are statistics to learn."""
+        return len(self.normalizers) > 0
+
+    def observe(self, obs: Any) -> None:
+        """Note raw observations [K, ...] on the device; what is in use stays until `fold`."""
+        features = _map_space(_features, self._space, without_mask(obs))
+        for own, leaf in zip(tree.leaves(self._normalizer), tree.leaves(features), strict=True):
+            if own is not None:
+                own.observe(leaf)
+
+    def fold(self) -> None:
+        """Use what was noted from now on."""
+        for own in tree.leaves(self._normalizer):
+            if own is not None:
+                own.fold()
 
 
 class WithoutMask(nn.Module):

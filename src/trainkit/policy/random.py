@@ -3,20 +3,30 @@
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.data import ActOutput, Obs
 from trainkit.policy.base import Policy
-from trainkit.spaces import random_actions
+from trainkit.policy.exploration import ACTION_PROB_SPEC
+from trainkit.spaces import checked_legal, random_actions, random_probability
 
 
 class RandomPolicy(Policy):
-    """Act uniformly at random among the legal actions, whatever `explore` says."""
+    """Act uniformly at random among the legal actions, whatever `explore` says.
 
-    def __init__(self, action_space: Space[Any], *, seed: int | None = None) -> None:
+    Args:
+        action_space: of one environment.
+        seed: root of the actions; None takes the trainer's.
+        store_action_prob: store how likely each action was, as `action_prob`; not for a Box.
+    """
+
+    def __init__(self, action_space: Space[Any], *, seed: int | None = None, store_action_prob: bool = False) -> None:
         super().__init__(action_space=action_space, device="cpu", seed=seed)
+        if store_action_prob:
+            random_probability(action_space, None, 0)  # refuses a Box
+            self._extras_spec = ACTION_PROB_SPEC
 
     def act(
         self,
@@ -30,4 +40,16 @@ class RandomPolicy(Policy):
     ) -> ActOutput:
         assert self.action_space is not None
         n_rows = len(tree.first_leaf(obs))
-        return ActOutput(random_actions(self.action_space, obs, n_rows, self.rng, env_ids), {}, state)
+        action = random_actions(self.action_space, obs, n_rows, self.rng, env_ids)
+        stored = {name: random_probability(self.action_space, obs, n_rows) for name in self.extras_spec}
+        return ActOutput(action, stored, state)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return 1 / legal actions for every legal action, [K, A]."""
+        if not isinstance(self.action_space, spaces.Discrete):
+            return super().action_probability(obs)
+        legal = checked_legal(obs)
+        if legal is None:
+            legal = np.ones((len(tree.first_leaf(obs)), int(self.action_space.n)), np.bool_)
+        share: NDArray[np.float64] = legal / legal.sum(axis=1, keepdims=True)
+        return share

@@ -3,6 +3,8 @@
     trainer = tk.presets.rainbow("CartPole-v1", seed=1)
     for epoch, stats, info in trainer: ...
 
+    trainer = tk.presets.cql(buffer, "CartPole-v1", seed=1)  # offline: from rows that are there
+
 Each preset is a table of settings for each domain, vectors, continuous actions and images; any of them can be
 overridden by name, and an unknown name is refused with the nearest one. `settings("rainbow")` and
 `settings("rainbow", "atari")` return them.
@@ -12,6 +14,18 @@ from typing import Any
 
 from trainkit.errors import refuse_unknown
 from trainkit.presets.base import Preset, Settings
+from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sac
+from trainkit.presets.off_policy import OffpolicySettings
+from trainkit.presets.offline import (
+    BCPreset,
+    OfflineOverrides,
+    OfflinePreset,
+    OfflineQPreset,
+    OfflineSettings,
+    bc,
+    bcq,
+    cql,
+)
 from trainkit.presets.on_policy import (
     OnpolicyOverrides,
     OnpolicyPreset,
@@ -50,11 +64,21 @@ PRESETS: dict[str, Preset] = {
         ppo,
         a2c,
         reinforce,
+        sac,
+        bc,
+        cql,
+        bcq,
     )
 }
 
 __all__ = [
     "PRESETS",
+    "OffpolicySettings",
+    "BCPreset",
+    "OfflineOverrides",
+    "OfflinePreset",
+    "OfflineQPreset",
+    "OfflineSettings",
     "OnpolicyOverrides",
     "OnpolicyPreset",
     "OnpolicySettings",
@@ -62,9 +86,15 @@ __all__ = [
     "QOverrides",
     "QPreset",
     "QSettings",
+    "SACOverrides",
+    "SACPreset",
+    "SACSettings",
     "Settings",
     "a2c",
+    "bc",
+    "bcq",
     "c51",
+    "cql",
     "double_dqn",
     "dqn",
     "dueling_dqn",
@@ -76,11 +106,12 @@ __all__ = [
     "qrdqn",
     "rainbow",
     "reinforce",
+    "sac",
     "settings",
 ]
 
 
-def settings(name: str, domain: str = "classic") -> dict[str, Any]:
-    """Return the table of a preset's settings in a domain: "classic", "continuous" or "atari"."""
+def settings(name: str, domain: str | None = None) -> dict[str, Any]:
+    """Return the table of a preset's settings in a domain, "classic", "continuous" or "atari"; None is its first."""
     refuse_unknown("presets", [name], PRESETS)
     return PRESETS[name].settings(domain)

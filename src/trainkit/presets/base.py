@@ -8,8 +8,9 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.make import EnvSpec
-from trainkit.errors import ConfigError, refuse_unknown
+from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.policy import Preprocess
+from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer.options import CommonOptions, TrainerOptions
 
@@ -26,6 +27,7 @@ class Settings(TypedDict, total=False):
     env_options: dict[str, Any]  # of make_envs, for training and evaluation
     lives_key: str | None  # of training alone: evaluation plays whole games
     hidden: tuple[int, ...]
+    normalize_obs: bool
     gamma: float
     reward: Any
     lr: Scheduled | Linear
@@ -65,17 +67,42 @@ class Preset:
         }
         self.__doc__ = f"{summary}.\n\n{type(self).__call__.__doc__}"
 
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains it has a table for, the usual one first."""
+        return tuple(self._tables)
+
     def __repr__(self) -> str:
         return f"presets.{self.name}"
 
-    def settings(self, domain: str = "classic") -> dict[str, Any]:
-        """Return the table of a domain."""
+    def settings(self, domain: str | None = None) -> dict[str, Any]:
+        """Return the table of a domain; None is the first."""
+        domain = self.domains[0] if domain is None else domain
         refuse_unknown(repr(self), [domain], self._tables)
         return dict(self._tables[domain])
 
-    def _domain(self, envs: Envs) -> str:
+    def _domain_of_id(self, env: object) -> str | None:
+        """Say by an environment's id which table to take; None where it tells nothing."""
+        domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
+        return domain if domain in self.domains else None
+
+    def _domain(self, envs: EnvSpaces) -> str:
         """Say by the spaces which table to take."""
         return "atari" if Preprocess(envs.observation_space).sees_images else "classic"
+
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        """Say why a setting does nothing beside the others chosen; None where it does something."""
+        return None
+
+    def _refuse_idle(self, chosen: Mapping[str, Any], table: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        """Refuse what was changed and does nothing."""
+        checks = Checks(repr(self))
+        for name in overrides:
+            reason = self._why_idle(name, chosen)
+            if reason is not None:
+                same = name in table and table[name] == overrides[name]  # a whole table may be passed back
+                checks.require(same, f".{name} does nothing here: {reason}")
+        checks.done()
 
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> Any:
         raise TypeError(f"{type(self).__name__} must define _policy")
@@ -89,21 +116,28 @@ class Preset:
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
-        making = {**self.settings("atari" if _is_ale(env) else "classic"), **overrides}
+        domain = self._domain_of_id(env)
+        making = {**self.settings(domain), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
-        chosen = _over_the_run({**self.settings(self._domain(envs)), **overrides})
+        table = self.settings(self._domain(envs) if domain is None else domain)
+        chosen = over_the_run({**table, **overrides})
+        self._refuse_idle(chosen, table, overrides)
         policy = self._policy(envs, chosen)
         common = {key: value for key, value in overrides.items() if key in CommonOptions.__annotations__}
         if "test_collector" not in common:
             again = self._again(env) if chosen["test_env"] is None else chosen["test_env"]
             common["test_collector"] = Collector(policy, self._make(again, "n_test_envs", making, overrides))
         common.setdefault("episode_per_test", 20)
-        stop_return = chosen["stop_return"]
-        if stop_return is not None:
-            if "stop_fn" in common:
-                raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
-            common["stop_fn"] = lambda score: score >= stop_return
+        self._add_stop(common, chosen["stop_return"])
         return self._trainer(policy, envs, chosen, {**common, "seed": seed})
+
+    def _add_stop(self, common: dict[str, Any], stop_return: float | None) -> None:
+        """Say among the trainer's options which return ends the run."""
+        if stop_return is None:
+            return
+        if "stop_fn" in common:
+            raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
+        common["stop_fn"] = lambda score: score >= stop_return
 
     def _make(
         self,
@@ -137,11 +171,17 @@ def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
     return any(usual.get(key) != value for key, value in given.items())
 
 
-def _is_ale(env: EnvSpec) -> bool:
+def _is_ale(env: object) -> bool:
     return isinstance(env, str) and env.split(":")[-1].startswith("ALE/")
 
 
-def _over_the_run(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _is_mujoco(env: object) -> bool:
+    """Whether an id is one of Gymnasium's own that MuJoCo simulates."""
+    spec = gym.registry.get(env) if isinstance(env, str) else None
+    return spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
+
+
+def over_the_run(chosen: Mapping[str, Any], per_epoch: str = "step_per_epoch") -> dict[str, Any]:
     """Stretch what is `Linear` over all steps of the run."""
-    n_steps = chosen["max_epoch"] * chosen["step_per_epoch"]
+    n_steps = chosen["max_epoch"] * chosen[per_epoch]
     return {key: value.over(n_steps) if isinstance(value, Linear) else value for key, value in chosen.items()}

@@ -12,6 +12,7 @@ from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.atari import ATARI_ENVS
 from trainkit.presets.base import Preset, Settings
+from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OnpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
@@ -21,6 +22,8 @@ class OnpolicySettings(Settings, total=False):
     """What a preset of an on-policy learner may override, beside the options of every trainer."""
 
     shared: bool
+    squash: bool  # of Box actions
+    log_std: float | None  # of Box actions
     lam: float
     clip_ratio: Scheduled | Linear  # of PPO
     clip_value: float | None  # of PPO
@@ -54,20 +57,26 @@ class OnpolicyPreset(Preset):
 
         Args:
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). Ids
-                "ALE/..." and observations that are images take the "atari" table, Box actions "continuous".
+                "ALE/..." and observations that are images take the "atari" table, Gymnasium's ids of MuJoCo "mujoco",
+                other Box actions "continuous".
             seed: of everything.
             overrides: of `settings()`, or options of `OnpolicyTrainer`.
         """
         trainer: OnpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
 
-    def _domain(self, envs: Envs) -> str:
+    def _domain(self, envs: EnvSpaces) -> str:
         domain = super()._domain(envs)
         return "continuous" if domain == "classic" and isinstance(envs.action_space, spaces.Box) else domain
 
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        is_others = any(name in own for own in _OF.values()) and name not in _OF[self._learner]
+        return f"{self._learner.__name__} has none" if is_others else None
+
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> OnpolicyPolicy:
         own = {name: chosen[name] for name in _OF[self._learner]}
-        names = ("hidden", "shared", "gamma", "reward", "lr", "adam_eps", "max_grad_norm", "device")
+        layers = ("hidden", "shared", "squash", "log_std", "normalize_obs")
+        names = (*layers, "gamma", "reward", "lr", "adam_eps", "max_grad_norm", "device")
         return self._learner.for_envs(envs, **{name: chosen[name] for name in names}, **own)
 
     def _trainer(
@@ -96,6 +105,9 @@ _CLASSIC = OnpolicySettings(
     lives_key=None,
     hidden=(64, 64),
     shared=False,
+    squash=False,
+    log_std=None,
+    normalize_obs=False,
     gamma=0.98,
     reward=None,
     lr=Linear(1e-3, 0.0),
@@ -134,6 +146,25 @@ _CONTINUOUS = OnpolicySettings(
     }
 )
 
+# stable-baselines3's PPO, whose numbers are those of Schulman et al. (2017), table 3, with its VecNormalize.
+_MUJOCO = OnpolicySettings(
+    **{
+        **_CLASSIC,
+        "n_envs": 1,
+        "normalize_obs": True,
+        "gamma": 0.99,
+        "reward": "return_scale",
+        "lr": 3e-4,
+        "lam": 0.95,
+        "clip_ratio": 0.2,
+        "step_per_collect": 2_048,
+        "repeat_per_collect": 10,
+        "batch_size": 64,
+        "max_epoch": 20,
+        "step_per_epoch": 51_200,
+    }
+)
+
 # Schulman et al. (2017), table 5, in environment steps of 4 frames, on the environments of `presets.dqn`.
 _ATARI = OnpolicySettings(
     **{
@@ -157,7 +188,7 @@ _ATARI = OnpolicySettings(
     }
 )
 
-_TABLES = {"classic": _CLASSIC, "continuous": _CONTINUOUS, "atari": _ATARI}
+_TABLES = {"classic": _CLASSIC, "continuous": _CONTINUOUS, "mujoco": _MUJOCO, "atari": _ATARI}
 
 ppo = OnpolicyPreset(
     "ppo",
@@ -182,6 +213,7 @@ a2c = OnpolicyPreset(
     },
     classic={"lr": Linear(1e-3, 0.0), "step_per_collect": 64},
     continuous={"gamma": 0.9, "lam": 0.9, "step_per_collect": 64},
+    mujoco={"n_envs": 8, "step_per_collect": 64},
     atari={"lr": Linear(7e-4, 0.0), "value_weight": 0.25, "step_per_collect": 40},
 )
 

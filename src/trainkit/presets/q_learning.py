@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
-from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.collector import Collector, Envs
+from trainkit.collector import Envs
 from trainkit.collector.make import EnvSpec
 from trainkit.errors import ConfigError
 from trainkit.policy import (
@@ -25,13 +24,14 @@ from trainkit.policy import (
 )
 from trainkit.policy.backups import Backup
 from trainkit.policy.exploration import Exploration
-from trainkit.presets.base import Preset, Settings
+from trainkit.presets.base import Preset
+from trainkit.presets.off_policy import OffpolicySettings, offpolicy_trainer
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
 
 
-class QSettings(Settings, total=False):
+class QSettings(OffpolicySettings, total=False):
     """What a preset of the Q-learner may override, beside the options of every trainer."""
 
     head: tuple[int, ...]
@@ -48,20 +48,10 @@ class QSettings(Settings, total=False):
     double: bool
     munchausen: bool
     entropy_temperature: float  # of munchausen
-    n_step: int | tuple[int, int]
     epsilon: Scheduled | Linear | None
     temperature: Scheduled | Linear | None  # of a soft exploration, instead of epsilon
     target_every: int
     target_tau: Scheduled | Linear
-    prioritized: bool
-    alpha: float
-    beta: Scheduled | Linear
-    capacity: int
-    batch_size: int
-    step_per_collect: int | None
-    update_per_step: float
-    learning_starts: int
-    warmup: Literal["policy", "random"]
 
 
 class QOverrides(QSettings, TrainerOptions, total=False):
@@ -85,6 +75,9 @@ class QPreset(Preset):
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
 
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        return why_idle(name, chosen)
+
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> DQNPolicy:
         """Make the Q-learner of the parts that settings name."""
         return DQNPolicy.for_envs(
@@ -94,7 +87,8 @@ class QPreset(Preset):
             dueling=chosen["dueling"],
             noisy=chosen["noisy"],
             sigma0=chosen["sigma0"],
-            value=_value(self, chosen),
+            normalize_obs=chosen["normalize_obs"],
+            value=value_of(self, chosen),
             backup=_backup(self, chosen),
             exploration=_exploration(self, chosen),
             n_step=chosen["n_step"],
@@ -109,21 +103,33 @@ class QPreset(Preset):
     def _trainer(
         self, policy: DQNPolicy, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
     ) -> OffpolicyTrainer:
-        return OffpolicyTrainer(
-            policy,
-            Collector(policy, envs, _buffer(chosen)),
-            max_epoch=chosen["max_epoch"],
-            step_per_epoch=chosen["step_per_epoch"],
-            batch_size=chosen["batch_size"],
-            step_per_collect=chosen["step_per_collect"],
-            update_per_step=chosen["update_per_step"],
-            learning_starts=chosen["learning_starts"],
-            warmup=chosen["warmup"],
-            **common,
-        )
+        return offpolicy_trainer(policy, envs, chosen, common)
 
 
-def _value(preset: QPreset, chosen: Mapping[str, Any]) -> Value:
+# {setting: (another, what it must be for the first to do something)}
+_NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "sigma0": ("noisy", (True,)),
+    "loss": ("value", ("expected",)),
+    "atoms": ("value", ("categorical",)),
+    "v_min": ("value", ("categorical",)),
+    "v_max": ("value", ("categorical",)),
+    "quantiles": ("value", ("quantile", "implicit")),
+    "entropy_temperature": ("munchausen", (True,)),
+    "alpha": ("prioritized", (True,)),
+    "beta": ("prioritized", (True,)),
+}
+
+
+def why_idle(name: str, chosen: Mapping[str, Any]) -> str | None:
+    """Say which other setting makes this one of a Q-learner do nothing, None if none does."""
+    other, working = _NEEDS.get(name, ("", ()))
+    if other not in chosen or chosen[other] in working:
+        return None
+    return f"{other} is {chosen[other]!r}, and it is for {' or '.join(map(repr, working))}"
+
+
+def value_of(preset: Preset, chosen: Mapping[str, Any]) -> Value:
+    """Return the value part that settings name."""
     kind, rescale, n = chosen["value"], chosen["rescale"], chosen["quantiles"]
     if kind == "expected":
         return ExpectedValue(chosen["loss"], rescale=rescale)
@@ -154,9 +160,3 @@ def _exploration(preset: QPreset, chosen: Mapping[str, Any]) -> Exploration:
     if epsilon is not None:
         raise ConfigError(f"{preset} was told both epsilon and temperature, each says how to explore: set one to None")
     return SoftQ(temperature)
-
-
-def _buffer(chosen: Mapping[str, Any]) -> ReplayBuffer:
-    if chosen["prioritized"]:
-        return PrioritizedReplayBuffer(chosen["capacity"], alpha=chosen["alpha"], beta=chosen["beta"])
-    return ReplayBuffer(chosen["capacity"])

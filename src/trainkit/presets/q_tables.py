@@ -17,6 +17,7 @@ _CLASSIC = QSettings(
     env_options={},
     lives_key=None,
     hidden=(128, 128),  # rl-zoo: 256, 256
+    normalize_obs=False,
     head=(),
     dueling=False,
     noisy=False,

@@ -2,8 +2,26 @@
 
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks import Callback, Checkpoint
+from trainkit.trainer.estimation import Estimate, importance_sampling, weighted_importance_sampling
 from trainkit.trainer.evaluation import Evaluation, evaluate
+from trainkit.trainer.history import History
+from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
+from trainkit.trainer.recording import DatasetWriter
 
-__all__ = ["Callback", "Checkpoint", "Evaluation", "OffpolicyTrainer", "OnpolicyTrainer", "Trainer", "evaluate"]
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "Evaluation",
+    "History",
+    "OfflineTrainer",
+    "DatasetWriter",
+    "Estimate",
+    "OffpolicyTrainer",
+    "OnpolicyTrainer",
+    "Trainer",
+    "evaluate",
+    "importance_sampling",
+    "weighted_importance_sampling",
+]

@@ -9,11 +9,12 @@ from trainkit import checkpoint as checkpoints
 from trainkit import seeding
 from trainkit.collector import Collector
 from trainkit.data import EpochResult
-from trainkit.errors import BusyError, Checks
+from trainkit.errors import BusyError
 from trainkit.logger import as_logger
 from trainkit.protocols import Seedable, Store, Trainee
 from trainkit.stats import CollectStats, RunInfo, html_table, scalars
 from trainkit.trainer.callbacks import Hooks, StopFn
+from trainkit.trainer.history import History
 from trainkit.trainer.interrupt import DeferredInterrupt
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.options import Options
@@ -36,11 +37,11 @@ class Trainer:
         train_collector: fills the buffer.
         buffer: what is learnt from.
         max_epoch: epochs in all.
-        step_per_epoch: environment steps per epoch; what an epoch goes over is taken off the next.
-        options: those every trainer takes.
+        step_per_epoch: what the clock counts per epoch; what an epoch goes over is taken off the next.
+        options: those every trainer takes, checked.
     """
 
-    unit: ClassVar[str] = "step"
+    unit: ClassVar[str] = "step"  # of the clock
     learns_by: ClassVar[str] = "update"  # the method a policy must have
 
     epoch: int  # the one that runs, or ran last
@@ -57,16 +58,12 @@ class Trainer:
         step_per_epoch: int,
         options: Options,
     ) -> None:
-        name = type(self).__name__
-        checks = Checks(name)
-        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
-        checks.done()
         self.policy, self.train_collector, self.buffer = policy, train_collector, buffer
         self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         evaluation = options.evaluator()
         test_collector = None if evaluation is None else evaluation.collector
-        refuse_misfits(name, policy, self.learns_by, train_collector, test_collector)
+        refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
         if options.reward_metric is not None:
             for collector in self._collectors:
@@ -74,20 +71,15 @@ class Trainer:
         parts = {"policy": policy, "train": train_collector, "test": test_collector, "evaluation": evaluation}
         fill_seeds(self.seed, parts | ({"buffer": buffer} if isinstance(buffer, Seedable) else {}))
 
-        callbacks = options.all_callbacks()
+        self.history = History()  # what every epoch told
+        callbacks = [self.history, *options.all_callbacks()]
         self._options = options
         self._stop_fn = next((own for own in callbacks if isinstance(own, StopFn)), None)
         self._hooks = Hooks(callbacks)
         self._reports = Reports(policy, buffer)
         self._watch = self._reports.watch
         self._interrupt = DeferredInterrupt()
-        self.judge = Judge(
-            evaluation,
-            options.compute_score_fn,
-            hooks=self._hooks,
-            watch=self._watch,
-            between_steps=self._interrupt.check,
-        )
+        self.judge = Judge(evaluation, options.compute_score_fn, self._hooks, self._watch, self._interrupt.check)
         self._progress = Progress(
             max_epoch * step_per_epoch, show_bar=options.show_progress, show_lines=options.verbose, unit=self.unit
         )
@@ -135,6 +127,10 @@ class Trainer:
             pass
         return self.info
 
+    def evaluate(self) -> CollectStats:
+        """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training goes on the same."""
+        return self.judge.look(self.clock)
+
     def stop(self, reason: str) -> None:
         """End the run: the epoch that runs ends here, is evaluated and yielded, and no other begins.
 
@@ -144,15 +140,13 @@ class Trainer:
 
     def reset(self) -> None:
         """Start the count of epochs, the best score and the stop reason anew; policy and buffer stay as they are."""
-        self.epoch = 0
-        self.stop_reason = None
-        self._origin = self.env_step  # steps that were there before the first epoch
+        self.epoch, self.stop_reason, self._result = 0, None, None
+        self._origin = self.clock  # what was there before the first epoch
         self._has_started = self._has_ended = self._is_in_epoch = False
         self._seems_solved = False  # training episodes passed stop_fn, an evaluation is due (`test_in_train`)
-        self._result = None
         self.judge.reset()
         self._hooks.forget()
-        self._reports.restart(self.env_step)
+        self._reports.restart(self.clock)
 
     def close(self) -> None:
         """Close environments, logger and bar; closing twice is fine."""
@@ -170,8 +164,13 @@ class Trainer:
     # ---- where it stands ----
 
     @property
+    def clock(self) -> int:
+        """What schedules, epochs and every x-axis count: environment steps, unless a trainer says otherwise."""
+        return self.env_step
+
+    @property
     def env_step(self) -> int:
-        """The clock: the training collector's steps."""
+        """The training collector's steps."""
         return 0 if self.train_collector is None else self.train_collector.env_step
 
     @property
@@ -212,7 +211,7 @@ class Trainer:
             "n_envs": None if envs is None else envs.n,
             "seed": self.seed,
             "max_epoch": self.max_epoch,
-            "step_per_epoch": self.step_per_epoch,
+            f"{self.unit}_per_epoch": self.step_per_epoch,
         }
 
     def _repr_html_(self) -> str:
@@ -235,10 +234,10 @@ class Trainer:
         if not self._is_whole:
             self._train_step()
         while not self._is_epoch_over():
-            self._progress.advance_to(self.env_step - self._origin)
-            if self._reports.steps_since_last(self.env_step) >= self._options.log_every:
+            self._progress.advance_to(self.clock - self._origin)
+            if self._reports.steps_since_last(self.clock) >= self._options.log_every:
                 self._report()
-            if self._seems_solved:
+            if self._seems_solved or self.judge.is_due(self):
                 self._test_early()
             else:
                 self._train_step()
@@ -253,40 +252,40 @@ class Trainer:
             self._is_in_epoch = True
             self.epoch += 1
             self.judge.begin_epoch()
-            self._reports.begin_epoch(self.env_step)
+            self._reports.begin_epoch(self.clock)
 
     def _is_epoch_over(self) -> bool:
         """Tell whether the epoch has all its steps; a limit of the run that is reached stops it here."""
         most_steps, most_seconds = self._options.max_env_step, self._options.max_seconds
-        if most_steps is not None and self.env_step >= most_steps:
+        if most_steps is not None and self.clock >= most_steps:
             self.stop("max_env_step")
         if most_seconds is not None and self._watch.settle() >= most_seconds:
             self.stop("max_seconds")
-        return self.stop_reason is not None or self.env_step - self._origin >= self.epoch * self.step_per_epoch
+        return self.stop_reason is not None or self.clock - self._origin >= self.epoch * self.step_per_epoch
 
     def _end_epoch(self) -> None:
         """Evaluate if it is time, and tell everybody the result."""
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
-        if self.judge.is_due(self.epoch, is_last=is_last):
+        if self.judge.is_due_at_end(self, is_last=is_last):
             self.judge.evaluate(self)
             self._seems_solved = False
         if self.epoch >= self.max_epoch:
             self.stop("max_epoch")
         self._report()
         self._is_in_epoch = False
-        result = EpochResult(self.epoch, self._reports.epoch(self.env_step, self.judge.epoch_test), self.info)
+        result = EpochResult(self.epoch, self._reports.epoch(self.clock, self.judge.epoch_test), self.info)
         self._result = result
-        self._progress.advance_to(self.env_step - self._origin)
+        self._progress.advance_to(self.clock - self._origin)
         self._progress.epoch(result)
         self._hooks.fire("on_epoch_end", self, result)
 
     def _test_early(self) -> None:
-        """Evaluate in the middle of an epoch; if that does not end the run, the epoch's own evaluation follows."""
+        """Evaluate in the middle of an epoch; if that does not end the run, another may follow."""
         self.judge.evaluate(self)
         self._seems_solved = False
         if self.stop_reason is None:
             self._report()
-            self.judge.begin_epoch()
+            self.judge.reopen()
 
     def _end_run(self) -> None:
         if self._has_started and not self._has_ended:
@@ -295,9 +294,9 @@ class Trainer:
             self._hooks.fire("on_train_end", self)
 
     def _report(self) -> None:
-        stats = self._reports.next(self.env_step, self.judge.epoch_test)
+        stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), None
         self._progress.show(stats)
-        self._logger.write(self.env_step, scalars(stats))
+        self._logger.write(self.clock, scalars(stats))
 
     def _watch_for_success(self, stats: CollectStats) -> None:
         """Note that training episodes look solved (`test_in_train`)."""

@@ -122,7 +122,9 @@ class Hooks:
                 name = f"{type(callback).__name__}.{event}"
                 if isinstance(error, StopIteration):
                     raise RuntimeError(f"{name} raised StopIteration, which would end the loop") from error
-                error.add_note(f"raised in {name}, epoch {arguments[0].epoch}, step {arguments[0].env_step}")
+                error.add_note(
+                    f"raised in {name}, epoch {arguments[0].epoch}, {arguments[0].unit} {arguments[0].clock}"
+                )
                 raise
 
     def state_dict(self) -> list[list[Any]]:
@@ -151,13 +153,13 @@ class TrainFn(Callback):
 
 
 class TestFn(Callback):
-    """Call `test_fn(epoch, env_step)` before every evaluation."""
+    """Call `test_fn(epoch, env_step)` before every evaluation; offline it is told the updates."""
 
     def __init__(self, fn: Callable[[int, int], None]) -> None:
         self._fn = fn
 
     def on_evaluate_start(self, trainer: "Trainer") -> None:
-        self._fn(trainer.epoch, trainer.env_step)
+        self._fn(trainer.epoch, trainer.clock)
 
 
 class SaveBestFn(Callback):
@@ -200,7 +202,7 @@ class StopFn(Callback):
 
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         judge = trainer.judge
-        if self.holds(judge.epoch_score) and self.holds(judge.score(judge.confirm(trainer.env_step))):
+        if self.holds(judge.epoch_score) and self.holds(judge.score(judge.confirm(trainer.clock))):
             trainer.stop("stop_fn")
 
 

@@ -1,8 +1,8 @@
-"""How good a policy is: fixed quotas of episodes, on environments of its own, without exploring."""
+"""How good a policy is: the same episodes every time, on environments of their own, without exploring."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from trainkit import seeding
 from trainkit.collector import Collector, make_envs
@@ -13,12 +13,16 @@ from trainkit.stats import CollectStats
 
 
 class Evaluation:
-    """Evaluate a policy every so many epochs, on the same seeds each time (common random numbers).
+    """Evaluate a policy now and then, on the same seeds each time (common random numbers); at a run's end, always.
 
     Args:
         collector: without a buffer, with environments of its own.
-        duration: episodes per evaluation, a fixed quota per environment.
-        every: epochs from one evaluation to the next.
+        duration: how much is played: episodes, a fixed quota per environment, or steps in all.
+        duration_unit: "episodes" or "steps". Of steps, only the episodes that finish within them are judged, which
+            favours short ones; and what one evaluation goes over is taken off the next.
+        every: how much is trained from one evaluation to the next.
+        unit: of it; "env_steps" and "updates" evaluate in the middle of epochs, too.
+        at_start: evaluate before the first step as well.
         explore: whether the policy explores.
         seed: root of the episodes; None takes the trainer's.
     """
@@ -28,13 +32,18 @@ class Evaluation:
         collector: Collector,
         *,
         duration: int = 10,
+        duration_unit: Literal["episodes", "steps"] = "episodes",
         every: int = 1,
+        unit: Literal["epochs", "env_steps", "updates"] = "epochs",
+        at_start: bool = False,
         explore: bool = False,
         seed: int | None = None,
     ) -> None:
         checks = Checks("Evaluation")
         checks.integer("duration", duration, low=1)
         checks.integer("every", every, low=1)
+        checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
+        checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
         if seed is not None:
             checks.integer("seed", seed, low=0)
         fits = isinstance(collector, Collector)
@@ -43,8 +52,8 @@ class Evaluation:
         checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
         checks.done()
         self.collector = collector
-        self.every = every
-        self.duration = duration
+        self.every, self.unit, self.at_start = every, unit, at_start
+        self.duration, self.duration_unit = duration, duration_unit
         self._explore = explore
         self._is_open = False  # whether the collector's last collect is ours
         self._streams: dict[str, Any] = {}  # of exploring, where it was interrupted
@@ -69,13 +78,19 @@ class Evaluation:
         """Evaluate, or go on with an evaluation that was interrupted; `fresh` numbers a draw of other seeds."""
         seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
         with self._own_streams(seed):
-            if self.is_interrupted:
-                stats = self.collector.resume()
-            else:
-                self._is_open = True
-                stats = self.collector.collect(n_episode=self.duration, explore=self._explore, step=step, seed=seed)
+            stats = self.collector.resume() if self.is_interrupted else self._play(step, seed)
         self._is_open = False
         return stats
+
+    def _play(self, step: int, seed: int) -> CollectStats:
+        """Play from fresh episodes on."""
+        asked: dict[str, Any] = {"explore": self._explore, "step": step}
+        if self.duration_unit == "episodes":
+            self._is_open = True
+            return self.collector.collect(n_episode=self.duration, seed=seed, **asked)
+        self.collector.reset(seed=seed)
+        self._is_open = True
+        return self.collector.collect(n_step=self.duration, **asked)
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:

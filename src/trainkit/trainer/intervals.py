@@ -42,8 +42,8 @@ class Credit:
 class Interval:
     """Gather from one report to the next."""
 
-    def __init__(self, env_step: int) -> None:
-        self.env_step = env_step  # where the interval began
+    def __init__(self, begun_at: int) -> None:
+        self.begun_at = begun_at  # of the trainer's clock
         self.n_updates = 0
         self._collects: list[CollectStats] = []
         self._sums: dict[str, float] = {}

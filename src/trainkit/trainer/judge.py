@@ -1,4 +1,4 @@
-"""How good a run's policy is: an evaluation per epoch, the best score so far, second looks on fresh seeds."""
+"""How good a run's policy is: when to evaluate, the best score so far, second looks on fresh seeds."""
 
 import math
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from trainkit.trainer.intervals import Stopwatch
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
-_KEPT = ("best_score", "best_epoch", "best_env_step", "_n_confirmed")
+_KEPT = ("best_score", "best_epoch", "best_env_step", "_n_confirmed", "_n_periods")
 
 
 class Judge:
-    """Evaluate a policy once per epoch, whatever interrupts it, and know the best score.
+    """Evaluate a policy whenever it is due, once, whatever interrupts it, and know the best score.
 
     Args:
         evaluation: how; None where nobody asked for it.
@@ -31,7 +31,6 @@ class Judge:
         self,
         evaluation: Evaluation | None,
         score_fn: Callable[[CollectStats], float | None] | None,
-        *,
         hooks: Hooks,
         watch: Stopwatch,
         between_steps: Callable[[], None],
@@ -48,38 +47,73 @@ class Judge:
         self.best_env_step: int | None = None
         self.last_test: CollectStats | None = None
         self._n_confirmed = 0  # evaluations on fresh seeds
+        self._n_periods: int | None = None  # whole periods of the evaluation's clock, at the last; None before any
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
+        """Forget the evaluations of the epoch before."""
+        self.epoch_test: CollectStats | None = None  # the epoch's last
+        self.epoch_score: float | None = None
+        self.unreported: CollectStats | None = None  # what no report has told yet
+        self.reopen()
+
+    def reopen(self) -> None:
         """Let `evaluate` do something again."""
         if self.evaluation is not None:
             self.evaluation.forget()  # what another epoch, or a run before `reset`, left unfinished
-        self.epoch_test: CollectStats | None = None
-        self.epoch_score: float | None = None
-        self._is_told = False  # whether everybody has heard of it
+        self._is_tested = self._is_told = False  # whether it was played, and whether everybody has heard of it
 
-    def is_due(self, epoch: int, *, is_last: bool) -> bool:
+    def is_due(self, trainer: "Trainer") -> bool:
+        """Whether to evaluate now, in the middle of an epoch."""
+        evaluation = self.evaluation
+        if evaluation is None:
+            return False
+        if self._n_periods is None and evaluation.at_start:
+            return True
+        return evaluation.unit != "epochs" and self._periods(trainer) > (self._n_periods or 0)
+
+    def is_due_at_end(self, trainer: "Trainer", *, is_last: bool) -> bool:
         """Whether an epoch ends with an evaluation; the last one does."""
-        return self.evaluation is not None and (is_last or epoch % self.evaluation.every == 0)
+        evaluation = self.evaluation
+        if evaluation is None:
+            return False
+        is_periodic = evaluation.unit == "epochs" and trainer.epoch % evaluation.every == 0
+        return is_last or is_periodic or self.is_due(trainer)
 
     def evaluate(self, trainer: "Trainer") -> None:
         """Evaluate, or go on with an evaluation that was interrupted; nothing that is done is done again."""
         assert self.evaluation is not None, "only called when an evaluation is due"
         if self._is_told:
             return
-        if self.epoch_test is None:
+        if not self._is_tested:
             if not self.evaluation.is_interrupted:
                 self._hooks.fire("on_evaluate_start", trainer)
-            self.epoch_test = self._test(trainer.env_step)
+            self.epoch_test = self.unreported = self._test(trainer.clock)
             self.epoch_score = self.score(self.epoch_test)
+            self._n_periods = self._periods(trainer)
+            self._is_tested = True
             if self._is_best(self.epoch_score, trainer):
                 self._hooks.fire("on_best", trainer, self.epoch_test)
         self._is_told = True
         self._hooks.fire("on_evaluate_end", trainer, self.epoch_test)
 
-    def confirm(self, env_step: int) -> CollectStats:
+    def look(self, step: int) -> CollectStats:
+        """Evaluate outside of the run's own course: nobody hears of it, and no score is the best for it."""
+        if self.evaluation is None:
+            raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
+        self.evaluation.collector.between_steps = None
+        self.last_test = self.evaluation.run(step)
+        return self.last_test
+
+    def _periods(self, trainer: "Trainer") -> int:
+        """Count the whole periods of the evaluation's clock."""
+        assert self.evaluation is not None, "only asked where there is one"
+        position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
+        return position[self.evaluation.unit] // self.evaluation.every
+
+    def confirm(self, step: int) -> CollectStats:
         """Evaluate on seeds never used before."""
-        stats = self._test(env_step, fresh=self._n_confirmed)
+        stats = self._test(step, fresh=self._n_confirmed)
         self._n_confirmed += 1
         return stats
 
@@ -105,16 +139,16 @@ class Judge:
         if self.evaluation is not None and state["root"] is not None:
             self.evaluation.seed(state["root"])
 
-    def _test(self, env_step: int, *, fresh: int | None = None) -> CollectStats:
+    def _test(self, step: int, *, fresh: int | None = None) -> CollectStats:
         assert self.evaluation is not None, "options that need evaluations are refused without"
         self.evaluation.collector.between_steps = self._between_steps
         with self._watch.measure("evaluate"):
-            self.last_test = self.evaluation.run(env_step, fresh=fresh)
+            self.last_test = self.evaluation.run(step, fresh=fresh)
         return self.last_test
 
     def _is_best(self, score: float | None, trainer: "Trainer") -> bool:
         """Note a score above all before; ties keep the first, and no score is never the best."""
         if score is None or math.isnan(score) or (self.best_score is not None and score <= self.best_score):
             return False
-        self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.env_step
+        self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.clock
         return True

@@ -75,7 +75,7 @@ class OffpolicyTrainer(Trainer):
             if value is not None:
                 checks.number(option, value, low=0)
         options = Options(**common)
-        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)  # here too: one message tells all
+        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         checks.done()
         self.batch_size = batch_size
         self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect

@@ -65,7 +65,7 @@ class OnpolicyTrainer(Trainer):
                 checks.integer(option, count, low=1)
         checks.integer("repeat_per_collect", repeat_per_collect, low=1)
         options = Options(**common)
-        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)  # here too: one message tells all
+        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         checks.done()
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
         self.repeat_per_collect, self.batch_size = repeat_per_collect, batch_size

@@ -56,7 +56,7 @@ class CommonOptions(TrainerOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options every trainer takes.
+    """The options every trainer takes. Offline, steps are updates.
 
     Args:
         test_collector: for evaluation after every epoch, without a buffer.
@@ -104,10 +104,11 @@ class Options:
     resume_from: str | Path | None = None
     seed: int | None = None
 
-    def check(self, checks: Checks, *, max_epoch: object, step_per_epoch: object) -> None:
-        """Note everything that cannot work, in a run of so many epochs of so many steps."""
+    def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
+        """Note everything that cannot work, in a run of so many epochs of so many steps or updates."""
         checks.integer("max_epoch", max_epoch, low=0)
-        checks.integer("step_per_epoch", step_per_epoch, low=1)
+        for name, count in per_epoch.items():
+            checks.integer(name, count, low=1)
         checks.integer("log_every", self.log_every, low=1)
         checks.integer("episode_per_test", self.episode_per_test, low=1)
         if self.max_env_step is not None:

@@ -10,7 +10,15 @@ from trainkit.protocols import Seedable
 
 _log = logging.getLogger(__name__)
 
-_LEARNER = ("horizon", "n_updates", "read_metrics", "training_state", "load_training_state")
+_LEARNER = (
+    "observation_space",
+    "action_space",
+    "horizon",
+    "n_updates",
+    "read_metrics",
+    "training_state",
+    "load_training_state",
+)
 
 
 def refuse_misfits(

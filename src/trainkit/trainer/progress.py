@@ -40,7 +40,7 @@ class Progress:
     def epoch(self, result: EpochResult) -> None:
         """Print one line about an epoch."""
         if self._show_lines:
-            self._print(epoch_line(result))
+            self._print(epoch_line(result, self._unit))
 
     def close(self) -> None:
         """Take the bar off; a later `advance_to` opens it again."""
@@ -58,16 +58,18 @@ class Progress:
             self._show_lines = False
 
 
-def epoch_line(result: EpochResult) -> str:
+def epoch_line(result: EpochResult, unit: str = "step") -> str:
     """Tell an epoch in one line."""
     stats, info = result.stats, result.info
     parts = [f"epoch {result.epoch}", f"{info.env_step:,} steps", f"{info.gradient_step:,} updates"]
+    if unit == "update":
+        del parts[1]  # none are made
     for name, collect in (("test", stats.test), ("train", stats.train)):
         if collect is not None and collect.returns is not None:
             parts.append(f"{name} {collect.returns.mean:.1f} +- {collect.returns.std:.1f}")
     if "loss" in stats.update:
         parts.append(f"loss {stats.update['loss']:.4g}")
-    parts.append(f"{stats.time.steps_per_second:,.0f} steps/s")
+    parts.append(f"{stats.time.steps_per_second:,.0f} {unit}s/s")
     return " | ".join(parts)
 
 

@@ -13,28 +13,28 @@ class Reports:
         self.watch = Stopwatch()
         self.restart(0)
 
-    def restart(self, env_step: int) -> None:
+    def restart(self, step: int) -> None:
         """Forget what was gathered."""
         self._policy.read_metrics()
         self._n_updates = self._policy.n_updates  # told so far
-        self._recent = Interval(env_step)
+        self._recent = Interval(step)
         self.watch.seconds = 0.0
-        self.begin_epoch(env_step)
+        self.begin_epoch(step)
 
-    def begin_epoch(self, env_step: int) -> None:
+    def begin_epoch(self, step: int) -> None:
         """Begin to gather for another epoch; what is not reported yet stays for the next report."""
-        self._epoch = Interval(env_step)
+        self._epoch = Interval(step)
         self.watch.intervals[:] = self._epoch, self._recent
 
     def add_collect(self, stats: CollectStats) -> None:
         """Add what a collect did."""
         self._recent.add_collect(stats)
 
-    def steps_since_last(self, env_step: int) -> int:
-        """Count the environment steps since the last report."""
-        return env_step - self._recent.env_step
+    def steps_since_last(self, step: int) -> int:
+        """Count the steps since the last report."""
+        return step - self._recent.begun_at
 
-    def next(self, env_step: int, test: CollectStats | None) -> EpochStats:
+    def next(self, step: int, test: CollectStats | None) -> EpochStats:
         """Read the device's means once, tell all since the last report, and begin to gather for another."""
         self.watch.settle()
         means, n_updates = self._policy.read_metrics(), self._policy.n_updates
@@ -44,23 +44,21 @@ class Reports:
         collected = self._recent.collected()
         if collected is not None:
             self._epoch.add_collect(collected)
-        stats = self._tell(self._recent, collected, env_step, test)
-        self._recent = Interval(env_step)
+        stats = self._tell(self._recent, collected, step, test)
+        self._recent = Interval(step)
         self.watch.intervals[:] = self._epoch, self._recent
         return stats
 
-    def epoch(self, env_step: int, test: CollectStats | None) -> EpochStats:
+    def epoch(self, step: int, test: CollectStats | None) -> EpochStats:
         """Tell the epoch up to the last report."""
-        return self._tell(self._epoch, self._epoch.collected(), env_step, test)
+        return self._tell(self._epoch, self._epoch.collected(), step, test)
 
-    def _tell(
-        self, interval: Interval, train: CollectStats | None, env_step: int, test: CollectStats | None
-    ) -> EpochStats:
+    def _tell(self, interval: Interval, train: CollectStats | None, step: int, test: CollectStats | None) -> EpochStats:
         return EpochStats(
             train=train,
             test=test,
             update=interval.means(),
-            explore=self._policy.explore_metrics(env_step),
-            buffer=self._buffer.metrics(env_step),
-            time=interval.time(env_step - interval.env_step),
+            explore=self._policy.explore_metrics(step),
+            buffer=self._buffer.metrics(step),
+            time=interval.time(step - interval.begun_at),
         )

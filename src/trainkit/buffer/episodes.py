@@ -1,0 +1,90 @@
+"""Episodes that run: vector steps on their way to whole episodes, environment by environment."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit import tree
+from trainkit.buffer.shards import Header
+from trainkit.data import ArraySpec, Episode, Transition
+from trainkit.spaces import array_specs
+
+_ROOM = 128  # steps of an episode to begin with; doubled when one is longer
+
+
+class OpenEpisodes:
+    """Gather the steps of N environments; `add` and `cut` return the episodes that thereby ended.
+
+    Args:
+        header: of the dataset that the episodes go into.
+        n_envs: N.
+        begun: environments in the middle of an episode, of which nothing is kept until the next begins.
+    """
+
+    def __init__(self, header: Header, n_envs: int, begun: NDArray[np.intp]) -> None:
+        self._n_envs, self._room = n_envs, _ROOM
+        self._obs_specs: list[ArraySpec] = tree.leaves(array_specs(header.observation_space, header.stack))
+        # [N, room + 1, ...]: an observation per step and the newest after it
+        self._obs = tree.map_tree(self._column, array_specs(header.observation_space))
+        self._action = self._column(array_specs(header.action_space))
+        self._reward = np.zeros((n_envs, self._room + 1), np.float64)
+        self._extras = {name: self._column(spec) for name, spec in header.extras.items()}
+        self._steps = np.zeros(n_envs, np.int64)  # [N], of the open episode; 0: none is open
+        self._waits = np.zeros(n_envs, np.bool_)  # [N], for the next episode to begin
+        self._waits[begun] = True
+
+    def add(self, step: Transition) -> list[Episode]:
+        """Take K steps in and return the episodes they ended."""
+        ended = step.terminated | step.truncated
+        kept: Any = slice(None)
+        if np.count_nonzero(self._waits):
+            kept = ~self._waits[step.env_ids]
+            self._waits[step.env_ids[ended]] = False
+        envs = step.env_ids[kept]
+        t = self._steps[envs]
+        if len(t) and t.max() == self._room:
+            self._grow()
+        given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
+        for column, spec, (obs, next_obs) in zip(tree.leaves(self._obs), self._obs_specs, given, strict=True):
+            column[envs, t] = (obs[:, -1] if spec.stack > 1 else obs)[kept]
+            column[envs, t + 1] = (next_obs[:, -1] if spec.stack > 1 else next_obs)[kept]
+        self._action[envs, t] = step.action[kept]
+        self._reward[envs, t] = step.reward[kept]
+        for name, column in self._extras.items():
+            column[envs, t] = step.extras[name][kept]
+        self._steps[envs] += 1
+        last = np.flatnonzero(ended[kept])
+        flags = zip(envs[last], step.terminated[kept][last], step.truncated[kept][last], strict=True)
+        return [self._take(env, bool(terminated), bool(truncated)) for env, terminated, truncated in flags]
+
+    def cut(self, env_ids: NDArray[np.intp]) -> list[Episode]:
+        """End the open episodes here without a flag, and return them; the next step begins one."""
+        self._waits[env_ids] = False
+        return [self._take(env, False, False) for env in env_ids if self._steps[env] > 0]
+
+    def _take(self, env: int, terminated: bool, truncated: bool) -> Episode:
+        """Copy an environment's episode out."""
+        n_steps, self._steps[env] = int(self._steps[env]), 0
+        return Episode(
+            obs=tree.map_tree(lambda column: column[env, : n_steps + 1].copy(), self._obs),
+            action=self._action[env, :n_steps].copy(),
+            reward=self._reward[env, :n_steps].copy(),
+            terminated=terminated,
+            truncated=truncated,
+            extras={name: column[env, :n_steps].copy() for name, column in self._extras.items()},
+        )
+
+    def _column(self, spec: ArraySpec) -> NDArray[Any]:
+        return np.zeros((self._n_envs, self._room + 1, *spec.shape), spec.dtype)
+
+    def _grow(self) -> None:
+        """Double the room; rare, so that a step costs the same however long an episode is."""
+
+        def doubled(column: NDArray[Any]) -> NDArray[Any]:
+            return np.concatenate([column, np.zeros_like(column[:, 1:])], axis=1)
+
+        self._room *= 2
+        self._obs = tree.map_tree(doubled, self._obs)
+        self._action, self._reward = doubled(self._action), doubled(self._reward)
+        self._extras = {name: doubled(column) for name, column in self._extras.items()}

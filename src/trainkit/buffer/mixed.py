@@ -1,0 +1,213 @@
+"""One buffer made of several: each row of a batch comes from one of them, at given shares."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import ArrayLike, NDArray
+
+from trainkit import seeding, tree
+from trainkit.buffer.replay import ReplayBuffer
+from trainkit.buffer.samplers import checked_priority
+from trainkit.data import Horizon, RowSpec, Transition, TransitionBatch
+from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
+
+
+class MixedBuffer:
+    """Draw every row from one of several buffers, independently, with the probabilities given.
+
+    A collector's rows go into the first source: `MixedBuffer({online: 0.5, demonstrations: 0.5})`. Weights undo how a
+    prioritised source prefers some of its own rows, (size * P)**-beta of that source, and 1 in a uniform one; then
+    all are divided by the batch's largest. The shares themselves are wanted, and not undone.
+
+    Args:
+        shares: {buffer: share}, of `ReplayBuffer` and its subclasses; shares are above 0 and add up to 1.
+        seed: root of the choices of sources; None takes the trainer's.
+    """
+
+    def __init__(self, shares: Mapping[ReplayBuffer, float], *, seed: int | None = None) -> None:
+        checks = Checks("MixedBuffer")
+        checks.require(len(shares) > 0, " needs at least one buffer: {buffer: share, ...}")
+        for position, (source, share) in enumerate(shares.items()):
+            known = isinstance(source, ReplayBuffer)
+            checks.require(known, f".shares[{position}] must be a ReplayBuffer, got {source!r}")
+            checks.number(f"shares[{position}]", share, low=0, high=1, above_low=True)
+        if seed is not None:
+            checks.integer("seed", seed, low=0)
+        checks.done()
+        total = math.fsum(shares.values())
+        adds_up = math.isclose(total, 1.0, rel_tol=1e-9)
+        checks.require(adds_up, f".shares must add up to 1, got {list(shares.values())}, which is {total:g}")
+        checks.done()
+        self.sources: list[ReplayBuffer] = list(shares)
+        self.shares = np.array([share / total for share in shares.values()])  # [sources]
+        self._has_own_seed = seed is not None
+        self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "mixed")
+        self._refuse_misfits()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.sources))
+
+    def __repr__(self) -> str:
+        parts = zip(self.shares.tolist(), self.sources, strict=True)
+        return f"MixedBuffer({', '.join(f'{share:g} of {source!r}' for share, source in parts)})"
+
+    @property
+    def capacity(self) -> int:
+        """Transitions in all sources."""
+        return sum(source.capacity for source in self.sources)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes claimed by all sources."""
+        return sum(source.nbytes for source in self.sources)
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether `update_priorities` has any effect."""
+        return any(source.prioritized for source in self.sources)
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether no part of it waits for a seed."""
+        return self._has_own_seed and all(source.is_seeded for source in self.sources)
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Of one environment, where a source was told."""
+        return self._told.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Of one environment, where a source was told."""
+        return self._told.action_space
+
+    @property
+    def _told(self) -> ReplayBuffer:
+        """The first source that knows its spaces, or one that says how to tell it."""
+        return next((source for source in self.sources if source.spaces is not None), self.sources[0])
+
+    def seed(self, root: int) -> None:
+        """Give the choice of sources, and sources that have no seed yet, streams of this root."""
+        if not self._has_own_seed:
+            self._rng = seeding.generator(root, "mixed")
+            self._has_own_seed = True
+        for position, source in enumerate(self.sources):
+            if not source.is_seeded:
+                source.seed(seeding.derive(root, "source", position))
+
+    def bind(self, spec: RowSpec) -> None:
+        """Have the first source claim its memory for a collector's rows, which the others' rows must be like."""
+        self.sources[0].bind(spec)
+        self._refuse_misfits()
+
+    def add(self, transition: Transition) -> NDArray[np.int64]:
+        """Store K rows in the first source and return their slots [K]."""
+        return self._slots(0, self.sources[0].add(transition))
+
+    def cut(self, env_ids: ArrayLike) -> None:
+        """End the open episodes of these environments in the first source."""
+        self.sources[0].cut(env_ids)
+
+    def sample(
+        self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> TransitionBatch:
+        """Draw B rows, those of one source side by side; see `ReplayBuffer.sample`.
+
+        Raises:
+            EmptyBufferError: a source has no row, whether or not one would be drawn from it.
+        """
+        for position, source in enumerate(self.sources):
+            if len(source) == 0:
+                raise EmptyBufferError(
+                    f"MixedBuffer: source {position}, {source!r} with share {self.shares[position]:g}, is empty: "
+                    "fill it before sampling"
+                )
+        if isinstance(batch_size, bool) or not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
+            raise ConfigError(f"MixedBuffer.sample needs a whole batch_size >= 1, got {batch_size!r}")
+        counts = self._rng.multinomial(batch_size, self.shares)
+        wanted = [*columns, *({"weight"} - set(columns))]
+        drawn = {
+            position: self.sources[position].sample(int(counts[position]), horizon=horizon, step=step, columns=wanted)
+            for position in np.flatnonzero(counts).tolist()
+        }
+        batches = list(drawn.values())
+
+        def joined(*leaves: NDArray[Any]) -> NDArray[Any]:
+            return np.concatenate(leaves)
+
+        extras = {name: joined(*(batch.extras[name] for batch in batches)) for name in wanted}
+        weight = extras["weight"]
+        return TransitionBatch(
+            obs=tree.map_tree(joined, *(batch.obs for batch in batches)),
+            action=joined(*(batch.action for batch in batches)),
+            reward=joined(*(batch.reward for batch in batches)),
+            discount=joined(*(batch.discount for batch in batches)),
+            next_obs=tree.map_tree(joined, *(batch.next_obs for batch in batches)),
+            weight=(weight / weight.max()).astype(np.float32),
+            slots=joined(*(self._slots(position, batch.slots) for position, batch in drawn.items())),
+            extras={name: extras[name] for name in columns},
+        )
+
+    def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
+        """Go once through all rows of every source, so many at a time."""
+        for source in self.sources:
+            yield from source.transitions(n_rows)
+
+    def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
+        """Write priorities [B] to the sources that the slots came from; uniform ones ignore them.
+
+        Raises:
+            PriorityError: a priority is nan, infinite or negative; nothing is written then, in any source.
+        """
+        values = checked_priority(priority, len(slots))
+        origin = np.asarray(slots) % len(self.sources)
+        for position, source in enumerate(self.sources):
+            own = origin == position
+            if source.prioritized and own.any():
+                source.update_priorities(slots[own] // len(self.sources), values[own])
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return what dashboards show: the size of all, and each source's own numbers with its position behind."""
+        own = [(position, source.metrics(step)) for position, source in enumerate(self.sources)]
+        named = {f"{name}_{position}": number for position, numbers in own for name, number in numbers.items()}
+        return {"size": float(len(self)), **named}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every source, and of the choice among them."""
+        return {
+            "sources": [source.state_dict() for source in self.sources],
+            "shares": self.shares.tolist(),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what a mix of as many sources of the same kinds, at the same shares, returned."""
+        if state["shares"] != self.shares.tolist():
+            raise CheckpointError(
+                f"a MixedBuffer of shares {state['shares']} was saved, this has {self.shares.tolist()}: "
+                "make it as it was"
+            )
+        for source, saved in zip(self.sources, state["sources"], strict=True):
+            source.load_state_dict(saved)
+        self._rng.bit_generator.state = state["rng"]
+
+    def _slots(self, position: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Name rows of one source among those of all."""
+        named: NDArray[np.int64] = slots * len(self.sources) + position
+        return named
+
+    def _refuse_misfits(self) -> None:
+        """Refuse sources whose observations or actions could not lie in one array."""
+        bound = [(position, source.spec) for position, source in enumerate(self.sources) if source.spec is not None]
+        for position, spec in bound[1:]:
+            first, other = bound[0]
+            for name in ("obs", "action"):
+                own, theirs = getattr(other, name), getattr(spec, name)
+                if own != theirs:
+                    raise SpaceMismatchError(
+                        f"MixedBuffer: source {position} has {name} {theirs}, source {first} has {own}: mix rows of "
+                        "the same spaces"
+                    )

@@ -1,0 +1,51 @@
+"""The prioritised replay buffer: the same rows, drawn by how much there is to learn from them."""
+
+from typing import Any, ClassVar, Literal
+
+from trainkit.buffer.replay import ReplayBuffer
+from trainkit.buffer.samplers import Prioritized
+from trainkit.protocols import EnvSpaces
+from trainkit.schedules import Scheduled, to_plain
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016).
+
+    Args:
+        capacity: transitions in all.
+        alpha: how much priority counts, in [0, 1]; 0 is uniform.
+        beta: exponent of the importance weights, in [0, 1]; a number, knots or a schedule of the environment step.
+        eps: added to every priority, so that none is drawn never.
+        normalize: divide weights by the largest of the "batch" (default: Dopamine, ChainerRL) or of the "buffer"
+            (the paper), where one row of priority 0 can scale all others to almost nothing.
+        draw: "stratified" (the paper) or "iid".
+        n_envs: as in `ReplayBuffer`.
+        stack: as in `ReplayBuffer`.
+        spaces: as in `ReplayBuffer`.
+        seed: as in `ReplayBuffer`.
+    """
+
+    prioritized: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        alpha: float = 0.6,
+        beta: Scheduled = 0.4,
+        eps: float = 1e-6,
+        normalize: Literal["batch", "buffer"] = "batch",
+        draw: Literal["stratified", "iid"] = "stratified",
+        n_envs: int | None = None,
+        stack: int = 1,
+        spaces: EnvSpaces | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, seed=seed)
+        self._sampler = Prioritized(alpha, beta, eps, normalize, draw)
+
+    def _options(self) -> dict[str, Any]:
+        sampler = self._sampler
+        assert isinstance(sampler, Prioritized)
+        named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.how}
+        return super()._options() | named | {"beta": to_plain(sampler.beta)}

@@ -1,0 +1,206 @@
+"""Behaviour cloning: do what the data's actors did."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.errors import Checks, DivergedError, SpaceMismatchError
+from trainkit.policy.base import Policy
+from trainkit.policy.device import legal_mask, to_device
+from trainkit.policy.distributions import Categorical, Distribution, distribution_for
+from trainkit.policy.exploration import one_hot
+from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.meter import UpdateResult
+from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
+from trainkit.policy.preprocess import Preprocess
+from trainkit.protocols import EnvSpaces
+from trainkit.spaces import checked_legal, zeros_of
+
+
+class BCPolicy(Policy):
+    """Raise the likelihood of the actions in the data (Pomerleau, 1989); rewards are not looked at.
+
+    loss = mean over rows of -log p(action | obs): the cross-entropy for Discrete actions, places of the others added.
+    For Box actions p is a normal with deviations that do not depend on the observation, or the loss is "mse":
+    |mode - action|**2.
+
+    Args:
+        network: a `QNetwork`, or any module that maps features to numbers [B, width], as the distribution needs them.
+        action_space: of one environment.
+        distribution: of actions; default: the one for the action space.
+        loss: "likelihood", or "mse" of Box actions.
+        optimizer: Adam's numbers.
+        clip: of gradients; None clips nothing.
+        horizon, observation_space, preprocess, device, seed: as in `Policy`.
+
+    Metrics: loss, accuracy (share of rows whose action is the likeliest; not for Box), entropy, weight_mean,
+    grad_norm, lr.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        action_space: Space[Any],
+        distribution: Distribution | None = None,
+        loss: Literal["likelihood", "mse"] = "likelihood",
+        optimizer: Adam | None = None,
+        clip: Clip | None = None,
+        horizon: Horizon | None = None,
+        preprocess: nn.Module | None = None,
+        observation_space: Space[Any] | None = None,
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+    ) -> None:
+        is_box = isinstance(action_space, spaces.Box)
+        checks = Checks(type(self).__name__)
+        if checks.one_of("loss", loss, ["likelihood", "mse"]):
+            fits = loss == "likelihood" or is_box
+            checks.require(fits, f".loss 'mse' measures distances, which {action_space} has none of: use 'likelihood'")
+        checks.done()
+        super().__init__(
+            observation_space=observation_space,
+            action_space=action_space,
+            preprocess=preprocess,
+            horizon=horizon,
+            device=device,
+            seed=seed,
+        )
+        self.distribution = distribution_for(action_space) if distribution is None else distribution
+        self._is_box, self._is_mse = is_box, loss == "mse"
+        self.network = network if isinstance(network, ActionValues) else PlainModule(network)
+        self.to(self.device)
+        self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
+        self.eval()
+
+    @classmethod
+    def for_envs(
+        cls,
+        envs: EnvSpaces,
+        *,
+        hidden: Sequence[int] | None = None,
+        lr: Any = 1e-3,
+        max_grad_norm: float | None = None,
+        **parts: Any,
+    ) -> Self:
+        """Make a policy for environments, by short words.
+
+        Args:
+            envs: anything with `observation_space` and `action_space`.
+            hidden: layers; default (128, 128), for images (512,).
+            lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
+            parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
+        """
+        preprocess = Preprocess(envs.observation_space)
+        distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
+        usual = (512,) if preprocess.sees_images else (128, 128)
+        network = QNetwork(preprocess.shapes, distribution.width, hidden=usual if hidden is None else hidden)
+        defaults: dict[str, Any] = {
+            "optimizer": Adam(lr),
+            "clip": None if max_grad_norm is None else Clip(max_grad_norm),
+            "observation_space": envs.observation_space,
+            "action_space": envs.action_space,
+            "preprocess": preprocess,
+            "distribution": distribution,
+        }
+        return cls(network, **defaults | parts)
+
+    # ---- acting ----
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        """Take each row's likeliest action or, exploring, draw one as likely as in the data."""
+        checked_legal(obs, env_ids)
+        self.enter(training=False)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            legal, numbers = legal_mask(on_device), self._numbers(self.preprocess(on_device))
+            if explore:
+                action = self.distribution.sample(numbers, legal, self.generator)
+            else:
+                action = self.distribution.mode(numbers, legal)
+            is_sound = numbers.isfinite().all(dim=1).cpu().numpy()
+        if not is_sound.all():
+            row = int(np.argmin(is_sound))
+            env = row if env_ids is None else int(env_ids[row])
+            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
+        return ActOutput(action.cpu().numpy(), {}, state)
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the likeliest for sure."""
+        if not isinstance(self.distribution, Categorical):
+            return super().action_probability(obs)
+        checked_legal(obs)
+        self.enter(training=False)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            numbers = self._numbers(self.preprocess(on_device)).double()
+            probability = self.distribution.probability(numbers, legal_mask(on_device)).cpu().numpy()
+        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
+
+    # ---- learning ----
+
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+        """Learn from one batch; raise `DivergedError` as `minimise` does. There are no priorities."""
+        self.enter(training=True)
+        rows = self.tensors(batch)
+        shown: dict[str, Tensor] = {}
+
+        def loss() -> Tensor:
+            numbers = self._numbers(rows.obs)
+            per_row, metrics = self._loss(numbers, rows.action, rows.legal)
+            shown.update(metrics)
+            return (rows.weight * per_row).mean()
+
+        self.minimise("model", loss, step=step)
+        return self.end_update(step=step, weight_mean=rows.weight.mean(), **shown)
+
+    def _loss(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return (loss [B], scalars to show)."""
+        if self._is_mse:
+            loss = (self.distribution.mode(numbers, legal) - action).flatten(1).square().sum(dim=1)
+        else:
+            loss = -self.distribution.log_prob(numbers, action, legal)
+        with torch.no_grad():
+            shown = {"entropy": self.distribution.entropy(numbers, legal).mean()}
+            if not self._is_box:
+                is_same = (self.distribution.mode(numbers, legal) == action).view(len(action), -1).all(dim=1)
+                shown["accuracy"] = is_same.to(loss.dtype).mean()
+        return loss, shown
+
+    def _numbers(self, features: Any) -> Tensor:
+        """Return the numbers [B, width] for the distribution."""
+        numbers: Tensor = self.network(features).numbers.squeeze(2)
+        return numbers
+
+    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
+        self._refuse_other_spaces(observation_space, action_space)
+        blank = to_device(zeros_of(observation_space), self.device)
+        try:
+            with torch.no_grad():
+                shape = tuple(self._numbers(self.preprocess(blank)).shape)
+        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s network cannot take an observation of {observation_space}: {error}"
+            ) from error
+        if shape != (1, self.distribution.width):
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} needs "
+                f"{(1, self.distribution.width)}"
+            )
+        super().check_spaces(observation_space, action_space)

@@ -1,0 +1,176 @@
+"""Discrete BCQ: a Q-learner that chooses among the actions which the data's actors might have taken."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium import Space
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainkit.data import Obs, TransitionBatch
+from trainkit.errors import Checks, SpaceMismatchError
+from trainkit.policy.backups import Network, best_action, pick
+from trainkit.policy.device import TensorBatch, legal_mask, to_device
+from trainkit.policy.dqn import DQNPolicy
+from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.meter import UpdateResult
+from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
+from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.values import Value
+from trainkit.protocols import EnvSpaces
+from trainkit.spaces import count_actions, zeros_of
+
+_NEVER = -1e8  # in place of the value of an action that is not plausible: finite, and below all others
+
+
+class Plausible(nn.Module):
+    """Say which actions the data's actors might have taken: those nearly as likely as the likeliest.
+
+    Args:
+        imitation: features -> logits [B, A, 1] or [B, A].
+        threshold: an action counts when its probability is above this share of the largest, in [0, 1).
+    """
+
+    def __init__(self, imitation: nn.Module, threshold: float) -> None:
+        super().__init__()
+        self.imitation = imitation if isinstance(imitation, ActionValues) else PlainModule(imitation)
+        self.threshold = threshold
+
+    def logits(self, features: Any) -> Tensor:
+        """Return the imitation's logits [B, A]."""
+        logits: Tensor = self.imitation(features).numbers.squeeze(2)
+        return logits
+
+    def forward(self, features: Any, legal: Tensor | None) -> Tensor:
+        """Return which actions are plausible [B, A]; the likeliest legal one always is."""
+        return self.among(masked(self.logits(features), legal))
+
+    def among(self, logits: Tensor) -> Tensor:
+        """Return which actions are plausible by their logits [B, A], -inf where illegal."""
+        return (logits - logits.max(dim=1, keepdim=True).values).exp() > self.threshold
+
+
+class PlausibleBackup:
+    """Follow the plausible action the online network thinks best, as the target network values it.
+
+    Fujimoto et al. (2019, "Benchmarking batch deep reinforcement learning algorithms"), equation 11.
+    """
+
+    def __init__(self, plausible: Plausible) -> None:
+        self._plausible = plausible
+
+    def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
+        legal = batch.next_legal
+        q = value.mean(online(batch.next_obs, legal).numbers)
+        numbers = target(batch.next_obs, legal).numbers
+        return pick(numbers, best_action(q, self._plausible(batch.next_obs, legal))), batch.reward
+
+
+class DiscreteBCQPolicy(DQNPolicy):
+    """Learn action values, and never ask for one that the data cannot answer (Fujimoto et al., 2019, discrete BCQ).
+
+    A second network imitates the data. Only actions whose probability by it is above `threshold` times the largest
+    may be chosen, in acting and in the double backup; all else is the Q-learner's. Threshold 0 is Double DQN, and
+    towards 1 it becomes behaviour cloning. As in their code both networks learn from the same batches, and the
+    imitation's loss is -log p(action | obs) + logit_weight * mean of the squared logits.
+
+    Args:
+        network: of action values, as in `DQNPolicy`.
+        imitation: features -> logits [B, A, 1] or [B, A], a `QNetwork` or any module.
+        threshold: in [0, 1); the paper's is 0.3.
+        logit_weight: keeps logits small; their code's is 0.01.
+        imitation_optimizer: Adam's numbers; default: those of `optimizer`.
+        optimizer, clip, parts: as in `DQNPolicy`; there is no `backup` to choose.
+
+    Metrics: those of `DQNPolicy` with network_ before loss, grad_norm and lr, imitation_loss, imitation_grad_norm,
+    imitation_lr, and plausible_share: of all actions, in the batch's observations.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        imitation: nn.Module,
+        *,
+        threshold: float = 0.3,
+        logit_weight: float = 1e-2,
+        imitation_optimizer: Adam | None = None,
+        optimizer: Adam | None = None,
+        clip: Clip | None = None,
+        **parts: Any,
+    ) -> None:
+        checks = Checks(type(self).__name__)
+        if checks.number("threshold", threshold, low=0, high=1):
+            checks.require(threshold < 1, ".threshold must be below 1, got 1: no action would be plausible")
+        checks.number("logit_weight", logit_weight, low=0)
+        checks.require(parts.pop("backup", None) is None, " has a backup of its own: leave backup and double out")
+        checks.done()
+        plausible = Plausible(imitation, float(threshold))
+        super().__init__(network, backup=PlausibleBackup(plausible), optimizer=optimizer, clip=clip, **parts)
+        self.plausible = plausible.to(self.device)
+        self.logit_weight = float(logit_weight)
+        usual = Adam() if optimizer is None else optimizer
+        self.add_gradient_step("imitation", plausible, usual if imitation_optimizer is None else imitation_optimizer)
+        self.eval()
+
+    @classmethod
+    def for_envs(
+        cls, envs: EnvSpaces, *, hidden: Sequence[int] | None = None, head: Sequence[int] | None = None, **words: Any
+    ) -> Self:
+        """Make a policy for environments, by the words of `DQNPolicy.for_envs`; the imitation has layers of its own.
+
+        They are as many and as wide as those of the values, `hidden` and `head` together.
+        """
+        n_actions = count_actions(cls.__name__, envs.action_space)
+        preprocess = Preprocess(envs.observation_space)
+        layers: tuple[int, ...] = (512,) if preprocess.sees_images else (128, 128)
+        if hidden is not None or head is not None:
+            layers = (*(hidden or ()), *(head or ()))
+        imitation = QNetwork(preprocess.shapes, n_actions, hidden=layers)
+        return super().for_envs(envs, hidden=hidden, head=head, imitation=imitation, **words)
+
+    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Refuse what the networks cannot see or act in, by trying them on one blank observation."""
+        super().check_spaces(observation_space, action_space)
+        blank = to_device(zeros_of(observation_space), self.device)
+        with torch.no_grad():
+            shape = tuple(self.plausible.logits(self.preprocess(blank)).shape)
+        if shape != (1, n_actions := count_actions(type(self).__name__, action_space)):
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s imitation gives logits {shape} for one observation, but {action_space} needs "
+                f"{(1, n_actions)} [B, A]"
+            )
+
+    def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
+        """Return the expected return [K, A] of every action, -1e8 for those that are not plausible."""
+        q = super().action_values(obs, explore=explore)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            plausible = self.plausible(self.preprocess(on_device), legal_mask(on_device)).cpu().numpy()
+        return np.where(plausible, q, np.float32(_NEVER))
+
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+        """Teach the imitation, then the values, from one batch."""
+        self.enter(training=True)
+        rows = self.tensors(batch)
+        shares: list[Tensor] = []
+
+        def loss() -> Tensor:
+            logits = self.plausible.logits(rows.obs)
+            legal_logits = masked(logits, rows.legal)
+            shares.append(self.plausible.among(legal_logits.detach()).to(logits.dtype).mean())
+            error = functional.cross_entropy(legal_logits, rows.action, reduction="none")
+            return (rows.weight * (error + self.logit_weight * logits.square().mean(dim=1))).mean()
+
+        self.minimise("imitation", loss, step=step)
+        self._shown["plausible_share"] = shares[0]
+        return super().update(batch, step=step)
+
+
+def masked(logits: Tensor, legal: Tensor | None) -> Tensor:
+    """Return logits [B, A], -inf where illegal; where nothing is legal, an episode has ended, and anything will do."""
+    if legal is None:
+        return logits
+    return logits.masked_fill(~(legal | ~legal.any(dim=1, keepdim=True)), -torch.inf)

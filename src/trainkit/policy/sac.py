@@ -1,0 +1,297 @@
+"""Soft actor-critic: a squashed normal policy that two critics teach, as undecided as a temperature asks for."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from gymnasium import Space
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.errors import Checks, DivergedError, SpaceMismatchError
+from trainkit.policy.base import Policy
+from trainkit.policy.critics import ActorNetwork, CriticNetwork
+from trainkit.policy.device import TensorBatch
+from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.meter import UpdateResult
+from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.squashed import SquashedGaussian, bounded_box
+from trainkit.policy.target import Target
+from trainkit.protocols import EnvSpaces
+from trainkit.schedules import Scheduled, as_schedule
+from trainkit.spaces import zeros_of
+
+
+class SACPolicy(Policy):
+    """Learn to act well and unpredictably (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
+
+    The update, in order: the critics towards reward + discount * (min of the target critics - temperature * log pi) at
+    an action drawn for the next observation (equations 5 and 6), the actor towards what the critics' minimum and its
+    entropy say (equation 9), the temperature towards the entropy asked for (equation 18), the target critics' turn.
+
+    Actions and densities are in half-widths of the space: entropies, and the target for them, do not depend on units.
+
+    Args:
+        actor: features -> numbers [B, 2 D]: means and logarithms of deviations, as `ActorNetwork`.
+        critics: (features, actions [B, D] in -1..1) -> values [B, C], whose minimum counts, as `CriticNetwork`.
+        temperature: what a nat of entropy is worth, a schedule of the environment step, or "auto": it is learnt.
+        initial_temperature: where learning it starts.
+        target_entropy: what it is learnt to reach, in nats; default -D.
+        horizon: the return to learn from; of n steps only the last one's entropy is counted.
+        target: when the target critics follow; default: 0.005 of the way at every update.
+        optimizer: of the actor, and of the others that are not given: `critic_optimizer`, `temperature_optimizer`.
+        clip: of the actor's and the critics' gradients; None clips nothing.
+        action_space: a Box of floats, bounded in every place.
+        observation_space, preprocess, device, seed: as in `Policy`.
+        flush_denormals: see `GradientStep`.
+
+    Metrics: critic_loss, actor_loss, temperature_loss (where it is learnt), grad_norm and lr of each, q_mean,
+    td_abs_mean, entropy, temperature, weight_mean.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critics: nn.Module,
+        *,
+        action_space: Space[Any],
+        temperature: Literal["auto"] | Scheduled = "auto",
+        initial_temperature: float = 1.0,
+        target_entropy: float | None = None,
+        horizon: Horizon | None = None,
+        target: Target | None = None,
+        optimizer: Adam | None = None,
+        critic_optimizer: Adam | None = None,
+        temperature_optimizer: Adam | None = None,
+        clip: Clip | None = None,
+        preprocess: nn.Module | None = None,
+        observation_space: Space[Any] | None = None,
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+        flush_denormals: bool = True,
+    ) -> None:
+        name = type(self).__name__
+        box = bounded_box(name, action_space)
+        checks = Checks(name)
+        is_learnt = temperature == "auto"
+        checks.number("initial_temperature", initial_temperature, low=0, above_low=True)
+        if target_entropy is not None:
+            checks.number("target_entropy", target_entropy)
+            checks.require(is_learnt, f".target_entropy needs temperature='auto', got {temperature!r}")
+        if not is_learnt:
+            told = f".temperature must be 'auto', a number or a schedule, got {temperature!r}"
+            if checks.require(not isinstance(temperature, str), told):
+                checks.gather(lambda: as_schedule(name, "temperature", temperature, low=0))
+        checks.done()
+        super().__init__(
+            observation_space=observation_space,
+            action_space=action_space,
+            preprocess=preprocess,
+            horizon=horizon,
+            device=device,
+            seed=seed,
+        )
+        self.distribution = SquashedGaussian(box, log_std=None)
+        self.target_entropy = -float(self.distribution.n_places) if target_entropy is None else target_entropy
+        self.actor, self.critics = actor, critics
+        self.learnt_temperature = Logarithm(initial_temperature) if is_learnt else None
+        self._schedule = None if is_learnt else as_schedule(name, "temperature", temperature, low=0)
+        self.to(self.device)
+        usual = Adam(3e-4) if optimizer is None else optimizer
+        own = usual if critic_optimizer is None else critic_optimizer
+        flush: dict[str, Any] = {"flush_denormals": flush_denormals}
+        self.add_gradient_step("critic", critics, own, clip, **flush)
+        self.add_gradient_step("actor", actor, usual, clip, **flush)
+        if self.learnt_temperature is not None:
+            own = usual if temperature_optimizer is None else temperature_optimizer
+            self.add_gradient_step("temperature", self.learnt_temperature, own, **flush)
+        soft = Target(every=1, unit="updates", tau=0.005)
+        self.target_critics = self.add_target("critic", critics, soft if target is None else target)
+        self.eval()
+
+    @classmethod
+    def for_envs(
+        cls,
+        envs: EnvSpaces,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        normalize_obs: bool = False,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        reward: Any = None,
+        lr: Any = 3e-4,
+        tau: Scheduled = 0.005,
+        max_grad_norm: float | None = None,
+        **parts: Any,
+    ) -> Self:
+        """Make a policy for environments, by short words.
+
+        Args:
+            envs: anything with `observation_space` and `action_space`.
+            hidden: layers of the actor and of each critic.
+            normalize_obs: as `normalize` in `Preprocess`.
+            n_step, gamma, reward: as in `Horizon`.
+            lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
+            tau: how far the target critics follow at every update.
+            parts: arguments of `SACPolicy`; `optimizer`, `clip`, `target` and `horizon` replace the words above.
+        """
+        n_places = math.prod(bounded_box(cls.__name__, envs.action_space).shape)
+        preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
+        defaults: dict[str, Any] = {
+            "optimizer": Adam(lr),
+            "clip": None if max_grad_norm is None else Clip(max_grad_norm),
+            "horizon": Horizon(n_step, gamma, reward),
+            "target": Target(every=1, unit="updates", tau=tau),
+            "observation_space": envs.observation_space,
+            "action_space": envs.action_space,
+            "preprocess": preprocess,
+        }
+        actor = ActorNetwork(preprocess.shapes, 2 * n_places, hidden=hidden)
+        critics = CriticNetwork(preprocess.shapes, n_places, hidden=hidden)
+        return cls(actor, critics, **defaults | parts)
+
+    # ---- acting ----
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        """Draw an action of each row's distribution or, without exploring, take the one at its mean."""
+        self.enter(training=False)
+        with torch.no_grad():
+            numbers = self.actor(self.features(obs))
+            if explore:
+                drawn = self.distribution.sample(numbers, None, self.generator)
+            else:
+                drawn = self.distribution.mode(numbers, None)
+            action = drawn.cpu().numpy()
+        if not np.isfinite(action).all():
+            row = int(np.argwhere(~np.isfinite(action))[0][0])
+            env = row if env_ids is None else int(env_ids[row])
+            raise DivergedError(f"{type(self).__name__} gives action {action[row]} for env {env} at step {step}")
+        return ActOutput(action, {}, state)
+
+    # ---- learning ----
+
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+        """Learn from one batch and return its priorities, mean over the critics of |td|."""
+        self.enter(training=True)
+        rows = self.tensors(batch)
+        noise, next_noise = self._noise(len(batch))
+        temperature = self._temperature(step)
+        shown: dict[str, Tensor] = {"temperature": temperature, "weight_mean": rows.weight.mean()}
+        kept: list[Tensor] = []
+
+        def critic_loss() -> Tensor:
+            goal = self._goal(rows, next_noise, temperature)
+            q = self.critics(rows.obs, self.distribution.to_unit(rows.action))
+            td = q - goal.unsqueeze(1)  # [B, C]
+            priority = td.detach().abs().mean(dim=1)
+            kept.append(priority)
+            shown.update(q_mean=q.detach().mean(), td_abs_mean=priority.mean())
+            return _weighted(rows, 0.5 * td.square().sum(dim=1))
+
+        def actor_loss() -> Tensor:
+            unit, log_prob = self.distribution.draw(self.actor(rows.obs), noise)
+            with _frozen(self.critics):
+                q = self.critics(rows.obs, unit).amin(dim=1)
+            kept.append(log_prob.detach())
+            shown["entropy"] = -kept[1].mean()
+            return _weighted(rows, temperature * log_prob - q)
+
+        self.minimise("critic", critic_loss, step=step)
+        self.minimise("actor", actor_loss, step=step)
+        priority, log_prob = kept
+        learnt = self.learnt_temperature
+        if learnt is not None:
+            surplus = -(log_prob + self.target_entropy)  # of entropy, row by row
+            self.minimise("temperature", lambda: _weighted(rows, learnt.log * surplus), step=step)
+        return self.end_update(step=step, priority=priority, **shown)
+
+    def _goal(self, rows: TensorBatch, noise: Tensor, temperature: Tensor) -> Tensor:
+        """Return what the critics should have said, [B]."""
+        with torch.no_grad():
+            unit, log_prob = self.distribution.draw(self.actor(rows.next_obs), noise)
+            after = self.target_critics(rows.next_obs, unit).amin(dim=1) - temperature * log_prob
+            return rows.reward + torch.where(rows.discount > 0, rows.discount * after, 0.0)
+
+    def _noise(self, n_rows: int) -> tuple[Tensor, Tensor]:
+        """Draw standard normal noise [B, D] for this observation's action and for the next one's."""
+        shape = (2, n_rows, self.distribution.n_places)
+        noise = torch.randn(shape, generator=self.generator, device=self.device)
+        return noise[0], noise[1]
+
+    def _temperature(self, step: int) -> Tensor:
+        """Return the temperature, a scalar without a gradient."""
+        if self.learnt_temperature is not None:
+            return self.learnt_temperature.log.detach().exp()
+        assert self._schedule is not None, "one of the two is there"
+        return torch.full((), self._schedule(step), device=self.device)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch modes; the target critics always stay in eval mode."""
+        super().train(mode)
+        self.target_critics.eval()
+        return self
+
+    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Refuse environments that the networks cannot see or act in, by trying them on one blank observation."""
+        self._refuse_other_spaces(observation_space, action_space)
+        self.enter(training=False)
+        try:
+            with torch.no_grad():
+                features = self.features(zeros_of(observation_space))
+                numbers = self.actor(features)
+                values = self.critics(features, torch.zeros(1, self.distribution.n_places, device=self.device))
+        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s networks cannot take an observation of {observation_space}: {error}"
+            ) from error
+        shape, width = tuple(numbers.shape), self.distribution.width
+        if shape != (1, width):
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s actor gives {shape} for one observation, but {action_space} needs "
+                f"{(1, width)}: a mean and the logarithm of a deviation for each place"
+            )
+        if values.dim() != 2 or len(values) != 1:
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s critics give {tuple(values.shape)} for one observation and action: they must "
+                "give [B, C], a value from each of C critics"
+            )
+        super().check_spaces(observation_space, action_space)
+
+
+class Logarithm(nn.Module):
+    """One positive number that is learnt, by its logarithm."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+def _weighted(rows: TensorBatch, per_row: Tensor) -> Tensor:
+    """Return the mean over rows of importance weight times loss [B]."""
+    return (rows.weight * per_row).mean()
+
+
+@contextmanager
+def _frozen(module: nn.Module) -> Iterator[None]:
+    """Let no gradient of a module's parameters be computed from what is done here."""
+    moving = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in moving:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in moving:
+            parameter.requires_grad_(True)

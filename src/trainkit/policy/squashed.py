@@ -1,0 +1,142 @@
+"""A normal deviate squashed into the bounds of a Box: actions that are never out of reach."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainkit.errors import Checks, SpaceMismatchError
+
+_HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+_EDGE = 1e-6  # how near to a bound, in half-widths, a density is still told apart
+_LOG_STD_RANGE = -20.0, 2.0  # of deviations that a network tells (Haarnoja et al., 2018, as their code has it)
+_N_NODES = 32  # of the quadrature
+
+
+class SquashedGaussian(nn.Module):
+    """A normal deviate u in each of D places, taken into the bounds: action = middle + half * tanh(u).
+
+    Haarnoja et al. (2018), appendix C: log p(action) = log normal(u) - sum log(half * (1 - tanh(u)**2)), where
+    log(1 - tanh(u)**2) = 2 (log 2 - u - softplus(-2u)) loses no digits (TensorFlow Probability's form).
+
+    Actions drawn lie strictly within the bounds. The density of an action is that of the u it came from by atanh, taken
+    1e-6 half-widths off the bounds at the nearest. `mode` is the action at the normal's mean: the median, not the
+    density's peak.
+
+    Args:
+        space: a Box of floats, bounded in every place.
+        log_std: where the logarithms of the deviations start, as parameters of their own: the numbers are D means.
+            None: the numbers are D means and D logarithms, kept within -20..2.
+    """
+
+    _half: Tensor  # [D], half the width between the bounds
+    _middle: Tensor  # [D]
+    _lowest: Tensor  # [D], the first number above the lower bound
+    _highest: Tensor  # [D]
+    _nodes: Tensor  # [Q], where the quadrature looks, in deviations
+    _shares: Tensor  # [Q], that add up to 1
+
+    def __init__(self, space: Space[Any], *, log_std: float | None = 0.0) -> None:
+        space = bounded_box("SquashedGaussian", space)
+        if log_std is not None:
+            checks = Checks("SquashedGaussian")
+            checks.number("log_std", log_std)
+            checks.done()
+        super().__init__()
+        self._shape = space.shape
+        self.n_places = math.prod(space.shape)
+        self.width = self.n_places if log_std is not None else 2 * self.n_places
+        self.log_std = None if log_std is None else nn.Parameter(torch.full((self.n_places,), float(log_std)))
+        low, high = (bound.ravel().astype(np.float64) for bound in (space.low, space.high))
+        nodes, shares = np.polynomial.hermite_e.hermegauss(_N_NODES)
+        inner = np.nextafter(np.asarray([low, high], np.float32), np.asarray([high, low], np.float32))
+        for name, numbers in (
+            ("_half", (high - low) / 2),
+            ("_middle", (high + low) / 2),
+            ("_lowest", inner[0]),
+            ("_highest", inner[1]),
+            ("_nodes", nodes),
+            ("_shares", shares / shares.sum()),
+        ):
+            self.register_buffer(name, torch.as_tensor(numbers, dtype=torch.float32), persistent=False)
+
+    def draw(self, numbers: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (tanh(u) [B, D], its log-density [B]) for standard normal noise [B, D]; both have gradients.
+
+        The density is that on -1..1, whatever the bounds: `log_prob` has the logarithm of `half` beside.
+        """
+        mean, log_std = self._normal(numbers)
+        u = mean + log_std.exp() * noise
+        return u.tanh(), (-0.5 * noise.square() - log_std - _HALF_LOG_2_PI - _log_slope(u)).sum(dim=1)
+
+    def middle(self, numbers: Tensor) -> Tensor:
+        """Return tanh of the normal's mean, [B, D]."""
+        return self._normal(numbers)[0].tanh()
+
+    def to_bounds(self, unit: Tensor) -> Tensor:
+        """Turn [B, D] in -1..1 into actions [B, ...] strictly within the bounds."""
+        inside = torch.clamp(self._middle + self._half * unit, self._lowest, self._highest)
+        return inside.view(-1, *self._shape)
+
+    def to_unit(self, action: Tensor) -> Tensor:
+        """Turn actions [B, ...] into [B, D] in -1..1."""
+        return ((action.flatten(1).to(self._half.dtype) - self._middle) / self._half).clamp(-1.0, 1.0)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+        mean, log_std = self._normal(numbers)
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        return self.to_bounds((mean + log_std.exp() * noise).tanh())
+
+    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        return self.to_bounds(self.middle(numbers))
+
+    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        mean, log_std = self._normal(numbers)
+        u = self.to_unit(action).clamp(_EDGE - 1.0, 1.0 - _EDGE).atanh()
+        z = (u - mean) / log_std.exp()
+        normal = -0.5 * z.square() - log_std - _HALF_LOG_2_PI
+        return (normal - _log_slope(u) - self._half.log()).sum(dim=1)
+
+    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the entropy per row, [B], with gradients.
+
+        It has no closed form: the normal's, plus the mean of log |d action / d u| by Gauss-Hermite quadrature. Minus
+        the log-probability of the action taken, which stable-baselines3 falls back on, has no gradient on average.
+        """
+        mean, log_std = self._normal(numbers)
+        u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._nodes  # [B, D, Q]
+        of_normal = log_std + _HALF_LOG_2_PI + 0.5
+        return (of_normal + _log_slope(u) @ self._shares + self._half.log()).sum(dim=1)
+
+    def _normal(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and logarithms of deviations, [B, D] each, or [D] where they are parameters."""
+        if self.log_std is not None:
+            return numbers, self.log_std
+        mean, log_std = numbers.chunk(2, dim=1)
+        return mean, log_std.clamp(*_LOG_STD_RANGE)
+
+
+def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:
+    """Return a Box of floats with two finite bounds, apart from each other, in every place; refuse any other space."""
+    if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
+        raise SpaceMismatchError(f"{subject} needs actions in a Box of float32 or float64, got {space}")
+    if not space.is_bounded():
+        raise SpaceMismatchError(
+            f"{subject} squashes actions between bounds, and {space} has none in some place: give the environment "
+            "finite ones (gymnasium.wrappers.RescaleAction, or a Box of its own)"
+        )
+    if not np.all(space.low < space.high):
+        raise SpaceMismatchError(
+            f"{subject} squashes actions between bounds, and those of {space} are equal in some place: leave that "
+            "place out of the actions"
+        )
+    return space
+
+
+def _log_slope(u: Tensor) -> Tensor:
+    """Return log(1 - tanh(u)**2), place by place."""
+    return 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))

@@ -1,0 +1,38 @@
+"""What the presets of off-policy learners share: their buffer, and the rates of their trainer."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.collector import Collector, Envs
+from trainkit.presets.base import Settings
+from trainkit.protocols import Learner
+from trainkit.schedules import Linear, Scheduled
+from trainkit.trainer import OffpolicyTrainer
+
+
+class OffpolicySettings(Settings, total=False):
+    """What every preset of an off-policy learner may override, beside the options of every trainer."""
+
+    n_step: int | tuple[int, int]
+    prioritized: bool
+    alpha: float
+    beta: Scheduled | Linear
+    capacity: int
+    batch_size: int
+    step_per_collect: int | None
+    update_per_step: float
+    learning_starts: int
+    warmup: Literal["policy", "random"]
+
+
+def offpolicy_trainer(
+    policy: Learner, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
+) -> OffpolicyTrainer:
+    """Make the trainer of a policy, with the buffer that the settings name."""
+    buffer = ReplayBuffer(chosen["capacity"])
+    if chosen["prioritized"]:
+        buffer = PrioritizedReplayBuffer(chosen["capacity"], alpha=chosen["alpha"], beta=chosen["beta"])
+    names = ("max_epoch", "step_per_epoch", "batch_size", "step_per_collect", "update_per_step", "learning_starts")
+    rates = {name: chosen[name] for name in (*names, "warmup")}
+    return OffpolicyTrainer(policy, Collector(policy, envs, buffer), **rates, **common)

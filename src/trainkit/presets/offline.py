@@ -1,0 +1,229 @@
+"""The presets of the offline learners, and their tables: a buffer comes in, a trainer goes out."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict, Unpack
+
+from gymnasium.vector import VectorEnv
+
+from trainkit.collector import Collector, Envs, make_envs
+from trainkit.collector.make import EnvSpec
+from trainkit.errors import ConfigError, refuse_unknown
+from trainkit.policy import Adam, BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Target
+from trainkit.presets.base import Preset, over_the_run
+from trainkit.presets.q_learning import value_of, why_idle
+from trainkit.protocols import Dataset, EnvSpaces, Learner
+from trainkit.schedules import Linear, Scheduled
+from trainkit.trainer import OfflineTrainer
+from trainkit.trainer.options import CommonOptions, TrainerOptions
+
+
+class OfflineSettings(TypedDict, total=False):
+    """What the presets of offline learners may override, beside the options of every trainer; each its own table's.
+
+    Schedules count updates, and may be `Linear`, over all of the run's.
+    """
+
+    n_test_envs: int
+    env_options: dict[str, Any]  # of make_envs
+    hidden: tuple[int, ...]
+    head: tuple[int, ...]
+    dueling: bool
+    value: Literal["expected", "categorical", "quantile", "implicit"]
+    loss: Literal["huber", "mse", "likelihood"]  # of an expected value; of bc "likelihood" or "mse"
+    rescale: float | None
+    atoms: int
+    v_min: float
+    v_max: float
+    quantiles: int | None
+    double: bool
+    penalty_weight: float  # of cql
+    threshold: float  # of bcq
+    logit_weight: float  # of bcq
+    n_step: int | tuple[int, int]
+    gamma: float
+    reward: Any
+    target_every: int
+    target_tau: Scheduled | Linear
+    lr: Scheduled | Linear
+    adam_eps: float
+    max_grad_norm: float | None
+    batch_size: int
+    max_epoch: int
+    update_per_epoch: int
+    stop_return: float | None
+    device: str
+
+
+class OfflineOverrides(OfflineSettings, TrainerOptions, total=False):
+    """All overrides of an offline learner's preset."""
+
+
+class OfflinePreset(Preset):
+    """An offline learner's table of settings; called with a buffer, it returns a trainer."""
+
+    known = OfflineSettings
+
+    def __call__(
+        self,
+        buffer: Dataset,
+        env: EnvSpec | EnvSpaces | None = None,
+        *,
+        seed: int | None = None,
+        **overrides: Unpack[OfflineOverrides],
+    ) -> OfflineTrainer:
+        """Return a trainer.
+
+        Args:
+            buffer: has the rows, as a `ReplayBuffer` does.
+            env: an id or a factory, to evaluate in; or anything with `observation_space` and `action_space`, and
+                nothing is evaluated. None: the buffer tells its spaces itself.
+            seed: of everything.
+            overrides: of `settings()`, or options of `OfflineTrainer`.
+        """
+        name, domain = repr(self), "classic"
+        refuse_unknown(name, overrides, {*self.settings(domain), *TrainerOptions.__annotations__})
+        for option in ("test_collector", "evaluation"):
+            if overrides.get(option) is not None:
+                raise ConfigError(f"{name} makes the policy, which {option} would have to share: give env")
+        envs, spaces = _places(name, buffer, env, {**self.settings(domain), **overrides})
+        table = self.settings(self._domain(spaces))
+        chosen = over_the_run({**table, **overrides}, "update_per_epoch")
+        self._refuse_idle(chosen, table, overrides)
+        policy = self._policy(spaces, chosen)
+        common: dict[str, Any] = {
+            key: value for key, value in overrides.items() if key in CommonOptions.__annotations__
+        }
+        if envs is not None:
+            common |= {
+                "test_collector": Collector(policy, envs),
+                "episode_per_test": common.get("episode_per_test", 20),
+            }
+        self._add_stop(common, chosen["stop_return"])
+        rates = {key: chosen[key] for key in ("max_epoch", "update_per_epoch", "batch_size")}
+        return OfflineTrainer(policy, buffer, **rates, **common, seed=seed)
+
+    def _policy(self, envs: EnvSpaces, chosen: Mapping[str, Any]) -> Learner:
+        raise TypeError(f"{type(self).__name__} must define _policy")
+
+
+class BCPreset(OfflinePreset):
+    """Behaviour cloning's table of settings; called with a buffer, it returns a trainer."""
+
+    def _policy(self, envs: EnvSpaces, chosen: Mapping[str, Any]) -> BCPolicy:
+        return BCPolicy.for_envs(
+            envs,
+            hidden=chosen["hidden"],
+            loss=chosen["loss"],
+            optimizer=Adam(chosen["lr"], eps=chosen["adam_eps"]),
+            max_grad_norm=chosen["max_grad_norm"],
+            device=chosen["device"],
+        )
+
+
+class OfflineQPreset(OfflinePreset):
+    """An offline Q-learner's table of settings; called with a buffer, it returns a trainer."""
+
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        return why_idle(name, chosen)
+
+    def _policy(self, envs: EnvSpaces, chosen: Mapping[str, Any]) -> DQNPolicy:
+        words: dict[str, Any] = {
+            **{name: chosen[name] for name in ("hidden", "head", "dueling", "n_step", "gamma", "reward", "device")},
+            "value": value_of(self, chosen),
+            "exploration": Greedy(),
+            "optimizer": Adam(chosen["lr"], eps=chosen["adam_eps"]),
+            "max_grad_norm": chosen["max_grad_norm"],
+            "target": Target(chosen["target_every"], tau=chosen["target_tau"]),
+        }
+        if "threshold" in chosen:
+            limits = {name: chosen[name] for name in ("threshold", "logit_weight")}
+            return DiscreteBCQPolicy.for_envs(envs, **words, **limits)
+        penalty = ConservativePenalty(chosen["penalty_weight"])
+        return DQNPolicy.for_envs(envs, double=chosen["double"], penalty=penalty, **words)
+
+
+def _places(
+    name: str, buffer: Dataset, env: EnvSpec | EnvSpaces | None, making: Mapping[str, Any]
+) -> tuple[Envs | None, EnvSpaces]:
+    """Return where to evaluate, None for nowhere, and what has the spaces."""
+    told: Any = buffer if env is None else env
+    has_spaces = hasattr(told, "observation_space") and hasattr(told, "action_space")
+    if has_spaces and not (callable(told) or isinstance(told, (VectorEnv, Envs))):
+        return None, told
+    if env is None:
+        raise ConfigError(f"{name} cannot tell the spaces by {buffer!r}: give env, to evaluate in or for its spaces")
+    envs = make_envs(told, making["n_test_envs"], **making["env_options"])
+    return envs, envs
+
+
+_COMMON = {
+    "n_test_envs": 10,
+    "env_options": {},
+    "hidden": (128, 128),
+    "adam_eps": 1e-8,
+    "max_grad_norm": None,
+    "batch_size": 128,
+    "max_epoch": 5,
+    "update_per_epoch": 2_000,
+    "stop_return": None,
+    "device": "auto",
+}
+
+# Chosen on one CartPole-v1 dataset, of which returns are best early: benchmarks/offline.py has still to judge them.
+_Q = {
+    **_COMMON,
+    "head": (),
+    "dueling": False,
+    "value": "expected",
+    "loss": "huber",
+    "rescale": None,
+    "atoms": 51,
+    "v_min": 0.0,
+    "v_max": 100.0,  # 1 / (1 - gamma)
+    "quantiles": None,
+    "n_step": 3,
+    "gamma": 0.99,
+    "reward": None,
+    "target_every": 100,
+    "target_tau": 1.0,
+    "lr": Linear(1e-3, 0.0),
+    "max_grad_norm": 10.0,
+}
+
+# Agarwal et al. (2020), "An optimistic perspective on offline RL", whose data and numbers both papers take for images.
+_IMAGES = {
+    "hidden": (),
+    "head": (512,),
+    "v_min": -10.0,
+    "v_max": 10.0,
+    "reward": "sign",
+    "lr": 5e-5,
+    "adam_eps": 0.01 / 32,
+    "batch_size": 32,
+    "n_step": 1,
+    "target_every": 2_000,
+    "max_epoch": 200,
+    "update_per_epoch": 62_500,
+}
+
+bc = BCPreset(
+    "bc",
+    "Behaviour cloning: do what the data's actors did (Pomerleau, 1989)",
+    {domain: {**_COMMON, "loss": "likelihood", "lr": 1e-3} for domain in ("classic", "atari")},
+    atari={"hidden": (512,), "lr": 1e-4, "batch_size": 32, "max_epoch": 40, "update_per_epoch": 25_000},
+)
+
+cql = OfflineQPreset(
+    "cql",
+    "CQL: a Q-learner that pays for values of actions not in the data (Kumar et al., 2020)",
+    {"classic": _Q, "atari": {**_Q, **_IMAGES}},
+    parts={"penalty_weight": 0.1, "double": True},
+    atari={"value": "quantile", "quantiles": 200, "penalty_weight": 4.0},  # theirs, for 1 % of the data
+)
+
+bcq = OfflineQPreset(
+    "bcq",
+    "Discrete BCQ: a Q-learner that chooses among plausible actions (Fujimoto et al., 2019)",
+    {"classic": _Q, "atari": {**_Q, **_IMAGES}},
+    parts={"threshold": 0.3, "logit_weight": 1e-2},
+)

@@ -1,0 +1,88 @@
+"""Offline training: learn from rows that are there already, update by update, without an environment."""
+
+from typing import Any, ClassVar, Unpack
+
+from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.protocols import Dataset, Learner
+from trainkit.trainer.base import Trainer
+from trainkit.trainer.options import CommonOptions, Options
+from trainkit.trainer.parts import refuse_misfits
+from trainkit.trainer.rows import refuse_rows, refuse_spaces
+
+_OF_COLLECTING = ("train_fn", "test_in_train")
+
+
+class OfflineTrainer(Trainer):
+    """Learn from a buffer that nobody writes to.
+
+    The clock counts updates: schedules, epochs, `log_every`, `max_env_step` and every x-axis read them; `info.env_step`
+    stays 0. All rows are read once at construction, and refused when a policy cannot learn from them.
+
+    Args:
+        policy: learns; its `horizon` says what return to draw.
+        buffer: has the rows.
+        max_epoch: epochs in all.
+        update_per_epoch: updates per epoch.
+        batch_size: rows per update, drawn as the buffer does.
+        common: see `Options`; those about collecting are refused.
+    """
+
+    unit: ClassVar[str] = "update"
+
+    policy: Learner
+    buffer: Dataset
+
+    def __init__(
+        self,
+        policy: Learner,
+        buffer: Dataset,
+        *,
+        max_epoch: int,
+        update_per_epoch: int,
+        batch_size: int,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        name = type(self).__name__
+        refuse_unknown(name, common, CommonOptions.__annotations__)
+        if not isinstance(buffer, Dataset):
+            raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
+        checks = Checks(name)
+        checks.require(len(buffer) > 0, ".buffer is empty: fill it, as ReplayBuffer.from_arrays does")
+        checks.integer("batch_size", batch_size, low=1)  # more than there are rows will do: they are drawn with return
+        for option in _OF_COLLECTING:
+            is_told = bool(common.get(option))
+            checks.require(not is_told, f".{option} is about collecting, and nothing is collected: leave it out")
+        options = Options(**common)
+        options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
+        checks.done()
+        refuse_misfits(name, policy, self.learns_by, None, None)
+        refuse_spaces(name, policy)
+        for rows in buffer.transitions():
+            refuse_rows(name, policy, rows)
+        if policy.observes:  # only when all rows are known to be sound
+            for rows in buffer.transitions():
+                policy.observe(rows)
+        self.batch_size = batch_size
+        super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
+
+    def settings(self) -> dict[str, Any]:
+        """Name what was chosen, for dashboards and manifests."""
+        return super().settings() | {"batch_size": self.batch_size, "n_rows": len(self.buffer)}
+
+    @property
+    def clock(self) -> int:
+        """What schedules, epochs and every x-axis count: updates."""
+        return self.gradient_step
+
+    def _train_step(self) -> None:
+        """Draw a batch, learn from it, and write its priorities back."""
+        self._interrupt.check()
+        step = self.clock
+        with self._watch.measure("update"):
+            batch = self.buffer.sample(self.batch_size, horizon=self.policy.horizon, step=step)
+            result = self.policy.update(batch, step=step)
+            if self.buffer.prioritized:
+                priority = result.read_priority()
+                if priority is not None:
+                    self.buffer.update_priorities(batch.slots, priority)
+            self._hooks.fire("on_update_end", self)

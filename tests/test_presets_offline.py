@@ -1,0 +1,187 @@
+"""Presets of the offline learners: a buffer in, a trainer out; any setting by name, none that does nothing."""
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.trainer.test_offline import columns
+from tests.trainer.toys import Walk
+from trainkit import presets
+from trainkit.trainer.options import CommonOptions, TrainerOptions
+
+LEARNERS = {"bc": tk.BCPolicy, "cql": tk.DQNPolicy, "bcq": tk.DiscreteBCQPolicy}
+SPACES = SimpleNamespace(observation_space=Walk.observation_space, action_space=Walk.action_space)
+TINY: dict[str, Any] = {"max_epoch": 2, "update_per_epoch": 5, "batch_size": 8, "n_test_envs": 2, "episode_per_test": 2}
+every = pytest.mark.parametrize("preset", [presets.PRESETS[name] for name in LEARNERS], ids=repr)
+
+
+def tiny(preset: Any, env: Any = Walk, **more: Any) -> Any:
+    buffer = tk.ReplayBuffer.from_arrays(**columns())
+    return preset(buffer, env, **{"seed": 1, "device": "cpu", "verbose": False} | TINY | more)
+
+
+@every
+def test_a_preset_trains_from_a_buffer_and_is_evaluated_where_told(preset: Any) -> None:
+    with tiny(preset) as trainer:
+        results = list(trainer)
+    assert type(trainer) is tk.OfflineTrainer
+    assert type(trainer.policy) is LEARNERS[preset.name]
+    assert [result.info.gradient_step for result in results] == [5, 10]
+    assert [result.stats.test.n_episode for result in results] == [2, 2]
+
+
+@every
+def test_with_spaces_alone_nothing_is_evaluated_and_the_policy_is_the_same(preset: Any) -> None:
+    evaluated, alone = tiny(preset), tiny(preset, SPACES)
+    evaluated.run()
+    assert [result.stats.test for result in alone] == [None, None]
+    mine, theirs = (one.policy.state_dict() for one in (alone, evaluated))
+    assert all((mine[name] == theirs[name]).all() for name in theirs)
+
+
+@every
+def test_one_seed_decides_everything(preset: Any) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        trainer = tiny(preset, seed=seed)
+        trainer.run()
+        runs.append([tensor.tolist() for tensor in trainer.policy.state_dict().values()])
+    assert runs[0] == runs[1] != runs[2]
+
+
+@every
+def test_a_buffer_that_tells_no_spaces_needs_an_environment(preset: Any) -> None:
+    with pytest.raises(tk.ConfigError, match="was not told the spaces of its rows: give it spaces="):
+        tiny(preset, None)
+
+    class Told(tk.ReplayBuffer):
+        observation_space, action_space = Walk.observation_space, Walk.action_space
+
+    trainer = preset(
+        Told.from_arrays(**columns()), seed=1, device="cpu", verbose=False, max_epoch=1, update_per_epoch=2
+    )
+    assert trainer.run().gradient_step == 2
+
+
+@every
+def test_images_take_the_other_table(preset: Any) -> None:
+    frames = np.zeros((50, 40, 40), np.uint8)
+    rows = tk.ReplayBuffer.from_arrays(**columns(obs=frames, next_obs=frames))
+    spaces = SimpleNamespace(
+        observation_space=gym.spaces.Box(0, 255, (40, 40), np.uint8), action_space=SPACES.action_space
+    )
+    trainer = preset(rows, spaces, seed=1, device="cpu", verbose=False, max_epoch=1, update_per_epoch=1)
+    assert trainer.batch_size == preset.settings("atari")["batch_size"] == 32
+    assert trainer.run().gradient_step == 1
+
+
+def adam(trainer: Any) -> Any:
+    return next(iter(trainer.policy._gradient_steps.values())).optimizer
+
+
+# Each setting, another value of it, and what has that value then.
+REACHES: dict[str, tuple[Any, Any]] = {
+    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "env_options": ({"max_episode_steps": 7}, None),
+    "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
+    "head": ((6,), lambda t: (t.policy.network.heads.advantage.layers[0].out_features,)),
+    "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
+    "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
+    "loss": ("mse", lambda t: t.policy.value.kind),
+    "rescale": (1e-2, lambda t: t.policy.value.rescale),
+    "atoms": (7, lambda t: t.policy.value.width),
+    "v_min": (-3.0, lambda t: t.policy.value.v_min),
+    "v_max": (3.0, lambda t: t.policy.value.v_max),
+    "quantiles": (6, lambda t: t.policy.value.width),
+    "double": (False, lambda t: not isinstance(t.policy.backup, tk.MaxBackup)),
+    "penalty_weight": (2.5, lambda t: t.policy.penalty.weight),
+    "threshold": (0.5, lambda t: t.policy.plausible.threshold),
+    "logit_weight": (0.5, lambda t: t.policy.logit_weight),
+    "n_step": (4, lambda t: t.policy.horizon.n_step),
+    "gamma": (0.5, lambda t: t.policy.horizon.gamma),
+    "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "target_every": (77, lambda t: t.policy._targets["network"].spec.every),
+    "target_tau": (0.5, lambda t: t.policy._targets["network"].spec.tau),
+    "lr": (0.125, lambda t: adam(t).lr),
+    "adam_eps": (0.25, lambda t: adam(t).eps),
+    "max_grad_norm": (3.0, lambda t: next(iter(t.policy._gradient_steps.values())).clip.limit),
+    "batch_size": (9, lambda t: t.batch_size),
+    "max_epoch": (6, lambda t: t.max_epoch),
+    "update_per_epoch": (66, lambda t: t.step_per_epoch),
+    "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._stop_fn.holds(x))),
+    "device": ("cpu", lambda t: t.policy.device.type),
+}
+NEEDS = {
+    "atoms": {"value": "categorical"},
+    "v_min": {"value": "categorical"},
+    "v_max": {"value": "categorical"},
+    "quantiles": {"value": "quantile"},
+}
+OF_LEARNERS = [presets.PRESETS[name] for name in LEARNERS]
+CASES = [(preset, name) for preset in OF_LEARNERS for name in preset.settings()]
+CASES.remove((presets.PRESETS["bc"], "loss"))  # its own words, below
+
+
+@pytest.mark.parametrize(("preset", "setting"), CASES, ids=str)
+def test_every_setting_reaches_what_it_is_about(preset: Any, setting: str) -> None:
+    value, read = REACHES[setting]
+    trainer = tiny(preset, **NEEDS.get(setting, {}), **{setting: value})
+    if setting == "env_options":
+        assert trainer.run().last_test.lengths.max <= 7
+    else:
+        assert read(trainer) == value
+
+
+def test_the_loss_of_bc_is_its_own() -> None:
+    with pytest.raises(tk.ConfigError, match="'mse' measures distances"):
+        tiny(presets.bc, loss="mse")
+    with pytest.raises(tk.ConfigError, match="must be one of"):
+        tiny(presets.bc, loss="huber")
+
+
+def test_linear_is_stretched_over_all_updates() -> None:
+    trainer = tiny(presets.cql, lr=tk.Linear(1.0, 0.5))
+    assert [adam(trainer).lr(step) for step in (0, 5, 10, 99)] == [1.0, 0.75, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("preset", "setting"),
+    [(presets.bc, "gamma"), (presets.bc, "penalty_weight"), (presets.cql, "threshold"), (presets.bcq, "double")],
+    ids=str,
+)
+def test_a_setting_of_another_preset_is_refused(preset: Any, setting: str) -> None:
+    with pytest.raises(tk.ConfigError, match=rf"presets\.{preset.name}: unknown option '{setting}'"):
+        tiny(preset, **{setting: 1})
+
+
+@every
+def test_options_of_evaluation_that_would_need_the_policy_are_refused(preset: Any) -> None:
+    envs = tk.make_envs(Walk, 1)
+    other = tk.Collector(tk.RandomPolicy(envs.action_space), envs)
+    for option, given in (("test_collector", other), ("evaluation", tk.Evaluation(other))):
+        with pytest.raises(tk.ConfigError, match=f"{option} would have to share: give env"):
+            tiny(preset, **{option: given})
+
+
+@every
+def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
+    annotation = inspect.signature(type(preset).__call__).parameters["overrides"].annotation
+    assert annotation.__args__ == (presets.OfflineOverrides,)
+    known = {*presets.OfflineSettings.__annotations__, *TrainerOptions.__annotations__}
+    assert set(presets.OfflineOverrides.__annotations__) == known
+    for domain in ("classic", "atari"):
+        assert set(preset.settings(domain)) <= set(presets.OfflineSettings.__annotations__)
+    assert not set(preset.settings()) & set(CommonOptions.__annotations__)
+
+
+def test_a_setting_that_does_nothing_beside_the_others_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"presets.cql.atoms does nothing here: value is 'expected'"):
+        tiny(presets.cql, atoms=7)
+    with pytest.raises(tk.ConfigError, match="loss does nothing here: value is 'quantile'"):
+        tiny(presets.bcq, value="quantile", loss="mse")
+    assert tiny(presets.cql, value="categorical", atoms=7).policy.value.width == 7

@@ -1,0 +1,308 @@
+"""Offline training: a clock of updates, rows refused before anything runs, goings-on to the bit, no collects."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import trainkit as tk
+from tests.trainer.test_base import Raising
+from tests.trainer.test_interrupt import Keyboard
+from tests.trainer.toys import Log, Walk, leaves, make_policy, untimed
+
+N_ROWS = 50
+
+
+def columns(**changed: Any) -> dict[str, Any]:
+    """Make 50 random rows of the walk's spaces, in episodes of 10."""
+    rng = np.random.default_rng(0)
+    own: dict[str, Any] = {
+        "obs": rng.normal(size=(N_ROWS, 2)).astype(np.float32),
+        "next_obs": rng.normal(size=(N_ROWS, 2)).astype(np.float32),
+        "action": rng.integers(0, 2, N_ROWS),
+        "reward": rng.normal(size=N_ROWS),
+        "terminated": np.arange(N_ROWS) % 10 == 9,
+    }
+    return own | changed
+
+
+def make_offline_trainer(
+    *,
+    test: bool = False,
+    rows: dict[str, Any] | None = None,
+    buffer: Any = None,
+    policy: tk.Policy | None = None,
+    **options: Any,
+) -> tk.OfflineTrainer:
+    """Make a quiet trainer of 3 epochs of 6 updates."""
+    envs = tk.make_envs(Walk, 2)
+    learner: Any = make_policy(envs) if policy is None else policy
+    if buffer is None:
+        buffer = tk.PrioritizedReplayBuffer.from_arrays(**columns() if rows is None else rows, beta=[(0, 0.4), (18, 1)])
+    own: dict[str, Any] = {
+        "max_epoch": 3,
+        "update_per_epoch": 6,
+        "batch_size": 4,
+        "seed": 1,
+        "verbose": False,
+        "show_progress": False,
+    }
+    if test:
+        own["test_collector"] = tk.Collector(learner, envs)
+        own["episode_per_test"] = 3
+    return tk.OfflineTrainer(learner, buffer, **own | options)
+
+
+def everything(trainer: tk.OfflineTrainer) -> dict[str, Any]:
+    """Take down every bit a run goes on from."""
+    parts = {
+        "policy": trainer.policy.training_state(),
+        "buffer": trainer.buffer.state_dict(),
+        "trainer": trainer._state(),
+    }
+    return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
+
+
+# ---- the clock ----
+
+
+def test_an_epoch_is_as_many_updates_as_asked_for_and_no_environment_step() -> None:
+    results = list(make_offline_trainer())
+    assert [result.info.gradient_step for result in results] == [6, 12, 18]
+    assert [result.info.env_step for result in results] == [0, 0, 0]
+    assert [result.stats.train for result in results] == [None] * 3
+    assert [result.info.n_episode for result in results] == [0] * 3
+
+
+def test_schedules_of_policy_and_buffer_read_updates() -> None:
+    learner = make_policy(tk.make_envs(Walk, 2), optimizer=tk.Adam([(0, 0.0), (100, 1e-2)]))
+    results = list(make_offline_trainer(policy=learner))
+    # updates 0 to 5, 6 to 11, 12 to 17 of a rate of 1e-4 per update
+    assert [result.stats["update/lr"] for result in results] == pytest.approx([2.5e-4, 8.5e-4, 14.5e-4])
+    assert [result.stats["buffer/beta"] for result in results] == pytest.approx([0.6, 0.8, 1.0])
+
+
+def test_reports_are_written_at_updates() -> None:
+    class Written:
+        folder = None
+
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def write(self, step: int, numbers: Any) -> None:
+            self.steps.append(step)
+
+        def describe(self, settings: Any) -> None:
+            self.settings = settings
+
+        def close(self) -> None: ...
+
+    logger = Written()
+    make_offline_trainer(logger=logger, log_every=4).run()
+    assert logger.steps == [4, 6, 10, 12, 16, 18]
+    told = {"trainer": "OfflineTrainer", "update_per_epoch": 6, "batch_size": 4, "n_rows": 50, "env": None}
+    assert told.items() <= logger.settings.items()
+    assert "step_per_epoch" not in logger.settings
+
+
+def test_max_env_step_and_the_best_count_updates() -> None:
+    trainer = make_offline_trainer(test=True, max_env_step=8)
+    results = list(trainer)
+    assert [result.info.gradient_step for result in results] == [6, 8]
+    assert trainer.stop_reason == "max_env_step"
+    assert trainer.info.best_env_step in (6, 8)
+
+
+def test_a_line_per_epoch_speaks_of_updates_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    make_offline_trainer(verbose=True, max_epoch=1).run()
+    out, _ = capfd.readouterr()
+    parts = out.strip().split(" | ")
+    assert parts[:2] == ["epoch 1", "6 updates"]
+    assert parts[2].startswith("loss")
+    assert parts[3].endswith("updates/s")
+
+
+# ---- events, priorities ----
+
+
+def test_hooks_come_in_order_and_none_of_collecting() -> None:
+    log = Log()
+    make_offline_trainer(test=True, max_epoch=2, update_per_epoch=2, callbacks=[log]).run()
+    epoch = ["on_update_end"] * 2 + ["on_evaluate_start", "on_best", "on_evaluate_end", "on_epoch_end"]
+    heard = [event for event in log.events if event != "on_best"]
+    epoch.remove("on_best")
+    assert heard == ["on_train_start", *epoch, *epoch, "on_train_end"]
+    assert "on_best" in log.events
+
+
+def test_priorities_are_written_back() -> None:
+    trainer = make_offline_trainer()
+    before = dict(leaves(trainer.buffer.state_dict()["sampler"]))
+    trainer.run()
+    assert dict(leaves(trainer.buffer.state_dict()["sampler"])) != before
+
+
+def test_a_batch_may_be_larger_than_the_dataset() -> None:
+    assert make_offline_trainer(batch_size=2 * N_ROWS).run().gradient_step == 18
+
+
+# ---- determinism and goings-on ----
+
+
+def test_the_seed_fills_policy_and_buffer_and_decides_everything() -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        trainer = make_offline_trainer(seed=seed, test=True)
+        numbers = [untimed(result) for result in trainer]
+        runs.append((numbers, everything(trainer)))
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_evaluating_and_logging_change_nothing(tmp_path: Path) -> None:
+    alone, watched = make_offline_trainer(), make_offline_trainer(test=True, logger=tmp_path, log_every=1)
+    alone.run()
+    watched.run()
+    mine, theirs = everything(alone), everything(watched)
+    assert {path: mine[path] for path in mine if not path.startswith("/trainer")} == {
+        path: theirs[path] for path in theirs if not path.startswith("/trainer")
+    }
+
+
+@pytest.mark.parametrize("n_before", [1, 2])
+def test_going_on_from_a_checkpoint_is_the_same_to_the_bit(tmp_path: Path, n_before: int) -> None:
+    straight, first = make_offline_trainer(test=True), make_offline_trainer(test=True)
+    expected = [untimed(result) for result in straight]
+    numbers = [untimed(next(first)) for _ in range(n_before)]
+    first.save(tmp_path)
+    again = make_offline_trainer(test=True, seed=77, resume_from=tmp_path)
+    assert again.clock == 6 * n_before
+    numbers += [untimed(result) for result in again]
+    assert numbers == expected
+    assert everything(again) == everything(straight)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("mine")])
+def test_what_a_callback_raises_loses_no_update(error: BaseException) -> None:
+    straight, broken = make_offline_trainer(), make_offline_trainer(callbacks=[Raising(error, at=4)])
+    expected = [untimed(result) for result in straight]
+    with pytest.raises(type(error)):
+        next(broken)
+    assert broken.gradient_step == 4
+    assert [untimed(result) for result in broken] == expected
+    assert everything(broken) == everything(straight)
+
+
+def test_ctrl_c_waits_for_the_update_that_runs() -> None:
+    keyboard = Keyboard([4])
+    straight, broken = make_offline_trainer(), make_offline_trainer(callbacks=[keyboard])
+    expected = [untimed(result) for result in straight]
+    with pytest.raises(KeyboardInterrupt):
+        next(broken)
+    assert broken.gradient_step == 3
+    assert [untimed(result) for result in broken] == expected
+
+
+# ---- what is refused ----
+
+
+def with_nan(name: str, value: float = np.nan) -> dict[str, Any]:
+    changed: NDArray[Any] = columns()[name].copy()
+    changed[17] = value
+    return columns(**{name: changed})
+
+
+@pytest.mark.parametrize("name", ["obs", "next_obs", "reward"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_by_column_before_training(name: str, value: float) -> None:
+    with pytest.raises(tk.ConfigError, match=rf"OfflineTrainer.buffer must hold finite numbers, but {name}.* is"):
+        make_offline_trainer(rows=with_nan(name, value))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"obs": np.zeros((N_ROWS, 3), np.float32), "next_obs": np.zeros((N_ROWS, 3), np.float32)}, r"float32\[3\]"),
+        ({"obs": np.zeros((N_ROWS, 2)), "next_obs": np.zeros((N_ROWS, 2))}, r"float64\[2\], the policy's .* float32"),
+        ({"action": np.full(N_ROWS, 2)}, r"in \[2, 2\], the policy's action space is Discrete\(2\)"),
+        ({"action": np.full(N_ROWS, -1)}, r"in \[-1, -1\]"),
+        ({"action": np.zeros(N_ROWS)}, r"actions float64\[\]"),
+        ({"action": np.zeros((N_ROWS, 1), np.int64)}, r"actions int64\[1\]"),
+    ],
+)
+def test_rows_of_other_spaces_are_refused_by_name(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(tk.SpaceMismatchError, match=told):
+        make_offline_trainer(rows=columns(**changed))
+
+
+def test_an_action_that_was_illegal_is_refused() -> None:
+    space = gym.spaces.Dict({"obs": Walk.observation_space, "action_mask": gym.spaces.MultiBinary(2)})
+    mask = np.ones((N_ROWS, 2), np.int8)
+    obs, after = ({"obs": columns()[name], "action_mask": mask} for name in ("obs", "next_obs"))
+
+    class Spaces:
+        observation_space, action_space = space, Walk.action_space
+
+    learner = tk.BCPolicy.for_envs(Spaces(), hidden=(4,), device="cpu")
+    make_offline_trainer(policy=learner, rows=columns(obs=obs, next_obs=after)).run()
+    mask[9, columns()["action"][9]] = 0
+    with pytest.raises(tk.ConfigError, match="illegal by the mask"):
+        make_offline_trainer(policy=learner, rows=columns(obs=obs, next_obs=after))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"buffer": tk.ReplayBuffer(10)}, "OfflineTrainer.buffer is empty"),
+        ({"buffer": tk.RolloutBuffer()}, "draws from a replay buffer, got"),
+        ({"buffer": [1, 2]}, "draws from a replay buffer, got"),
+        ({"batch_size": 0}, "OfflineTrainer.batch_size must be a whole number >= 1"),
+        ({"update_per_epoch": 0}, "OfflineTrainer.update_per_epoch must be a whole number >= 1"),
+        ({"max_epoch": -1}, "OfflineTrainer.max_epoch must be a whole number >= 0"),
+        ({"train_fn": print}, "OfflineTrainer.train_fn is about collecting"),
+        ({"test_in_train": True, "stop_fn": bool}, "OfflineTrainer.test_in_train is about collecting"),
+        ({"step_per_epoch": 5}, "unknown option 'step_per_epoch'"),
+        ({"stop_fn": bool}, "stop_fn needs evaluations"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_construction(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(tk.ConfigError, match=told):
+        make_offline_trainer(**options, logger=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_cannot_learn_from_rows_is_refused() -> None:
+    learner: Any = tk.PPOPolicy.for_envs(tk.make_envs(Walk, 1), hidden=(4,), device="cpu")
+    with pytest.raises(tk.ConfigError, match="PPOPolicy has no update"):
+        make_offline_trainer(policy=learner)
+
+
+def test_a_policy_that_was_not_told_its_spaces_is_refused() -> None:
+    learner = tk.DQNPolicy(tk.QNetwork((2,), 2), device="cpu")
+    with pytest.raises(tk.ConfigError, match="policy must know its spaces"):
+        make_offline_trainer(policy=learner)
+
+
+def test_a_network_that_does_not_fit_the_spaces_is_refused() -> None:
+    spaces = {"observation_space": Walk.observation_space, "action_space": Walk.action_space}
+    with pytest.raises(tk.SpaceMismatchError, match="gives numbers"):
+        make_offline_trainer(policy=tk.DQNPolicy(tk.QNetwork((2,), 3), **spaces, device="cpu"))
+
+
+def test_every_row_is_looked_at_whoever_stored_it() -> None:
+    """Rows of several environments, wrapped around, in chunks of any size."""
+    envs = tk.make_envs(Walk, 3)
+    learner = make_policy(envs)
+    buffer = tk.ReplayBuffer(31)
+    tk.Collector(learner, envs, buffer).collect(n_step=100)
+    for size in (1, 7, 31, 1_000):
+        chunks = list(buffer.transitions(size))
+        assert [len(chunk.reward) for chunk in chunks] == [size] * (31 // size) + [31 % size] * (31 % size > 0)
+        slots = np.concatenate([chunk.obs for chunk in chunks])
+        drawn = buffer.sample(2_000, horizon=tk.Horizon())
+        stored = {row.tobytes() for row in slots}
+        assert {row.tobytes() for row in drawn.obs} == stored
+    assert next(iter(tk.ReplayBuffer(5).transitions()), None) is None
