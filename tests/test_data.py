@@ -40,7 +40,10 @@ def test_every_reward_rule_is_taken(rule: Any) -> None:
         ({"gamma": float("nan")}, r"Horizon.gamma must be in \[0, 1\], got nan"),
         ({"reward": (1.0, -1.0)}, r"Horizon.reward as a clip must be \(lo, hi\) with lo < hi, got \(1.0, -1.0\)"),
         ({"reward": (1.0,)}, r"Horizon.reward as a clip must be \(lo, hi\) with lo < hi, got \(1.0,\)"),
-        ({"reward": "signs"}, r"Horizon.reward must be in \(-inf, inf\), got 'signs'"),
+        (
+            {"reward": "signs"},
+            r"Horizon.reward must be one of \['sign', 'return_scale'\], got 'signs', did you mean 'sign'\?",
+        ),
         ({"reward": float("inf")}, r"Horizon.reward must be in \(-inf, inf\), got inf"),
     ],
 )

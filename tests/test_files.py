@@ -205,3 +205,17 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
         else:
             assert_states_equal(state, STATE)  # a date or a flag of the archive, nobody reads it
     assert n_refused > 0.7 * len(whole) * 8 / 13
+
+
+def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: object, target: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr("os.link", no_links)
+    place = tmp_path / "numbers"
+    files.write_whole(place, lambda file: file.write(b"one"), replace=False)
+    assert place.read_bytes() == b"one"
+    with pytest.raises(FileExistsError):
+        files.write_whole(place, lambda file: file.write(b"two"), replace=False)
+    assert place.read_bytes() == b"one"
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainkit import ConfigError, Horizon, ReturnScale
+from trainkit import ConfigError, Horizon, Policy, ReplayBuffer, ReturnScale
 
 
 def returns_of(reward: np.ndarray, ended: np.ndarray, gamma: float) -> list[float]:
@@ -39,16 +39,25 @@ def test_it_agrees_with_a_slow_twin_over_many_environments_in_any_order() -> Non
     assert scale.deviation == pytest.approx(np.std(returns_of(reward, ended, 0.9)), rel=1e-6)
 
 
-def test_a_record_of_many_rows_at_once_counts_as_row_by_row() -> None:
+def test_whole_episodes_count_as_step_by_step() -> None:
     rng = np.random.default_rng(1)
-    reward, ended, env_ids = rng.normal(size=60), rng.random(60) < 0.2, np.repeat([0, 1, 2], 20)
-    at_once = ReturnScale(gamma=0.9)
-    at_once.observe(reward[:30], ended[:30], env_ids[:30])
-    at_once.observe(reward[30:], ended[30:], env_ids[30:])
-    every = [
-        found for n in range(3) for found in returns_of(reward[env_ids == n, None], ended[env_ids == n, None], 0.9)
-    ]
-    assert at_once.deviation == pytest.approx(np.std(every), rel=1e-6)
+    episodes = [rng.normal(size=length) for length in (3, 1, 7, 7, 2)]
+    at_once, one_by_one = ReturnScale(gamma=0.9), ReturnScale(gamma=0.9)
+    at_once.study(episodes)
+    for rewards in episodes:
+        for t, reward in enumerate(rewards):
+            one_by_one.observe(np.array([reward]), np.array([t == len(rewards) - 1]), np.array([0]))
+    assert at_once.n_observed == one_by_one.n_observed == 20
+    assert at_once.deviation == pytest.approx(one_by_one.deviation, rel=1e-9)
+
+
+def test_a_cut_ends_the_running_return() -> None:
+    scale = ReturnScale(gamma=1.0)
+    ids = np.array([0, 1])
+    scale.observe(np.array([1.0, 1.0]), np.array([False, False]), ids)
+    scale.cut(np.array([1, 5]))
+    scale.observe(np.array([1.0, 1.0]), np.array([False, False]), ids)
+    assert scale.deviation == pytest.approx(np.std([1, 1, 2, 1]), rel=1e-6)
 
 
 def test_rewards_keep_their_sign_and_are_clipped() -> None:
@@ -74,14 +83,25 @@ def test_a_loaded_scale_goes_on_as_the_saved_one() -> None:
     assert first.deviation == second.deviation != 1.0
 
 
-def test_a_horizon_makes_a_scale_of_its_own_with_its_discount() -> None:
-    one, other = Horizon(1, 0.9, "return_scale"), Horizon(1, 0.9, "return_scale")
-    assert one.return_scale is not None
-    assert one.return_scale.gamma == 0.9
-    assert one.return_scale is not other.return_scale
-    assert Horizon(1, 0.9, "sign").return_scale is None
+def test_a_horizon_names_the_rule_and_each_policy_makes_a_scale_of_its_own() -> None:
+    horizon = Horizon(1, 0.9, "return_scale")
+    assert horizon == Horizon(1, 0.9, "return_scale")
+    assert horizon.return_scale is None
+    one, other = (Policy(horizon=horizon, device="cpu").horizon.return_scale for _ in range(2))
+    assert one is not None
+    assert one.gamma == 0.9
+    assert one is not other
+    assert not Policy(horizon=Horizon(1, 0.9, "sign"), device="cpu").observes
     own = ReturnScale(0.5, clip=2.0)
-    assert Horizon(reward=own).return_scale is own
+    assert Policy(horizon=Horizon(reward=own), device="cpu").horizon.return_scale is own
+
+
+def test_a_buffer_alone_cannot_scale() -> None:
+    buffer = ReplayBuffer.from_arrays(
+        obs=np.zeros((2, 1)), action=np.zeros(2, np.int64), reward=np.ones(2), terminated=np.array([False, True])
+    )
+    with pytest.raises(ConfigError, match=r"'return_scale' is learnt by a policy: draw with policy\.horizon"):
+        buffer.sample(1, horizon=Horizon(reward="return_scale"))
 
 
 @pytest.mark.parametrize("options", [{"gamma": 1.5}, {"clip": 0.0}, {"clip": -1.0}])

@@ -136,7 +136,7 @@ class Horizon:
             of columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]: the windows of a replay buffer,
             all rows of a rollout as [1, B]. None keeps it. There are obs, next_obs, action, reward, terminated,
             truncated, t (steps since the episode began) and the policy's own.
-            "return_scale" divides by the running deviation of the return, see `ReturnScale`.
+            "return_scale" divides by the running deviation of the return: a policy makes a `ReturnScale` of it.
     """
 
     n_step: int | tuple[int, int] = 1
@@ -157,11 +157,11 @@ class Horizon:
         if isinstance(rule, tuple):
             ordered = len(rule) == 2 and rule[0] < rule[1]
             checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
-        elif rule is not None and rule not in ("sign", "return_scale") and not callable(rule):
+        elif isinstance(rule, str):
+            checks.one_of("reward", rule, ["sign", "return_scale"])
+        elif rule is not None and not callable(rule):
             checks.number("reward", rule)
         checks.done()
-        if rule == "return_scale":
-            object.__setattr__(self, "reward", ReturnScale(self.gamma))
 
     @property
     def longest(self) -> int:

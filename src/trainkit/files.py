@@ -34,11 +34,22 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bo
         if replace:
             beside.replace(path)
         else:
-            os.link(beside, path)  # unlike a move it never covers another
-            beside.unlink()
+            _put_where_nothing_is(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _put_where_nothing_is(beside: Path, path: Path) -> None:
+    """Move a file to a place that must be free; unlike a plain move this never covers another."""
+    try:
+        os.link(beside, path)
+        beside.unlink()
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: reserve the name, then cover the empty file
+        path.open("xb").close()
+        beside.replace(path)
 
 
 def save_new_arrays(path: Path, arrays: dict[str, NDArray[Any]], *, compress: bool = False) -> None:

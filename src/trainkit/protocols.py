@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, RowSpec, Transition, TransitionBatch
+from trainkit.data import ActOutput, ArraySpec, Episode, Horizon, Obs, Rollout, RowSpec, Transition, TransitionBatch
 
 
 class EnvSpaces(Protocol):
@@ -71,6 +71,10 @@ class Policy(Protocol):
         """Let running statistics learn from K new rows."""
         ...
 
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the episodes of these environments were ended where they are."""
+        ...
+
     def start_streams(self, root: int) -> None:
         """Start the random streams of exploring anew."""
         ...
@@ -111,6 +115,10 @@ class Learner(Trainee, Protocol):
     """What an off-policy trainer asks of a policy."""
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult: ...
+
+    def study(self, dataset: "Dataset") -> None:
+        """Learn running statistics of a whole dataset."""
+        ...
 
 
 class RolloutLearner(Trainee, Protocol):
@@ -174,6 +182,10 @@ class Dataset(Buffer, Protocol):
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Go once through all rows, so many at a time."""
+        ...
+
+    def episodes(self) -> Iterator[Episode]:
+        """Go once through all episodes."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Rewards at the scale of one return: divided by the running deviation of what the environments pay."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,25 +43,44 @@ class ReturnScale:
         scaled: NDArray[np.float64] = np.clip(columns["reward"] / self.deviation, -self.clip, self.clip)
         return scaled
 
+    @property
+    def n_observed(self) -> int:
+        """How many rewards were seen."""
+        return self._count
+
     def observe(self, reward: NDArray[np.float64], ended: NDArray[np.bool_], env_ids: NDArray[np.intp]) -> None:
-        """Note rows [K] of the environments named, in their order where one is named more than once."""
-        n_rows = len(reward)
-        if n_rows == 0:
-            return
-        if n_rows > 1 and (np.diff(env_ids) <= 0).any():
-            for row in range(n_rows):
-                self.observe(reward[row : row + 1], ended[row : row + 1], env_ids[row : row + 1])
+        """Note one step [K] of the environments named, which are distinct."""
+        if len(reward) == 0:
             return
         n_envs = int(env_ids.max()) + 1
         if n_envs > len(self._running):
             self._running = np.concatenate([self._running, np.zeros(n_envs - len(self._running))])
         returns = self.gamma * self._running[env_ids] + reward
-        mean = float(returns.mean())
+        self._take_in(returns)
+        self._running[env_ids] = np.where(ended, 0.0, returns)
+
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the episodes of these environments ended where they are."""
+        self._running[env_ids[env_ids < len(self._running)]] = 0.0
+
+    def study(self, rewards: Sequence[NDArray[np.float64]]) -> None:
+        """Note whole episodes, each one's rewards [T]."""
+        longest_first = sorted(rewards, key=len, reverse=True)
+        lengths = np.array([len(one) for one in longest_first])
+        running = np.zeros(len(lengths))
+        for t in range(lengths.max(initial=0)):
+            n_running = int(np.searchsorted(-lengths, -t))  # those longer than t come first
+            running[:n_running] *= self.gamma
+            running[:n_running] += [one[t] for one in longest_first[:n_running]]
+            self._take_in(running[:n_running])
+
+    def _take_in(self, returns: NDArray[np.float64]) -> None:
+        """Merge returns [K] into the moments (Chan et al., 1979)."""
+        n_rows, mean = len(returns), float(returns.mean())
         apart, total = mean - self._mean, self._count + n_rows
         self._square += float(np.square(returns - mean).sum()) + apart**2 * self._count * n_rows / total
         self._mean += apart * n_rows / total
         self._count = total
-        self._running[env_ids] = np.where(ended, 0.0, returns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics and the running returns."""

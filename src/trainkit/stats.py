@@ -116,16 +116,17 @@ class EpochStats:
     update: Mapping[str, float] = field(default_factory=dict)  # means over all updates of the interval
     explore: Mapping[str, float] = field(default_factory=dict)
     buffer: Mapping[str, float] = field(default_factory=dict)
+    custom: Mapping[str, float] = field(default_factory=dict)  # what `Trainer.log` was told
     time: TimeStats
 
     def __getitem__(self, tag: str) -> float | None:
         value: Any = self
-        for name in tag.split("/"):
+        names = tag.split("/")
+        for position, name in enumerate(names):
             if value is None:
                 return None
             if isinstance(value, Mapping):
-                value = value.get(name)
-                continue
+                return value.get("/".join(names[position:]))
             known = [item.name for item in fields(value)] if is_dataclass(value) else []
             if name not in known:
                 raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{nearest(name, known)}")

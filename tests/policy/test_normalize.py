@@ -189,3 +189,33 @@ def test_normalised_features_make_scales_of_the_environment_vanish() -> None:
         return float(normalizer(rows).abs().mean())
 
     assert taught(1e-3) == pytest.approx(taught(1e3), rel=1e-2)
+
+
+def test_statistics_are_in_the_weights_once_each() -> None:
+    policy, _ = made()
+    names = [name for name in policy.state_dict() if "preprocess" in name]
+    assert len(names) == 8
+    assert all(name.startswith("preprocess.normalizers.0.") for name in names)
+
+
+def test_a_forced_reset_ends_the_running_returns() -> None:
+    policy, envs = made(reward="return_scale")
+    collector = collector_of(policy, envs)
+    collector.collect(n_step=30)
+    assert any(policy.horizon.return_scale.state_dict()["running"])
+    collector.reset()
+    assert not any(policy.horizon.return_scale.state_dict()["running"])
+
+
+def test_a_dataset_is_studied_once_and_never_on_top_of_what_was_learnt() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=3)
+    recorded = tk.ReplayBuffer(200, spaces=envs)
+    tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs, recorded).collect(n_step=150)
+    policy = tk.DQNPolicy.for_envs(envs, normalize_obs=True, reward="return_scale", device="cpu", seed=0)
+    rates: dict[str, Any] = {"max_epoch": 1, "update_per_epoch": 2, "batch_size": 8, "verbose": False}
+    for _ in range(2):
+        tk.OfflineTrainer(policy, recorded, **rates)
+        assert policy.preprocess.normalizers[0].known.count == 150
+        assert policy.horizon.return_scale.n_observed == 150
+    rows = np.concatenate([episode.obs[:-1] for episode in recorded.episodes()]).astype(np.float64)
+    np.testing.assert_allclose(policy.preprocess.normalizers[0].known.mean, rows.mean(0), atol=1e-9)

@@ -332,3 +332,23 @@ def test_a_q_learner_explores_as_its_exploration_says(exploration: Any, likely: 
     ]
 
     assert_allclose(told, [likely[0] / 0.5, likely[1] / 0.5], rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [600, 1_100])
+def test_long_episodes_do_not_overflow(length: int) -> None:
+    ratios, rewards = [np.full(length, 2.0)] * 2, [np.ones(length), np.full(length, 3.0)]
+    found = per_decision(ratios, rewards, gamma=1.0, is_weighted=True)
+    assert found.value == pytest.approx(2.0 * length)  # both are equally likely: the mean of their returns
+    assert found.effective_sample_size == pytest.approx(2.0)
+    if length > 1_024:  # 2**1024 is no number
+        with pytest.raises(ConfigError, match="use weighted_importance_sampling"):
+            per_decision(ratios, rewards, gamma=1.0, is_weighted=False)
+
+
+def test_an_episode_that_cannot_be_the_targets_counts_nothing_however_long() -> None:
+    ratios, rewards = [np.zeros(700), np.full(700, 2.0)], [np.ones(700), np.full(700, 3.0)]
+    found = per_decision(ratios, rewards, gamma=1.0, is_weighted=True)
+    assert found.value == pytest.approx(2_100.0)
+    assert found.effective_sample_size == pytest.approx(1.0)
+    none = per_decision([np.zeros(5)], [np.ones(5)], gamma=1.0, is_weighted=True)
+    assert (none.value, none.effective_sample_size) == (0.0, 0.0)

@@ -61,7 +61,7 @@ def everything(trainer: tk.OfflineTrainer) -> dict[str, Any]:
     parts = {
         "policy": trainer.policy.training_state(),
         "buffer": trainer.buffer.state_dict(),
-        "trainer": trainer._state(),
+        "trainer": trainer.state_dict(),
     }
     return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
 

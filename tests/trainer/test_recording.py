@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 from tests.helpers.doubles import Ledger, Player
 from tests.helpers.tagged import TaggedEnv, decode, is_terminated, is_truncated, length, reward
 from tests.helpers.truth import IN_PROCESS, tagged_envs
-from tests.trainer.toys import Walk
+from tests.trainer.toys import Walk, make_trainer
 from trainkit import (
     CheckpointError,
     Collector,
@@ -312,3 +312,15 @@ def test_two_collectors_need_two_writers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="records another collector already: close it first, or make a second one"):
         writer.record(other)
     assert len(one.recorders) == 1
+
+
+def test_every_epochs_whole_episodes_are_in_files_when_a_run_dies(tmp_path: Path) -> None:
+    def train_fn(epoch: int, env_step: int) -> None:
+        if env_step >= 60:
+            raise RuntimeError("power cut")
+
+    trainer = make_trainer(callbacks=[DatasetWriter(tmp_path / "data")], train_fn=train_fn)
+    with pytest.raises(RuntimeError, match="power cut"):
+        trainer.run()
+    kept = load_dataset(tmp_path / "data")
+    assert 24 <= len(kept) <= 48  # the whole episodes of two epochs of 24 steps

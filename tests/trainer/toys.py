@@ -163,7 +163,7 @@ def everything(trainer: tk.Trainer) -> dict[str, Any]:
         "policy": trainer.policy.training_state(),
         "buffer": trainer.buffer.state_dict(),
         "collector": trainer.train_collector.state_dict(),
-        "trainer": trainer._state(),
+        "trainer": trainer.state_dict(),
     }
     return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
 

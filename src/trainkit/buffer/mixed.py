@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit import seeding, tree
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
-from trainkit.data import Horizon, RowSpec, Transition, TransitionBatch
+from trainkit.data import Episode, Horizon, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
 
 
@@ -29,7 +29,9 @@ class MixedBuffer:
 
     def __init__(self, shares: Mapping[ReplayBuffer, float], *, seed: int | None = None) -> None:
         checks = Checks("MixedBuffer")
-        checks.require(len(shares) > 0, " needs at least one buffer: {buffer: share, ...}")
+        told = isinstance(shares, Mapping) and len(shares) > 0
+        checks.require(told, f" needs at least one buffer, {{buffer: share, ...}}, got {shares!r}")
+        checks.done()
         for position, (source, share) in enumerate(shares.items()):
             known = isinstance(source, ReplayBuffer)
             checks.require(known, f".shares[{position}] must be a ReplayBuffer, got {source!r}")
@@ -155,6 +157,12 @@ class MixedBuffer:
         """Go once through all rows of every source, so many at a time."""
         for source in self.sources:
             yield from source.transitions(n_rows)
+
+    def episodes(self) -> Iterator[Episode]:
+        """Yield the episodes of all sources, one source after another."""
+        for source in self.sources:
+            if len(source):
+                yield from source.episodes()
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
         """Write priorities [B] to the sources that the slots came from; uniform ones ignore them.

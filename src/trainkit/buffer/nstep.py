@@ -107,7 +107,9 @@ def shape_reward(
         return shaped
     if rule is None:
         return reward
-    if isinstance(rule, str):  # "sign"; the other word became a function when the horizon was made
+    if rule == "return_scale":
+        raise ConfigError("Horizon.reward 'return_scale' is learnt by a policy: draw with policy.horizon")
+    if isinstance(rule, str):
         return np.sign(reward)
     if isinstance(rule, tuple):
         return np.clip(reward, *rule)

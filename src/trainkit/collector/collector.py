@@ -98,6 +98,8 @@ class Collector:
             self.buffer.cut(self.envs.all_ids)
         for recorder in self.recorders:
             recorder.cut(self.envs.all_ids)
+        if self._observes:
+            self.policy.cut(self.envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
         self.envs.reset(seed=seed, options=options)
         self._episodes.begin(self.envs.all_ids)

@@ -1,6 +1,7 @@
 """What every policy is: a module that acts on observations, and keeps the books of what it learns."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +17,12 @@ from trainkit.errors import CheckpointError, ConfigError, DivergedError, SpaceMi
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
-from trainkit.policy.preprocess import RunningStatistics, WithoutMask
+from trainkit.policy.preprocess import WithoutMask
+from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
+from trainkit.protocols import Dataset
+from trainkit.scaling import ReturnScale
 from trainkit.spaces import array_specs
 
 
@@ -61,7 +65,10 @@ class Policy(nn.Module):
         self.action_space = action_space
         self.preprocess = WithoutMask() if preprocess is None else preprocess
         self.horizon = Horizon() if horizon is None else horizon
+        if self.horizon.reward == "return_scale":
+            self.horizon = replace(self.horizon, reward=ReturnScale(self.horizon.gamma))  # whose state is ours
         self.device = resolve_device(device)
+        self.statistics = Statistics(self.preprocess, self.horizon, self.device)
         self.is_seeded = seed is not None
         self._seed = seed  # for networks that are added later
         self.start_streams(seeding.fresh_root() if seed is None else seed)
@@ -140,30 +147,20 @@ class Policy(nn.Module):
     @property
     def observes(self) -> bool:
         """Whether there are statistics that learn from rows, of observations or of rewards."""
-        return self._statistics is not None or self.horizon.return_scale is not None
+        return self.statistics.are_there
 
     def observe(self, transition: Transition) -> None:
         """Let running statistics learn from K new rows, and use them from now on."""
-        self._note(transition)
-        self._fold()
+        self.statistics.note(transition)
+        self.statistics.fold()
 
-    def _note(self, transition: Transition) -> None:
-        """Note rows for the statistics; features stay as they are until `_fold`."""
-        statistics, scale = self._statistics, self.horizon.return_scale
-        if statistics is not None:
-            statistics.observe(to_device(transition.obs, self.device))
-        if scale is not None:
-            scale.observe(transition.reward, transition.terminated | transition.truncated, transition.env_ids)
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the episodes of these environments were ended where they are."""
+        self.statistics.cut(env_ids)
 
-    def _fold(self) -> None:
-        statistics = self._statistics
-        if statistics is not None:
-            statistics.fold()
-
-    @property
-    def _statistics(self) -> RunningStatistics | None:
-        own = self.preprocess
-        return own if isinstance(own, RunningStatistics) and own.observes else None
+    def study(self, dataset: Dataset) -> None:
+        """Learn the statistics of a whole dataset, those that have learnt of nothing yet."""
+        self.statistics.study(dataset)
 
     @cached_property
     def _has_modes(self) -> bool:
@@ -332,7 +329,7 @@ class Policy(nn.Module):
             "n_updates": self.n_updates,
             "last_step": self.last_step,
             "streams": self.streams_state(),
-            "return_scale": None if self.horizon.return_scale is None else self.horizon.return_scale.state_dict(),
+            "statistics": self.statistics.state_dict(),
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -345,6 +342,5 @@ class Policy(nn.Module):
         self.n_updates = self._n_updates_read = state["n_updates"]
         self.last_step = state["last_step"]
         self.load_streams_state(state["streams"])
-        if self.horizon.return_scale is not None and state["return_scale"] is not None:
-            self.horizon.return_scale.load_state_dict(state["return_scale"])
+        self.statistics.load_state_dict(state["statistics"])
         self.is_seeded = True

@@ -23,7 +23,7 @@ from trainkit.policy.exploration import (
     Greedy,
     chosen_probability,
     legal_values,
-    telling,
+    require_probability,
 )
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
@@ -105,7 +105,7 @@ class DQNPolicy(Policy):
         default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
         self.exploration: Exploration = default if exploration is None else exploration
         if store_action_prob:
-            telling(type(self).__name__, self.exploration, self.network.noise_size)
+            require_probability(type(self).__name__, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
         self.to(self.device)
         self.add_gradient_step(
@@ -199,13 +199,17 @@ class DQNPolicy(Policy):
         q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
         how = self.exploration if explore else Greedy()
         action = how.choose(q, legal, step=step, env_ids=env_ids, rng=self.rng)
-        stored = chosen_probability(telling(name, how), q, legal, action, step, env_ids) if self._extras_spec else {}
+        stored = (
+            chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
+            if self._extras_spec
+            else {}
+        )
         return ActOutput(action, stored, state)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: exploring as `exploration` does, or greedily."""
         legal, name = checked_legal(obs), type(self).__name__
-        how = telling(name, self.exploration, self.network.noise_size) if explore else Greedy()
+        how = require_probability(name, self.exploration, self.network.noise_size) if explore else Greedy()
         q = legal_values(name, self.action_values(obs), legal, step)
         return how.probability(q, legal, step=step)
 

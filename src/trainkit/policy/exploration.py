@@ -33,7 +33,7 @@ class Exploration(Protocol):
 
 
 @runtime_checkable
-class TellingExploration(Exploration, Protocol):
+class HasProbability(Exploration, Protocol):
     """Tell the probability [K, A] of every action, 0 where illegal, that `choose` draws with."""
 
     def probability(
@@ -188,11 +188,11 @@ class SoftQ:
 ACTION_PROB_SPEC: Mapping[str, ArraySpec] = {ACTION_PROB: ArraySpec(shape=(), dtype=np.dtype(np.float64))}
 
 
-def telling(owner: str, exploration: Exploration, noise_size: int = 0) -> TellingExploration:
+def require_probability(owner: str, exploration: Exploration, noise_size: int = 0) -> HasProbability:
     """Return an exploration that can tell its probabilities; refuse one that cannot, and noise beside it."""
     if noise_size:
         raise ConfigError(f"{owner} cannot tell how likely its actions are: its noisy layers choose too; use SoftQ")
-    if not isinstance(exploration, TellingExploration):
+    if not isinstance(exploration, HasProbability):
         raise ConfigError(
             f"{owner} cannot tell how likely its actions are: {type(exploration).__name__} has no method "
             "`probability`; use EpsilonGreedy, SoftQ or Greedy, or give it one"
@@ -201,7 +201,7 @@ def telling(owner: str, exploration: Exploration, noise_size: int = 0) -> Tellin
 
 
 def chosen_probability(
-    told: TellingExploration,
+    exploration: HasProbability,
     q: NDArray[np.float32],
     legal: NDArray[np.bool_] | None,
     action: NDArray[np.int64],
@@ -209,7 +209,7 @@ def chosen_probability(
     env_ids: NDArray[np.intp] | None,
 ) -> dict[str, NDArray[np.float64]]:
     """Return the column of the probabilities [K] of the actions taken."""
-    probability = told.probability(q, legal, step=step, env_ids=env_ids)
+    probability = exploration.probability(q, legal, step=step, env_ids=env_ids)
     return {ACTION_PROB: probability[np.arange(len(action)), action]}
 
 

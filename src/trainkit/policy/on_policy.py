@@ -226,7 +226,7 @@ class OnpolicyPolicy(Policy):
 
     def observe(self, transition: Transition) -> None:
         """Note K new rows for running statistics; features stay as they are until the rollout has been learnt."""
-        self._note(transition)
+        self.statistics.note(transition)
 
     def learn(
         self, rollout: Rollout, *, step: int, batch_size: int | None = None, repeat: int = 1
@@ -237,7 +237,7 @@ class OnpolicyPolicy(Policy):
         statistics of observations move at the end.
         """
         yield from self._updates(rollout, step, batch_size, repeat)
-        self._fold()
+        self.statistics.fold()
 
     def _updates(self, rollout: Rollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
         rows = self._rows(rollout)

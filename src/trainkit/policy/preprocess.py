@@ -23,6 +23,11 @@ class RunningStatistics(Protocol):
     @property
     def observes(self) -> bool: ...
 
+    @property
+    def n_observed(self) -> int:
+        """How many rows the statistics in use have learnt from."""
+        ...
+
     def observe(self, obs: Any) -> None:
         """Note raw observations [K, ...] on the device; what is in use stays until `fold`."""
         ...
@@ -52,12 +57,15 @@ class Preprocess(nn.Module):
         self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
         self.sees_images = any(len(size) == 3 for size in feature_sizes(self.shapes))
 
-        def normalizer(leaf: Space[Any]) -> Normalizer | None:
-            is_wanted = normalize and isinstance(leaf, spaces.Box) and _image_axes(leaf) is None
-            return Normalizer(math.prod(leaf.shape or (1,)), clip=clip) if is_wanted else None
+        self.normalizers = nn.ModuleList()
 
-        self._normalizer: Any = _map_space(normalizer, self._space)  # a tree of them, None for a leaf without one
-        self.normalizers = nn.ModuleList([own for own in tree.leaves(self._normalizer) if own is not None])
+        def place(leaf: Space[Any]) -> int | None:
+            if not normalize or not isinstance(leaf, spaces.Box) or _image_axes(leaf) is not None:
+                return None
+            self.normalizers.append(Normalizer(math.prod(leaf.shape), clip=clip))
+            return len(self.normalizers) - 1
+
+        self._places: Any = _map_space(place, self._space)  # of each leaf in `normalizers`, None for one without
 
     def forward(self, obs: Any) -> Any:
         unmasked = without_mask(obs)
@@ -66,7 +74,8 @@ class Preprocess(nn.Module):
         features = _map_space(_features, self._space, unmasked)
         if not self.observes:
             return features
-        return tree.map_tree(lambda own, leaf: leaf if own is None else own(leaf), self._normalizer, features)
+        own: Any = self.normalizers
+        return tree.map_tree(lambda place, leaf: leaf if place is None else own[place](leaf), self._places, features)
 
     @property
     def observes(self) -> bool:
@@ -76,15 +85,24 @@ class Preprocess(nn.Module):
     def observe(self, obs: Any) -> None:
         """Note raw observations [K, ...] on the device; what is in use stays until `fold`."""
         features = _map_space(_features, self._space, without_mask(obs))
-        for own, leaf in zip(tree.leaves(self._normalizer), tree.leaves(features), strict=True):
-            if own is not None:
-                own.observe(leaf)
+        for place, leaf in zip(tree.leaves(self._places), tree.leaves(features), strict=True):
+            if place is not None:
+                self._own(place).observe(leaf)
 
     def fold(self) -> None:
         """Use what was noted from now on."""
-        for own in tree.leaves(self._normalizer):
-            if own is not None:
-                own.fold()
+        for place in range(len(self.normalizers)):
+            self._own(place).fold()
+
+    @property
+    def n_observed(self) -> int:
+        """How many rows the statistics in use have learnt from."""
+        return int(self._own(0).known.count) if self.observes else 0
+
+    def _own(self, place: int) -> Normalizer:
+        own = self.normalizers[place]
+        assert isinstance(own, Normalizer), "nothing else is put there"
+        return own
 
 
 class WithoutMask(nn.Module):

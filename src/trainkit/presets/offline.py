@@ -81,6 +81,10 @@ class OfflinePreset(Preset):
             overrides: of `settings()`, or options of `OfflineTrainer`.
         """
         name, domain = repr(self), "classic"
+        if not isinstance(buffer, Dataset):
+            raise ConfigError(
+                f"{name} learns from a replay buffer, which comes first, got {buffer!r}: give load_dataset(path)"
+            )
         refuse_unknown(name, overrides, {*self.settings(domain), *TrainerOptions.__annotations__})
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from trainkit import checkpoint as checkpoints
 from trainkit import seeding
 from trainkit.collector import Collector
 from trainkit.data import EpochResult
@@ -13,9 +12,11 @@ from trainkit.errors import BusyError
 from trainkit.logger import as_logger
 from trainkit.protocols import Seedable, Store, Trainee
 from trainkit.stats import CollectStats, RunInfo, html_table, scalars
+from trainkit.trainer import saving
 from trainkit.trainer.callbacks import Hooks, StopFn
 from trainkit.trainer.history import History
 from trainkit.trainer.interrupt import DeferredInterrupt
+from trainkit.trainer.intervals import Reduce
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.options import Options
 from trainkit.trainer.parts import fill_seeds, refuse_misfits
@@ -130,6 +131,10 @@ class Trainer:
     def evaluate(self) -> CollectStats:
         """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training goes on the same."""
         return self.judge.look(self.clock)
+
+    def log(self, name: str, value: float, reduce: Reduce = "mean") -> None:
+        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last."""
+        self._reports.log(name, value, reduce)
 
     def stop(self, reason: str) -> None:
         """End the run: the epoch that runs ends here, is evaluated and yielded, and no other begins.
@@ -307,14 +312,7 @@ class Trainer:
 
     def save(self, path: str | Path) -> Path:
         """Write everything there is to go on from into a folder, whole or not at all."""
-        components: dict[str, Any] = {
-            "policy": self.policy.training_state(),
-            "buffer": self.buffer.state_dict(),
-            "trainer": self._state(),
-        }
-        if self.train_collector is not None:
-            components["collector"] = self.train_collector.state_dict()
-        written = checkpoints.save_checkpoint(path, components, self.settings())
+        written = saving.save(self, path)
         self._hooks.fire("on_checkpoint_saved", self, written)
         return written
 
@@ -323,20 +321,16 @@ class Trainer:
 
         Episodes that ran when it was written are cut in the buffer and others begin.
         """
-        components = checkpoints.load_checkpoint(path, {name: self.settings()[name] for name in _SAME})
-        self.policy.load_training_state(components["policy"])
-        self.buffer.load_state_dict(components["buffer"])
-        if self.train_collector is not None:
-            self.train_collector.load_state_dict(components["collector"])
-        self.reset()
-        self._load_state(components["trainer"])
+        saving.load(self, path)
 
-    def _state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, and what judge and callbacks know; parts have states of their own."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         seconds = self._watch.seconds
         return counters | {"seconds": seconds, "judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
 
-    def _load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over saved counters."""
         for name in _COUNTERS:
             setattr(self, name, state[name])
         self._watch.seconds = state["seconds"]
@@ -345,4 +339,3 @@ class Trainer:
 
 
 _COUNTERS = ("seed", "epoch", "_origin", "_is_in_epoch", "_seems_solved")
-_SAME = ("trainer", "policy", "buffer", "env", "n_envs")  # settings a checkpoint must share with who goes on from it

@@ -15,7 +15,7 @@ counts nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +30,7 @@ _LOG_PROB = "log_prob"
 _ROUNDING = 1e-6  # how far above 1 a probability of float32 may come to lie
 
 
-class TellingPolicy(Protocol):
+class HasActionProbability(Protocol):
     """A policy that says how likely each action is."""
 
     last_step: int
@@ -56,14 +56,14 @@ class Estimate:
     behaviour: float
     value: float
     std_error: float | None
-    per_episode: NDArray[np.float64]
+    per_episode: NDArray[np.float64] = field(repr=False)
     effective_sample_size: float
     n_episodes: int
     n_left_out: int
 
 
 def importance_sampling(
-    policy: TellingPolicy, dataset: ReplayBuffer, *, gamma: float, explore: bool = False
+    policy: HasActionProbability, dataset: ReplayBuffer, *, gamma: float, explore: bool = False, step: int | None = None
 ) -> Estimate:
     """Estimate a policy's return by ordinary importance sampling, per decision.
 
@@ -71,19 +71,20 @@ def importance_sampling(
         policy: the target. Its actions must be Discrete.
         dataset: whole episodes with the column `action_prob` (or `log_prob`, of on-policy learners that explored).
         gamma: discount per step, in [0, 1].
-        explore: whether the target explores, as its exploration stands at its last step; if not, it is greedy.
+        explore: whether the target explores; if not, it is greedy.
+        step: where its exploration stands then; default: its last update's, which weights that were loaded lack.
 
     Raises:
         ConfigError: a probability is missing, zero, negative, above 1 or nan.
     """
-    return _estimate("importance_sampling", policy, dataset, gamma, explore, is_weighted=False)
+    return _estimate("importance_sampling", policy, dataset, gamma, explore, step, is_weighted=False)
 
 
 def weighted_importance_sampling(
-    policy: TellingPolicy, dataset: ReplayBuffer, *, gamma: float, explore: bool = False
+    policy: HasActionProbability, dataset: ReplayBuffer, *, gamma: float, explore: bool = False, step: int | None = None
 ) -> Estimate:
     """Estimate a policy's return by weighted importance sampling, per decision; see `importance_sampling`."""
-    return _estimate("weighted_importance_sampling", policy, dataset, gamma, explore, is_weighted=True)
+    return _estimate("weighted_importance_sampling", policy, dataset, gamma, explore, step, is_weighted=True)
 
 
 def per_decision(
@@ -100,15 +101,25 @@ def per_decision(
     reward, ratio = np.zeros(is_step.shape), np.ones(is_step.shape)
     reward[is_step], ratio[is_step] = np.concatenate(rewards), np.concatenate(ratios)
     discount = gamma ** np.arange(length.max())
-    rho = np.cumprod(ratio, axis=1)
-    whole = rho[:, -1]  # beyond an episode's end ratios are 1 and rewards 0
-    influence = per_episode = (rho * reward) @ discount
+    with np.errstate(divide="ignore"):
+        log_rho = np.cumsum(np.log(ratio), axis=1)  # rho itself overflows within a thousand steps
+    top = log_rho.max(axis=0)  # [T], of any episode
+    scaled = np.exp(log_rho - np.where(np.isfinite(top), top, 0.0))  # rho over each column's largest
+    whole = scaled[:, -1]  # beyond an episode's end ratios are 1 and rewards 0
     if is_weighted:
-        mean = rho.mean(axis=0)  # [T]
-        share = rho / np.where(mean > 0.0, mean, 1.0)
+        mean = scaled.mean(axis=0)  # [T]; the scale is in both, and cancels
+        share = scaled / np.where(mean > 0.0, mean, 1.0)
         per_episode = (share * reward) @ discount
         mean_reward = (share * reward).mean(axis=0)  # [T], as the target would earn it
         influence = (share * (reward - mean_reward) + mean_reward) @ discount
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            influence = per_episode = (np.exp(log_rho) * reward) @ discount
+        if not np.isfinite(per_episode).all():
+            raise ConfigError(
+                "importance_sampling: the product of an episode's ratios is beyond what a number can hold, its "
+                "estimate would vary without bound: use weighted_importance_sampling, or shorter episodes"
+            )
     n_episodes = len(length)
     squares = float(np.square(whole).sum())
     return Estimate(
@@ -123,7 +134,14 @@ def per_decision(
 
 
 def _estimate(
-    name: str, policy: TellingPolicy, dataset: ReplayBuffer, gamma: float, explore: bool, *, is_weighted: bool
+    name: str,
+    policy: HasActionProbability,
+    dataset: ReplayBuffer,
+    gamma: float,
+    explore: bool,
+    step: int | None,
+    *,
+    is_weighted: bool,
 ) -> Estimate:
     checks = Checks(name)
     checks.number("gamma", gamma, low=0, high=1)
@@ -139,7 +157,8 @@ def _estimate(
             continue
         behaviour = _behaviour(name, number, episode)
         seen = tree.map_tree(lambda leaf: leaf[:-1], episode.obs)
-        target = policy.action_probability(seen, step=policy.last_step, explore=explore)
+        at = policy.last_step if step is None else step
+        target = policy.action_probability(seen, step=at, explore=explore)
         ratios.append(target[np.arange(len(episode)), episode.action] / behaviour)
         rewards.append(episode.reward)
     if not rewards:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
+from typing import Literal
 
 from trainkit.stats import CollectStats, TimeStats
 
@@ -39,6 +40,31 @@ class Credit:
         self._n_steps, self._n_paid = state["n_steps"], state["n_paid"]
 
 
+Reduce = Literal["mean", "sum", "min", "max", "last"]
+REDUCES = ("mean", "sum", "min", "max", "last")
+
+
+class Logged:
+    """What was logged under one name, reduced to a number."""
+
+    def __init__(self, reduce: Reduce, value: float) -> None:
+        self.reduce = reduce
+        self._sum = self._min = self._max = self._last = value
+        self._count = 1
+
+    def add(self, value: float) -> None:
+        """Take another value in."""
+        self._sum += value
+        self._min, self._max, self._last = min(self._min, value), max(self._max, value), value
+        self._count += 1
+
+    @property
+    def value(self) -> float:
+        """The number."""
+        known = {"sum": self._sum, "min": self._min, "max": self._max, "last": self._last}
+        return known.get(self.reduce, self._sum / self._count)
+
+
 class Interval:
     """Gather from one report to the next."""
 
@@ -48,6 +74,7 @@ class Interval:
         self._collects: list[CollectStats] = []
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
+        self.logged: dict[str, Logged] = {}
         self.seconds = {"total": 0.0, "collect": 0.0, "update": 0.0, "evaluate": 0.0}
 
     def add_collect(self, stats: CollectStats) -> None:
@@ -60,6 +87,13 @@ class Interval:
         for name, mean in means.items():
             self._sums[name] = self._sums.get(name, 0.0) + mean * n_updates
             self._counts[name] = self._counts.get(name, 0) + n_updates
+
+    def log(self, name: str, value: float, reduce: Reduce) -> None:
+        """Add a value that somebody logged."""
+        if name in self.logged:
+            self.logged[name].add(value)
+        else:
+            self.logged[name] = Logged(reduce, value)
 
     def collected(self) -> CollectStats | None:
         """Tell all collects as one, None when there were none."""

@@ -101,6 +101,7 @@ class Judge:
         """Evaluate outside of the run's own course: nobody hears of it, and no score is the best for it."""
         if self.evaluation is None:
             raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
+        self.evaluation.forget()  # one that was interrupted is played again when the run goes on
         self.evaluation.collector.between_steps = None
         self.last_test = self.evaluation.run(step)
         return self.last_test

@@ -60,8 +60,7 @@ class OfflineTrainer(Trainer):
         for rows in buffer.transitions():
             refuse_rows(name, policy, rows)
         if policy.observes:  # only when all rows are known to be sound
-            for rows in buffer.transitions():
-                policy.observe(rows)
+            policy.study(buffer)
         self.batch_size = batch_size
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 

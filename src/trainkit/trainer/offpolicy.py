@@ -138,9 +138,11 @@ class OffpolicyTrainer(Trainer):
         self._credit.pay()
         self._hooks.fire("on_update_end", self)
 
-    def _state(self) -> dict[str, Any]:
-        return super()._state() | {"credit": self._credit.state_dict()}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters; what is owed is among them."""
+        return super().state_dict() | {"credit": self._credit.state_dict()}
 
-    def _load_state(self, state: dict[str, Any]) -> None:
-        super()._load_state(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over saved counters."""
+        super().load_state_dict(state)
         self._credit.load_state_dict(state["credit"])

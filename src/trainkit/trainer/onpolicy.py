@@ -109,8 +109,9 @@ class OnpolicyTrainer(Trainer):
         self._updates = None
         self.buffer.clear()
 
-    def _load_state(self, state: dict[str, Any]) -> None:
-        super()._load_state(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over saved counters."""
+        super().load_state_dict(state)
         self._updates = None  # of a rollout that belongs to another run
 
     def _collect(self) -> CollectStats:

@@ -11,7 +11,7 @@ from trainkit import tree
 from trainkit.buffer.episodes import OpenEpisodes
 from trainkit.buffer.shards import Header, write_shard
 from trainkit.collector import Collector
-from trainkit.data import Episode, Transition
+from trainkit.data import Episode, EpochResult, Transition
 from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.trainer.callbacks import Callback
 
@@ -24,10 +24,11 @@ _NAME = re.compile(r"episodes-(\d+)\.npz")
 class DatasetWriter(Callback):
     """Write whole episodes into numbered files of a folder; `load_dataset` reads them.
 
-    As a callback it records the training collector, and closes at the end of the run. Any other is recorded by hand:
-    `with DatasetWriter(folder).record(collector): collector.collect(...)`. A run that was interrupted is to be closed
-    by hand, too: what did not fill a file yet is in memory only. An episode that runs when recording begins is left
-    out; files that are there are never written over.
+    As a callback it records the training collector, writes what is whole at the end of every epoch, and closes at the
+    end of the run. Any other is recorded by hand:
+    `with DatasetWriter(folder).record(collector): collector.collect(...)`. What did not fill a file and saw no epoch's
+    end is in memory only until `close`. An episode that runs when recording begins is left out; files that are there
+    are never written over.
 
     Args:
         folder: made when the first file is written.
@@ -113,6 +114,10 @@ class DatasetWriter(Callback):
         if trainer.train_collector is None:
             raise ConfigError(f"DatasetWriter: {type(trainer).__name__} has no training collector to record")
         self.record(trainer.train_collector)
+
+    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
+        if self._ended:
+            self._write(len(self._ended))
 
     def on_train_end(self, trainer: "Trainer") -> None:
         self.close()

@@ -1,0 +1,71 @@
+"""What a policy learns by looking alone: running statistics of observations and of returns."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from trainkit.data import Horizon, Transition
+from trainkit.policy.device import to_device
+from trainkit.policy.preprocess import RunningStatistics
+from trainkit.protocols import Dataset
+
+
+class Statistics:
+    """Let a preprocessing and a return scale, where there are such, hear of rows.
+
+    Args:
+        preprocess: may be `RunningStatistics`.
+        horizon: may have a `ReturnScale`.
+        device: of the preprocessing.
+    """
+
+    def __init__(self, preprocess: nn.Module, horizon: Horizon, device: torch.device) -> None:
+        self._of_obs: RunningStatistics | None = None
+        if isinstance(preprocess, RunningStatistics) and preprocess.observes:
+            self._of_obs = preprocess
+        self._of_returns = horizon.return_scale
+        self._device = device
+
+    @property
+    def are_there(self) -> bool:
+        """Whether anything is learnt by looking."""
+        return self._of_obs is not None or self._of_returns is not None
+
+    def note(self, transition: Transition) -> None:
+        """Note K rows; features stay as they are until `fold`."""
+        if self._of_obs is not None:
+            self._of_obs.observe(to_device(transition.obs, self._device))
+        if self._of_returns is not None:
+            ended = transition.terminated | transition.truncated
+            self._of_returns.observe(transition.reward, ended, transition.env_ids)
+
+    def fold(self) -> None:
+        """Use what was noted from now on."""
+        if self._of_obs is not None:
+            self._of_obs.fold()
+
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the episodes of these environments were ended where they are, to begin anew."""
+        if self._of_returns is not None:
+            self._of_returns.cut(env_ids)
+
+    def study(self, dataset: Dataset) -> None:
+        """Learn of a whole dataset, unless something was learnt already."""
+        if self._of_obs is not None and self._of_obs.n_observed == 0:
+            for rows in dataset.transitions():
+                self._of_obs.observe(to_device(rows.obs, self._device))
+            self._of_obs.fold()
+        if self._of_returns is not None and self._of_returns.n_observed == 0:
+            self._of_returns.study([episode.reward for episode in dataset.episodes()])
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the returns' statistics; the observations' are saved with the weights."""
+        return None if self._of_returns is None else self._of_returns.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Take over saved statistics."""
+        if self._of_returns is not None and state is not None:
+            self._of_returns.load_state_dict(state)

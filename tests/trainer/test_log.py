@@ -1,0 +1,92 @@
+"""Numbers of one's own: logged from anywhere, reduced over the report and over the epoch, shown as custom/name."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from tests.trainer.toys import make_trainer, untimed
+
+
+class Numbers:
+    """A logger that keeps what it is told."""
+
+    folder = None
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, dict[str, float]]] = []
+
+    def write(self, step: int, numbers: Any) -> None:
+        self.told.append((step, {tag: x for tag, x in numbers.items() if tag.startswith("custom/")}))
+
+    def describe(self, settings: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Tell(tk.Callback):
+    """Log the environment step after every collect, in every way there is."""
+
+    def on_collect_end(self, trainer: Any, stats: tk.CollectStats) -> None:
+        for reduce in ("mean", "sum", "min", "max", "last"):
+            trainer.log(f"at/{reduce}", trainer.env_step, reduce)
+
+
+def test_values_are_reduced_over_the_epoch_and_over_each_report() -> None:
+    numbers = Numbers()
+    trainer = make_trainer(callbacks=[Tell()], logger=numbers, log_every=12, step_per_epoch=24, max_epoch=1)
+    (result,) = trainer
+    steps = np.arange(2, 26, 2)  # two environments
+    expected = {"mean": steps.mean(), "sum": steps.sum(), "min": 2, "max": 24, "last": 24}
+    assert {name: result.stats[f"custom/at/{name}"] for name in expected} == expected
+    assert result.stats["custom/nothing"] is None
+    assert [step for step, _ in numbers.told] == [12, 24]
+    first, second = (told for _, told in numbers.told)
+    assert (first["custom/at/mean"], second["custom/at/mean"]) == (7.0, 19.0)
+    assert trainer.history["custom/at/max"] == [24]
+
+
+def test_what_is_logged_after_the_epoch_was_told_is_told_with_the_next() -> None:
+    class Late(tk.Callback):
+        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+            trainer.log("epoch", result.epoch, "last")
+
+    trainer = make_trainer(callbacks=[Late()])
+    assert [result.stats["custom/epoch"] for result in trainer] == [None, 1, 2]
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.array(3), torch.tensor(3.0)])
+def test_any_number_will_do(value: Any) -> None:
+    trainer = make_trainer()
+    trainer.log("three", value)
+    assert next(trainer).stats["custom/three"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("", 1.0), "Trainer.log needs a name, got ''"),
+        (("a", "1"), r"Trainer.log needs a number for 'a', got '1'"),
+        (("a", np.ones(2)), "Trainer.log needs a number for 'a'"),
+        (("a", None), "Trainer.log needs a number for 'a', got None"),
+        (("a", 1.0, "median"), r"Trainer.log.reduce must be one of"),
+    ],
+)
+def test_what_is_no_number_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(tk.ConfigError, match=message):
+        make_trainer().log(*arguments)
+
+
+def test_one_name_is_reduced_in_one_way() -> None:
+    trainer = make_trainer()
+    trainer.log("a", 1.0, "sum")
+    with pytest.raises(tk.ConfigError, match="reduces 'a' by 'sum', got 'mean': log it under another name"):
+        trainer.log("a", 1.0)
+
+
+def test_logging_changes_nothing_else() -> None:
+    plain, telling = make_trainer(), make_trainer(callbacks=[Tell()])
+    for one, other in zip(plain, telling, strict=True):
+        assert untimed(one) == {tag: x for tag, x in untimed(other).items() if not tag.startswith("custom/")}
