@@ -19,7 +19,7 @@ from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.host import HostActorCritic
+from trainkit.policy.host import Answer, HostActorCritic
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.protocols import EnvSpaces
@@ -110,7 +110,7 @@ class OnpolicyPolicy(Policy):
         self.to(self.device)
         self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
-        self._host = HostActorCritic.for_network(self.network, self.device) if is_plain else None
+        self._host = HostActorCritic.for_network(network, self.distribution, self.device) if is_plain else None
         self.eval()
 
     @classmethod
@@ -185,31 +185,31 @@ class OnpolicyPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
-        checked_legal(obs, env_ids)
+        legal, features = checked_legal(obs, env_ids), without_mask(obs)
+        if self._host is not None and self._host.takes(features):
+            action, log_prob, value, numbers = self._host.act(features, legal, self.rng if explore else None)
+        else:
+            action, log_prob, value, numbers = self._answer(obs, explore)
+        is_sound = np.isfinite(log_prob + value)
+        if not is_sound.all():
+            row = int(np.flatnonzero(~is_sound)[0])
+            env = row if env_ids is None else int(env_ids[row])
+            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
+        return ActOutput(action, {"log_prob": log_prob, "value": value}, state)
+
+    def _answer(self, obs: Obs, explore: bool) -> Answer:
+        """Act by torch, wherever the network is."""
         with torch.no_grad():
-            numbers, value, legal = self._judge(obs)
+            on_device = to_device(obs, self.device)
+            legal = legal_mask(on_device)
+            numbers, value = self.network(self.preprocess(on_device))
             if explore:
                 action = self.distribution.sample(numbers, legal, self.generator)
             else:
                 action = self.distribution.mode(numbers, legal)
             log_prob = self.distribution.log_prob(numbers, action, legal)
             told = torch.stack([log_prob, value]).cpu().numpy()  # [2, K], waited for once
-        is_sound = np.isfinite(told).all(axis=0)
-        if not is_sound.all():
-            row = int(np.flatnonzero(~is_sound)[0])
-            env = row if env_ids is None else int(env_ids[row])
-            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
-        extras = {"log_prob": told[0], "value": told[1]}
-        return ActOutput(action.cpu().numpy(), extras, state)
-
-    def _judge(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what the network says of raw observations: numbers [K, width], values [K]; and the mask."""
-        features = without_mask(obs)
-        if self._host is not None and self._host.takes(features):
-            numbers, value = self._host(features)
-            return torch.from_numpy(numbers), torch.from_numpy(value), legal_mask(to_device(obs, self.device))
-        on_device = to_device(obs, self.device)
-        return *self.network(self.preprocess(on_device)), legal_mask(on_device)
+        return Answer(action.cpu().numpy(), told[0], told[1], numbers)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the mode for sure."""
