@@ -127,6 +127,16 @@ def test_each_repeat_deals_the_rows_in_another_order() -> None:
     assert list(range(20)) not in network.asked
 
 
+@pytest.mark.parametrize("n_batches", [1, 2, 3, 7])
+def test_all_of_an_epochs_batches_at_once_are_as_one_by_one(n_batches: int) -> None:
+    column = torch.randn(7, generator=torch.Generator().manual_seed(0))
+    rows = RolloutRows(column, None, column, column, column, 3 * column + 5, column)
+    for whole, own in zip(rows.normalized_in(n_batches).deal(n_batches), rows.deal(n_batches), strict=True):
+        expected = (own.advantage - own.advantage.mean()) / (own.advantage.std(correction=0) + 1e-8)
+        torch.testing.assert_close(whole.advantage, expected, rtol=1e-6, atol=1e-6)
+        assert torch.equal(whole.action, own.action)
+
+
 def test_an_update_is_taken_when_it_is_asked_for() -> None:
     policy, _ = looked_up(4)
     updates = policy.learn(single_rows(4), step=9, batch_size=2, repeat=2)

@@ -13,7 +13,7 @@ from trainkit import tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
 from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.actor_critic import ActorCriticNetwork
-from trainkit.policy.advantages import gae
+from trainkit.policy.advantages import gae, normalized
 from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
@@ -36,7 +36,7 @@ class RolloutRows(NamedTuple):
     action: Tensor  # [B, ...]
     log_prob: Tensor  # [B], of the action when it was taken
     value: Tensor  # [B], as the critic said then
-    advantage: Tensor  # [B]
+    advantage: Tensor  # [B], normalised in its batch where that is wanted
     returns: Tensor  # [B], what the critic should have said
 
     def at(self, index: Tensor | slice) -> "RolloutRows":
@@ -59,6 +59,13 @@ class RolloutRows(NamedTuple):
             start, end = end, end + size + (position < n_larger)
             yield self.at(slice(start, end))
 
+    def normalized_in(self, n_batches: int) -> "RolloutRows":
+        """Return rows whose advantages are normalised in each of the batches that `deal` would yield, all at once."""
+        size, n_larger = divmod(len(self.action), n_batches)
+        larger, smaller = self.advantage.tensor_split([n_larger * (size + 1)])
+        parts = larger.view(n_larger, size + 1), smaller.view(n_batches - n_larger, size)
+        return self._replace(advantage=torch.cat([normalized(part).flatten() for part in parts if len(part)]))
+
 
 class OnpolicyPolicy(Policy):
     """Base of the on-policy learners: a subclass gives `_loss`.
@@ -70,6 +77,7 @@ class OnpolicyPolicy(Policy):
         distribution: of actions; default: the one for the action space.
         horizon: gamma, and the rule of rewards.
         lam: of `gae`.
+        normalize_advantage: give each batch's advantages mean 0 and deviation 1.
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`.
@@ -83,6 +91,7 @@ class OnpolicyPolicy(Policy):
         distribution: Distribution | None = None,
         horizon: Horizon | None = None,
         lam: float = 0.95,
+        normalize_advantage: bool = False,
         optimizer: Adam | None = None,
         clip: Clip | None = None,
         preprocess: nn.Module | None = None,
@@ -104,7 +113,7 @@ class OnpolicyPolicy(Policy):
             device=device,
             seed=seed,
         )
-        self.lam = lam
+        self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self.network = network
         self.to(self.device)
@@ -245,7 +254,8 @@ class OnpolicyPolicy(Policy):
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
-            for batch in rows.at(order).deal(n_batches):
+            dealt = rows.at(order).normalized_in(n_batches) if self.normalize_advantage else rows.at(order)
+            for batch in dealt.deal(n_batches):
                 yield self._update(batch, step)
                 if self._is_enough():
                     return
