@@ -63,8 +63,10 @@ class PPOPolicy(OnpolicyPolicy):
         log_ratio = self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob
         ratio = log_ratio.exp()
         limit = self.clip_ratio(step)
-        clipped = ratio.clamp(1.0 - limit, 1.0 + limit)
-        policy_loss = -torch.minimum(ratio * rows.advantage, clipped * rows.advantage).mean()
+        with torch.no_grad():  # a clipped ratio has no slope, within the clip it is the ratio itself
+            clipped = ratio.clamp(1.0 - limit, 1.0 + limit)
+            is_worse = clipped * rows.advantage < ratio * rows.advantage
+        policy_loss = -(torch.where(is_worse, clipped, ratio) * rows.advantage).mean()
         value_loss = self._value_loss(value, rows)
         weight = self.entropy_weight(step)
         with torch.set_grad_enabled(weight > 0):
