@@ -85,6 +85,7 @@ class BCPolicy(Policy):
         envs: EnvSpaces,
         *,
         hidden: Sequence[int] | None = None,
+        normalize_obs: bool = False,
         lr: Any = 1e-3,
         max_grad_norm: float | None = None,
         **parts: Any,
@@ -94,10 +95,11 @@ class BCPolicy(Policy):
         Args:
             envs: anything with `observation_space` and `action_space`.
             hidden: layers; default (128, 128), for images (512,).
+            normalize_obs: as `normalize` in `Preprocess`.
             lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
-        preprocess = Preprocess(envs.observation_space)
+        preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
         usual = (512,) if preprocess.sees_images else (128, 128)
         network = QNetwork(preprocess.shapes, distribution.width, hidden=usual if hidden is None else hidden)
