@@ -11,7 +11,7 @@ PEERS := tianshou@1.2.0
 LEARNING_PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 
 help:  ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 $(READY): pyproject.toml constraints.txt
 	$(if $(PYTHON),,$(error trainkit needs Python 3.11 or newer, found none: make PYTHON=/path/to/python))
@@ -55,6 +55,9 @@ bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
 	@$(BIN)/python -m benchmarks.same_settings
 
+bench-offline: $(READY)  ## learn from data that play badly, without an environment (15 minutes)
+	@$(BIN)/python -m benchmarks.offline --out benchmarks/results/offline_cartpole.md --plot docs/images
+
 .peers/%/.ready: constraints.txt
 	@echo "installing $* into .peers/$*"
 	@$(PYTHON) -m venv .peers/$*
@@ -72,4 +75,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-same docs build clean
+.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-same bench-offline docs build clean
