@@ -126,27 +126,38 @@ class BCPreset(OfflinePreset):
         )
 
 
-class OfflineQPreset(OfflinePreset):
-    """An offline Q-learner's table of settings; called with a buffer, it returns a trainer."""
+class CQLPreset(OfflinePreset):
+    """Conservative Q-learning's table of settings; called with a buffer, it returns a trainer."""
 
     def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
         return why_idle(name, chosen)
 
     def _policy(self, envs: EnvSpaces, chosen: Mapping[str, Any]) -> DQNPolicy:
-        words: dict[str, Any] = {
-            **{name: chosen[name] for name in ("hidden", "head", "dueling", "normalize_obs")},
-            **{name: chosen[name] for name in ("n_step", "gamma", "reward", "device")},
-            "value": value_of(self, chosen),
-            "exploration": Greedy(),
-            "optimizer": Adam(chosen["lr"], eps=chosen["adam_eps"]),
-            "max_grad_norm": chosen["max_grad_norm"],
-            "target": Target(chosen["target_every"], tau=chosen["target_tau"]),
-        }
-        if "threshold" in chosen:
-            limits = {name: chosen[name] for name in ("threshold", "logit_weight")}
-            return DiscreteBCQPolicy.for_envs(envs, **words, **limits)
         penalty = ConservativePenalty(chosen["penalty_weight"])
-        return DQNPolicy.for_envs(envs, double=chosen["double"], penalty=penalty, **words)
+        return DQNPolicy.for_envs(envs, double=chosen["double"], penalty=penalty, **_q_words(self, chosen))
+
+
+class BCQPreset(OfflinePreset):
+    """Discrete BCQ's table of settings; called with a buffer, it returns a trainer."""
+
+    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
+        return why_idle(name, chosen)
+
+    def _policy(self, envs: EnvSpaces, chosen: Mapping[str, Any]) -> DiscreteBCQPolicy:
+        limits = {name: chosen[name] for name in ("threshold", "logit_weight")}
+        return DiscreteBCQPolicy.for_envs(envs, **_q_words(self, chosen), **limits)
+
+
+def _q_words(preset: Preset, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what both Q-learners are told, in the words of `DQNPolicy.for_envs`."""
+    names = ("hidden", "head", "dueling", "normalize_obs", "n_step", "gamma", "reward", "max_grad_norm", "device")
+    return {
+        **{name: chosen[name] for name in names},
+        "value": value_of(preset, chosen),
+        "exploration": Greedy(),
+        "optimizer": Adam(chosen["lr"], eps=chosen["adam_eps"]),
+        "target": Target(chosen["target_every"], tau=chosen["target_tau"]),
+    }
 
 
 def _places(
@@ -232,7 +243,7 @@ bc = BCPreset(
     },
 )
 
-cql = OfflineQPreset(
+cql = CQLPreset(
     "cql",
     "CQL: a Q-learner that pays for values of actions not in the data (Kumar et al., 2020)",
     {"classic": _Q, "atari": {**_Q, **_IMAGES}},
@@ -240,7 +251,7 @@ cql = OfflineQPreset(
     atari={"value": "quantile", "quantiles": 200, "penalty_weight": 4.0},  # theirs, for 1 % of the data
 )
 
-bcq = OfflineQPreset(
+bcq = BCQPreset(
     "bcq",
     "Discrete BCQ: a Q-learner that chooses among plausible actions (Fujimoto et al., 2019)",
     {"classic": _Q, "atari": {**_Q, **_IMAGES}},
