@@ -67,6 +67,9 @@ bench-onpolicy: $(READY)  ## learn what PPO and SAC must: CartPole, LunarLander,
 	@$(BIN)/python $(PIP) -c constraints.txt 'gymnasium[box2d]'
 	@$(BIN)/python -m benchmarks.learning_onpolicy
 
+bench-offline: $(READY)  ## learn from data that play badly, without an environment (15 minutes)
+	@$(BIN)/python -m benchmarks.offline --out benchmarks/results/offline_cartpole.md --plot docs/images
+
 .peers/%/.ready: constraints.txt
 	@echo "installing $* into .peers/$*"
 	@$(PYTHON) -m venv .peers/$*
@@ -85,4 +88,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-same bench-ppo bench-mujoco \
-	bench-onpolicy docs build clean
+	bench-onpolicy bench-offline docs build clean

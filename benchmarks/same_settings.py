@@ -211,9 +211,8 @@ def _more(runs: Sequence[Run]) -> list[str]:
     """Tell the verdicts on more seeds."""
     first, last = work.MORE_SEEDS[0], work.MORE_SEEDS[-1]
     return [
-        f"**More seeds.** On seeds {work.SEEDS[0]} to {work.SEEDS[-1]} trainkit fell behind on CartPole-v1. "
-        f"Seeds {first} to {last}, which nobody had looked at, tell luck from a cause (`--seeds` with these and "
-        "`--tasks CartPole-v1`):",
+        f"**More seeds.** Twice as many, {first} to {last}, which nobody had looked at, tell luck from a cause where "
+        f"the first {len(work.SEEDS)} leaned far to one side (`--seeds` with these):",
         "",
         *_HEAD,
         *_verdicts(runs, len(work.MORE_SEEDS)),

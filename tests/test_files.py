@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from trainkit import files
 from trainkit.errors import CheckpointError
 from trainkit.files import load_state, save_state, write_whole
 

@@ -89,10 +89,11 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
     "env_options": ({"max_episode_steps": 7}, None),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
+    "normalize_obs": (False, lambda t: t.policy.preprocess.observes),
     "head": ((6,), lambda t: (t.policy.network.heads.advantage.layers[0].out_features,)),
     "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
     "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
-    "loss": ("mse", lambda t: t.policy.value.kind),
+    "loss": ("huber", lambda t: t.policy.value.kind),
     "rescale": (1e-2, lambda t: t.policy.value.rescale),
     "atoms": (7, lambda t: t.policy.value.width),
     "v_min": (-3.0, lambda t: t.policy.value.v_min),
@@ -183,5 +184,5 @@ def test_a_setting_that_does_nothing_beside_the_others_is_refused() -> None:
     with pytest.raises(tk.ConfigError, match=r"presets.cql.atoms does nothing here: value is 'expected'"):
         tiny(presets.cql, atoms=7)
     with pytest.raises(tk.ConfigError, match="loss does nothing here: value is 'quantile'"):
-        tiny(presets.bcq, value="quantile", loss="mse")
+        tiny(presets.bcq, value="quantile", loss="huber")
     assert tiny(presets.cql, value="categorical", atoms=7).policy.value.width == 7

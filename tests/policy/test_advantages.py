@@ -9,6 +9,7 @@ from hypothesis import given
 from torch import Tensor
 
 from trainkit import discounted_returns, gae
+from trainkit.policy.advantages import normalized
 
 
 def column(numbers: Sequence[float]) -> Tensor:
@@ -66,6 +67,14 @@ class TestGae:
         own, rest = gae(column([1, nonsense]), column([2, 4]), column([0, 0]), *ended, gamma=0.5, lam=0.5)
         assert own.item() == -1
         assert not torch.isfinite(rest)
+
+    @pytest.mark.parametrize("end", range(9))
+    def test_however_many_bad_rows_follow_an_end_none_is_seen_before_it(self, end: int) -> None:
+        reward = column([10.0**i if i <= end else float("nan") for i in range(9)])
+        zero, none = column([0.0] * 9), flags(n=9)
+        own = gae(reward, zero, zero, none, flags(end, n=9), gamma=1.0, lam=0.5).squeeze(1)
+        expected = [sum(10.0**i / 2 ** (i - first) for i in range(first, end + 1)) for first in range(end + 1)]
+        assert own[: end + 1].tolist() == pytest.approx(expected)
 
     def test_lambda_0_is_the_one_step_advantage(self) -> None:
         one_step = advantages(terminated=flags(n=3), truncated=flags(2, n=3), next_value=[4, 8, 16], lam=0)
@@ -160,3 +169,16 @@ def test_both_are_what_a_loop_over_each_environment_gives(data: list[list[Row]],
     for n, env in enumerate(data):
         torch.testing.assert_close(advantage[:, n], torch.tensor(slow_gae(env, gamma, lam), dtype=torch.float64))
         torch.testing.assert_close(returns[:, n], torch.tensor(slow_returns(env, gamma), dtype=torch.float64))
+
+
+class TestNormalized:
+    def test_gives_mean_0_and_population_deviation_1(self) -> None:
+        torch.testing.assert_close(normalized(torch.tensor([1.0, 3.0])), torch.tensor([-1.0, 1.0]))
+
+    def test_each_row_of_several_is_a_batch_of_its_own(self) -> None:
+        both = normalized(torch.tensor([[1.0, 3.0], [50.0, 10.0]]))
+        torch.testing.assert_close(both, torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))
+
+    @pytest.mark.parametrize("advantage", [[7.0], [2.0, 2.0, 2.0], [0.0]])
+    def test_of_one_row_or_equal_ones_is_0(self, advantage: Sequence[float]) -> None:
+        assert normalized(torch.tensor(advantage)).tolist() == [0.0] * len(advantage)

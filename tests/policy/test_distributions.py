@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.errors import SpaceMismatchError
-from trainkit.policy.distributions import Distribution, Gaussian, distribution_for
+from trainkit.policy.distributions import Distribution, Gaussian, HostDistribution, distribution_for
+from trainkit.policy.squashed import SquashedGaussian
 
 N_DRAWS = 20_000
 LOG = math.log
@@ -258,3 +260,134 @@ class TestGaussian:
 def test_a_space_without_a_distribution_is_refused_by_name(space: spaces.Space[Any]) -> None:
     with pytest.raises(SpaceMismatchError, match=f"no distribution of actions for {type(space).__name__}"):
         distribution_for(space)
+
+
+# ---- acting in numpy ----
+
+NARROW = spaces.Box(np.array([-2.0, 10.0], np.float32), np.array([4.0, 11.0], np.float32))
+FAMILIES: list[Any] = [
+    *(pytest.param(lambda space=one.values[0]: distribution_for(space), id=one.id) for one in SPACES),
+    pytest.param(lambda: Gaussian(NARROW, log_std=-1.0), id="Box of other deviations"),
+    pytest.param(lambda: SquashedGaussian(NARROW, log_std=-0.5), id="squashed"),
+    pytest.param(lambda: SquashedGaussian(NARROW, log_std=None), id="squashed, deviations told"),
+]
+
+
+def assert_fits(counts: NDArray[Any], probability: NDArray[Any]) -> None:
+    """Check counts by chi-square, within five deviations of what chance gives."""
+    assert counts.sum() == N_DRAWS
+    expected = N_DRAWS * probability
+    freedom = len(counts) - 1
+    assert ((counts - expected) ** 2 / expected).sum() <= freedom + 5 * math.sqrt(2 * freedom)
+
+
+def assert_uniform(share: Tensor) -> None:
+    """Check numbers in 0..1 by chi-square of 20 bins."""
+    assert_fits(np.histogram(share.numpy(), 20, (0.0, 1.0))[0], np.full(20, 1 / 20))
+
+
+def host_draws(family: Any, numbers: Tensor, legal: list[bool] | None = None) -> Tensor:
+    """Draw many actions of one row's distribution in numpy."""
+    mask = None if legal is None else np.tile(legal, (N_DRAWS, 1))
+    rows = np.tile(numbers.numpy().astype(np.float32), (N_DRAWS, 1))
+    return torch.from_numpy(family.host_act(rows, mask, np.random.default_rng(0))[0])
+
+
+class TestInNumpy:
+    @pytest.mark.parametrize("explore", [False, True])
+    @pytest.mark.parametrize("make", FAMILIES)
+    def test_actions_and_log_probabilities_are_like_torchs(self, make: Any, explore: bool) -> None:
+        family = make()
+        numbers = numbers_for(family, 64)
+        action, log_prob = family.host_act(numbers.numpy(), None, np.random.default_rng(0) if explore else None)
+        theirs = family.sample(numbers, None, generator()).detach()
+        assert (action.shape, torch.from_numpy(action).dtype) == (tuple(theirs.shape), theirs.dtype)
+        assert (log_prob.shape, log_prob.dtype) == ((64,), np.float32)
+        expected = family.log_prob(numbers, torch.from_numpy(action), None).detach().numpy()
+        np.testing.assert_allclose(log_prob, expected, rtol=1e-6, atol=1e-6)
+        if not explore:
+            np.testing.assert_allclose(action, family.mode(numbers, None).numpy(), rtol=1e-6)
+
+    @pytest.mark.parametrize("make", FAMILIES)
+    def test_the_same_generator_draws_the_same_and_another_does_not(self, make: Any) -> None:
+        family = make()
+        numbers = numbers_for(family, 64).numpy()
+        one, same, other = (family.host_act(numbers, None, np.random.default_rng(seed))[0] for seed in (0, 0, 1))
+        np.testing.assert_array_equal(one, same)
+        assert (one != other).any()
+
+    @pytest.mark.parametrize("explore", [False, True])
+    def test_a_mask_counts_like_torchs(self, explore: bool) -> None:
+        family = distribution_for(spaces.Discrete(5))
+        numbers = numbers_for(family, 400)
+        legal = np.random.default_rng(1).random((400, 5)) < 0.4
+        legal[np.arange(400), np.arange(400) % 5] = True
+        rng = np.random.default_rng(0) if explore else None
+        action, log_prob = family.host_act(numbers.numpy(), legal, rng)
+        assert legal[np.arange(400), action].all()
+        mask = torch.from_numpy(legal)
+        expected = family.log_prob(numbers, torch.from_numpy(action), mask)
+        np.testing.assert_allclose(log_prob, expected, rtol=1e-6, atol=1e-6)
+        if not explore:
+            np.testing.assert_array_equal(action, family.mode(numbers, mask))
+
+    @pytest.mark.parametrize("legal", [[True] * 4, [False, True, True, False]])
+    def test_a_choice_fits_the_softmax(self, legal: list[bool]) -> None:
+        drawn = host_draws(distribution_for(spaces.Discrete(4)), torch.tensor([LOG(1), LOG(2), LOG(5), LOG(2)]), legal)
+        odds = np.array([1, 2, 5, 2]) * legal
+        counts = np.bincount(drawn.numpy(), minlength=4)
+        assert (counts[odds == 0] == 0).all()
+        assert_fits(counts[odds > 0], odds[odds > 0] / odds.sum())
+
+    def test_a_draw_at_either_end_is_a_legal_action(self) -> None:
+        class Ends:
+            """Draw the least and the largest number there is below 1."""
+
+            def random(self, n: int) -> NDArray[np.float64]:
+                return np.resize([0.0, 1.0 - 2.0**-53], n)
+
+        family: Any = distribution_for(spaces.Discrete(4))
+        logits = np.random.default_rng(0).normal(size=(2_000, 4)).astype(np.float32)
+        action, _ = family.host_act(logits, np.array([[False, True, True, False]] * 2_000), Ends())
+        np.testing.assert_array_equal(action, np.resize([1, 2], 2_000))
+
+    def test_several_choices_fit_each_places_softmax(self) -> None:
+        family = distribution_for(spaces.MultiDiscrete([2, 3], start=[7, -1]))
+        logits = torch.tensor([LOG(1), LOG(3), LOG(1), LOG(2), LOG(5)])
+        drawn = host_draws(family, logits).numpy() - [7, -1]
+        joint = np.outer([1 / 4, 3 / 4], [1 / 8, 2 / 8, 5 / 8])
+        assert_fits(np.bincount(drawn @ [3, 1], minlength=6), joint.ravel())
+
+    def test_coins_fit_the_sigmoid(self) -> None:
+        drawn = host_draws(distribution_for(spaces.MultiBinary(2)), torch.tensor([LOG(3), LOG(1 / 4)])).numpy()
+        joint = np.outer([1 / 4, 3 / 4], [4 / 5, 1 / 5])
+        assert_fits(np.bincount(drawn @ [2, 1], minlength=4), joint.ravel())
+
+    def test_deviates_fit_the_normal(self) -> None:
+        family = Gaussian(NARROW, log_std=LOG(2))
+        drawn = host_draws(family, torch.tensor([1.0, 5.0]))
+        for place, mean in enumerate((1.0, 5.0)):
+            assert_uniform(torch.distributions.Normal(mean, 2.0).cdf(drawn[:, place]))
+        assert abs(float(np.corrcoef(drawn.T)[0, 1])) <= 4 / math.sqrt(N_DRAWS)
+
+    @pytest.mark.parametrize("log_std", [-0.5, None], ids=["own deviations", "told deviations"])
+    def test_squashed_deviates_fit_the_normal_and_keep_within_the_bounds(self, log_std: float | None) -> None:
+        family = SquashedGaussian(NARROW, log_std=log_std)
+        told = [0.3, -0.2] if log_std is not None else [0.3, -0.2, -0.5, -0.5]
+        drawn = host_draws(family, torch.tensor(told))
+        assert (drawn > torch.tensor(NARROW.low)).all()
+        assert (drawn < torch.tensor(NARROW.high)).all()
+        u = family.to_unit(drawn).atanh()
+        for place, mean in enumerate((0.3, -0.2)):
+            assert_uniform(torch.distributions.Normal(mean, math.exp(-0.5)).cdf(u[:, place]))
+
+    def test_a_gaussian_acts_by_the_deviations_as_they_are_now(self) -> None:
+        family = Gaussian(NARROW)
+        numbers = np.zeros((8, 2), np.float32)
+        before, _ = family.host_act(numbers, None, np.random.default_rng(0))
+        family.log_std = torch.nn.Parameter(torch.full((2,), LOG(10)))
+        after, _ = family.host_act(numbers, None, np.random.default_rng(0))
+        np.testing.assert_allclose(after, 10 * before, rtol=1e-6)
+
+    def test_every_family_of_ours_has_this_form(self) -> None:
+        assert all(isinstance(one.values[0](), HostDistribution) for one in FAMILIES)

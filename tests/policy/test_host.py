@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from trainkit.policy.distributions import Categorical
 from trainkit.policy.host import HostNetwork
 
 BOX = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -65,6 +66,38 @@ def test_an_actor_critics_numbers_and_values_equal_torchs(shared: bool, hidden: 
         expected = policy.network(torch.from_numpy(rows()))
     for own, theirs in zip(policy._host(rows()), expected, strict=True):
         np.testing.assert_allclose(own, theirs.numpy(), atol=1e-6)
+
+
+class WithoutNumpy(torch.nn.Module):
+    """A distribution that knows no more than it must."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Categorical(Spaces.action_space)
+        self.width = self.inner.width
+        self.sample, self.mode = self.inner.sample, self.inner.mode
+        self.log_prob, self.entropy = self.inner.log_prob, self.inner.entropy
+
+
+def test_a_distribution_that_knows_no_numpy_acts_by_torch() -> None:
+    policy = tk.PPOPolicy.for_envs(Spaces(), hidden=(8,), distribution=WithoutNumpy(), device="cpu", seed=1)
+    assert policy._host is None
+    assert policy.act(rows(), explore=True).action.shape == (5,)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_actor_critic_acts_in_numpy_as_by_torch(masked: bool) -> None:
+    space = gym.spaces.Dict({"obs": BOX, "action_mask": gym.spaces.MultiBinary(3)}) if masked else BOX
+    at = type("At", (), {"observation_space": space, "action_space": Spaces.action_space})()
+    own, theirs = (tk.PPOPolicy.for_envs(at, hidden=(16, 8), device="cpu", seed=1) for _ in range(2))
+    theirs._host = None
+    legal = np.array([[True, False, True]] * 4 + [[False, True, False]], np.int8)
+    obs = {"obs": rows(), "action_mask": legal} if masked else rows()
+    one, other = own.act(obs), theirs.act(obs)
+    np.testing.assert_array_equal(one.action, other.action)
+    for name in ("log_prob", "value"):
+        np.testing.assert_allclose(one.extras[name], other.extras[name], atol=1e-6)
+        assert one.extras[name].dtype == other.extras[name].dtype == np.float32
 
 
 def test_an_actor_critic_of_other_layers_acts_by_torch() -> None:

@@ -48,13 +48,13 @@ class TestActing:
 
     def test_without_exploring_it_takes_the_mode_and_draws_nothing(self) -> None:
         policy = made()
-        before = policy.generator.get_state()
+        before = policy.streams_state()
         obs = observations(FOUR_NUMBERS, 20)
         numbers, _ = policy.network(torch.from_numpy(obs))
         np.testing.assert_array_equal(policy.act(obs).action, numbers.argmax(dim=1))
-        assert torch.equal(policy.generator.get_state(), before)
+        assert_same(policy.streams_state(), before)
         policy.act(obs, explore=True)
-        assert not torch.equal(policy.generator.get_state(), before)
+        assert policy.streams_state()["rng"] != before["rng"]
 
     @pytest.mark.parametrize("explore", [False, True])
     def test_acts_legally_and_gives_the_masked_log_probability(self, explore: bool) -> None:
@@ -127,6 +127,16 @@ def test_each_repeat_deals_the_rows_in_another_order() -> None:
     assert list(range(20)) not in network.asked
 
 
+@pytest.mark.parametrize("n_batches", [1, 2, 3, 7])
+def test_all_of_an_epochs_batches_at_once_are_as_one_by_one(n_batches: int) -> None:
+    column = torch.randn(7, generator=torch.Generator().manual_seed(0))
+    rows = RolloutRows(column, None, column, column, column, 3 * column + 5, column)
+    for whole, own in zip(rows.normalized_in(n_batches).deal(n_batches), rows.deal(n_batches), strict=True):
+        expected = (own.advantage - own.advantage.mean()) / (own.advantage.std(correction=0) + 1e-8)
+        torch.testing.assert_close(whole.advantage, expected, rtol=1e-6, atol=1e-6)
+        assert torch.equal(whole.action, own.action)
+
+
 def test_an_update_is_taken_when_it_is_asked_for() -> None:
     policy, _ = looked_up(4)
     updates = policy.learn(single_rows(4), step=9, batch_size=2, repeat=2)
@@ -147,11 +157,16 @@ class Ratio(PPOPolicy):
         return super()._loss(rows, step)
 
 
-@pytest.mark.parametrize("space", [FOUR_NUMBERS, MASKED, MIXED], ids=["vector", "masked", "nested"])
+@pytest.mark.parametrize(
+    ("space", "action_space"),
+    [(one, spaces.Discrete(3)) for one in (FOUR_NUMBERS, MASKED, MIXED)] + [(FOUR_NUMBERS, spaces.Box(-1, 1, (2,)))],
+    ids=["vector", "masked", "nested", "box"],
+)
 @pytest.mark.parametrize("batch_size", [1, 7, 64, None])
-def test_the_first_batchs_ratio_is_1(space: Any, batch_size: int | None) -> None:
-    policy = made(Ratio, space, hidden=(64, 64))
-    next(iter(policy.learn(played(policy, space, [50, 30, 48]), step=0, batch_size=batch_size)))
+@pytest.mark.parametrize("n_rows", [[20, 12, 20], [50, 30, 48]], ids=["acted in numpy", "acted by torch"])
+def test_the_first_batchs_ratio_is_1(space: Any, action_space: Any, batch_size: int | None, n_rows: list[int]) -> None:
+    policy = made(Ratio, space, action_space, hidden=(64, 64))
+    next(iter(policy.learn(played(policy, space, n_rows), step=0, batch_size=batch_size)))
     assert policy.first is not None
     # the network sees other rows beside it than when it acted, which moves the last bits of a product
     assert float((policy.first - 1).abs().max()) <= 5e-7

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from tests.helpers.learning import Spaces, parameters_of
 from tests.helpers.rollouts import PLACE, Table, ended_rows, played
 from trainkit import A2CPolicy, Adam, ConfigError, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy, RolloutRows
-from trainkit.policy.ppo import normalized
 
 LOG = math.log
 P = [[0.5, 0.5], [0.25, 0.75], [0.2, 0.8]]  # of two actions, at three places
@@ -181,15 +179,6 @@ class TestReinforce:
         after = parameters_of(policy)
         assert torch.equal(before["network.values"], after["network.values"])
         assert not torch.equal(before["network.logits"], after["network.logits"])
-
-
-class TestNormalized:
-    def test_gives_mean_0_and_population_deviation_1(self) -> None:
-        torch.testing.assert_close(normalized(torch.tensor([1.0, 3.0])), torch.tensor([-1.0, 1.0]))
-
-    @pytest.mark.parametrize("advantage", [[7.0], [2.0, 2.0, 2.0], [0.0]])
-    def test_of_one_row_or_equal_ones_is_0(self, advantage: Sequence[float]) -> None:
-        assert normalized(torch.tensor(advantage)).tolist() == [0.0] * len(advantage)
 
 
 POLICIES: list[Any] = [

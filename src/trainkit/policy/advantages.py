@@ -32,13 +32,17 @@ def gae(
         gamma: discount per step.
         lam: 0 is the one-step advantage, 1 the whole return less the value.
     """
-    td = reward + torch.where(terminated, 0.0, gamma * next_value) - value
-    goes_on = ~(terminated | truncated)
-    advantages = list(td.unbind())
-    for t, is_open in zip(range(len(td) - 2, -1, -1), reversed(goes_on[:-1].unbind()), strict=True):
-        summed = torch.add(advantages[t], advantages[t + 1], alpha=gamma * lam)
-        advantages[t] = torch.where(is_open, summed, advantages[t])  # what an end cuts off may be nan
-    return torch.stack(advantages)
+    advantage = reward + torch.where(terminated, 0.0, gamma * next_value) - value
+    weight = gamma * lam * (~(terminated | truncated)).to(advantage.dtype)  # [T, N], of what follows
+    n_summed = 1  # rows that are in each advantage, and as far reaches its weight: twice as many in each pass
+    while n_summed < len(advantage):
+        own, rest = advantage.tensor_split([-n_summed])
+        own_weight, rest_weight = weight.tensor_split([-n_summed])
+        longer = own + own_weight * advantage[n_summed:]
+        advantage = torch.cat([torch.where(own_weight == 0, own, longer), rest])  # what an end cuts off may be nan
+        weight = torch.cat([own_weight * weight[n_summed:], rest_weight])
+        n_summed *= 2
+    return advantage
 
 
 def discounted_returns(
@@ -48,3 +52,9 @@ def discounted_returns(
     zero = torch.zeros_like(reward)
     follows = torch.where(truncated & ~terminated, next_value, zero)
     return gae(reward, zero, follows, terminated, truncated, gamma=gamma, lam=1.0)
+
+
+def normalized(advantage: Tensor) -> Tensor:
+    """Return advantages [..., B] with mean 0 and population deviation 1 over B; of one row, or of equal ones, 0."""
+    deviation, mean = torch.std_mean(advantage, dim=-1, correction=0, keepdim=True)
+    return (advantage - mean) / (deviation + 1e-8)

@@ -4,16 +4,21 @@ Each draws from a generator of its owner, and none from torch's global one.
 """
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks, SpaceMismatchError
 from trainkit.policy.squashed import SquashedGaussian
+
+Array = NDArray[np.float32]
+
+_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Distribution(Protocol):
@@ -38,6 +43,17 @@ class Distribution(Protocol):
         ...
 
 
+@runtime_checkable
+class HostDistribution(Protocol):
+    """A distribution that is quick for few rows on the CPU, where torch's calls cost more than the sums."""
+
+    def host_act(
+        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
+    ) -> tuple[NDArray[Any], Array]:
+        """Return, in numpy, an action per row [K, ...], drawn or without `rng` the mode, and its log_prob [K]."""
+        ...
+
+
 class Categorical(nn.Module):
     """One of A actions; the numbers are logits. An illegal one has probability 0."""
 
@@ -53,7 +69,8 @@ class Categorical(nn.Module):
         return _masked(numbers, legal).argmax(dim=1)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        return -functional.cross_entropy(_masked(numbers, legal), action, reduction="none")
+        log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
+        return log_p.gather(1, action.unsqueeze(1)).squeeze(1)
 
     def probability(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         """Return the probability of every action, [B, A]."""
@@ -65,6 +82,19 @@ class Categorical(nn.Module):
         if legal is not None:  # before the product: 0 * infinity has no gradient
             log_p = log_p.masked_fill(log_p == -torch.inf, 0.0)
         return -(p * log_p).sum(dim=1)
+
+    def host_act(
+        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
+    ) -> tuple[NDArray[Any], Array]:
+        logits = numbers if legal is None else np.where(legal, numbers, np.float32(-np.inf))
+        logits = logits - logits.max(axis=1, keepdims=True)
+        mass = np.exp(logits).cumsum(axis=1)  # an illegal action adds nothing
+        total = mass[:, -1]
+        if rng is None:
+            action = logits.argmax(axis=1)
+        else:  # the first whose mass reaches beyond; a float64 below 1 times a float32 stays below the total
+            action = (mass <= (rng.random(len(total)) * total)[:, None]).sum(axis=1)
+        return action, logits[np.arange(len(total)), action] - np.log(total)
 
 
 class MultiCategorical(nn.Module):
@@ -93,6 +123,15 @@ class MultiCategorical(nn.Module):
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return torch.stack([place.entropy(own, None) for place, own in self._split(numbers)]).sum(dim=0)
+
+    def host_act(
+        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
+    ) -> tuple[NDArray[Any], Array]:
+        parts = np.split(numbers, np.cumsum(self._sizes)[:-1], axis=1)
+        told = [place.host_act(own, None, rng) for place, own in zip(self._places, parts, strict=True)]
+        digits, log_probs = zip(*told, strict=True)
+        action = np.stack(digits, axis=1) + self._start.numpy()
+        return action.reshape(-1, *self._shape), np.sum(log_probs, axis=0)
 
     def _split(self, numbers: Tensor) -> list[tuple[Categorical, Tensor]]:
         return list(zip(self._places, torch.split(numbers, self._sizes, dim=1), strict=True))
@@ -124,6 +163,13 @@ class Bernoulli(nn.Module):
         p = numbers.sigmoid()
         return functional.binary_cross_entropy_with_logits(numbers, p, reduction="none").sum(dim=1)
 
+    def host_act(
+        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
+    ) -> tuple[NDArray[Any], Array]:
+        coins = numbers > 0 if rng is None else rng.random(numbers.shape) < 1.0 / (1.0 + np.exp(-numbers))
+        log_prob = -np.logaddexp(np.float32(0.0), np.where(coins, -numbers, numbers)).sum(axis=1)
+        return coins.astype(np.int8).reshape(-1, *self._shape), log_prob
+
 
 class Gaussian(nn.Module):
     """A normal deviate in each of D places; the numbers are means, the deviations parameters of their own.
@@ -150,11 +196,21 @@ class Gaussian(nn.Module):
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
         z = (action.flatten(1).to(numbers.dtype) - numbers) / self.log_std.exp()
-        return -(0.5 * z.square() + self.log_std + 0.5 * math.log(2 * math.pi)).sum(dim=1)
+        return -(0.5 * z.square() + self.log_std + _HALF_LOG_2_PI).sum(dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         one = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
         return one.expand(len(numbers))
+
+    def host_act(
+        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
+    ) -> tuple[NDArray[Any], Array]:
+        log_std: Array = self.log_std.detach().numpy()
+        std = np.exp(log_std)
+        action = numbers if rng is None else numbers + std * rng.standard_normal(numbers.shape, np.float32)
+        z = (action - numbers) / std  # of the action as it is rounded, which is what `log_prob` sees
+        log_prob = -(0.5 * z * z + (log_std + _HALF_LOG_2_PI)).sum(axis=1)
+        return action.reshape(-1, *self._shape), log_prob
 
 
 def distribution_for(space: Space[Any], *, squash: bool = False, log_std: float | None = None) -> Distribution:

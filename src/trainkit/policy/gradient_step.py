@@ -6,6 +6,7 @@ stay its own, and whoever replaces them (`.to`, `deepcopy`, `load_state_dict(ass
 the next step, which lays them out anew and takes the moments along.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,14 +129,19 @@ class GradientStep:
         with torch.no_grad():
             norms = [torch.linalg.vector_norm(segment.gradient) for segment in segments]
             norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-            skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
-            scale = None
-            if clip is not None and clip.by == "global_norm":
-                scale = ((norm + 1e-6) / clip.limit).clamp_(min=1.0)
-            elif clip is not None:
+            limit = math.inf if clip is None or clip.by != "global_norm" else clip.limit
+            if norm.is_cpu:  # looking at a number costs less here than calculating with it
+                if not math.isfinite(float(norm) + float(value)):
+                    return Taken(value, norm, _ONE)
+                skipped, taken = _ZERO, _ONE
+                scale = (norm + 1e-6) / limit if float(norm) + 1e-6 > limit else None
+            else:
+                skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
+                taken = 1.0 - skipped
+                scale = ((norm + 1e-6) / limit).clamp_(min=1.0) if limit < math.inf else None
+            if clip is not None and clip.by != "global_norm":
                 for segment in segments:
                     segment.clip(clip)
-            taken = 1.0 - skipped
             for segment in segments:
                 segment.count.add_(taken)
             torch._fused_adam_(
@@ -269,7 +275,7 @@ def _denormals_flushed(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    was_flushed = not bool(_DENORMAL * 1.0)
+    was_flushed = _DENORMAL * 1.0 == 0.0  # the processor's switch, which torch does not tell
     torch.set_flush_denormal(True)
     try:
         yield
@@ -277,4 +283,5 @@ def _denormals_flushed(wanted: bool) -> Iterator[None]:
         torch.set_flush_denormal(was_flushed)
 
 
-_DENORMAL = torch.tensor(1e-40)  # 0 as soon as anything is done with it where denormals are flushed
+_DENORMAL = 5e-324  # 0 as soon as anything is done with it where denormals are flushed
+_ZERO, _ONE = torch.tensor(0.0), torch.tensor(1.0)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
+from trainkit.policy.distributions import Distribution, HostDistribution
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.values import ExpectedValue, Value
@@ -137,25 +138,46 @@ class HostNetwork(HostPass):
         return numbers
 
 
+class Answer(NamedTuple):
+    """What an actor-critic does about K observations."""
+
+    action: NDArray[Any]  # [K, ...]
+    log_prob: Array  # [K]
+    value: Array  # [K]
+    numbers: Any  # [K, width], an array or a tensor
+
+
 class HostActorCritic(HostPass):
-    """The forward pass of one `ActorCriticNetwork` in numpy."""
+    """The forward pass of one `ActorCriticNetwork`, and the draw of actions after it, in numpy."""
 
     _network: ActorCriticNetwork
 
+    def __init__(self, network: ActorCriticNetwork, distribution: HostDistribution) -> None:
+        super().__init__(network)
+        self._distribution = distribution
+
     @classmethod
-    def for_network(cls, network: nn.Module, device: torch.device) -> "HostActorCritic | None":
+    def for_network(
+        cls, network: nn.Module, distribution: Distribution, device: torch.device
+    ) -> "HostActorCritic | None":
         """Return the pass for a small network of vectors on the CPU, None for any other."""
         if device.type != "cpu" or type(network) is not ActorCriticNetwork or not _is_plain(network):
             return None
-        return cls(network)
+        return cls(network, distribution) if isinstance(distribution, HostDistribution) else None
+
+    def act(self, features: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None) -> Answer:
+        """Draw an action per row or, without `rng`, take the mode."""
+        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
+            numbers, value = self(features)
+            action, log_prob = self._distribution.host_act(numbers, legal, rng)
+        return Answer(action, log_prob, value, numbers)
 
     def __call__(self, features: Array) -> tuple[Array, Array]:
         """Return numbers [K, width] and values [K]."""
         net = self._network
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
-            x = self._mlp(net.actor_torso.body, features, None)
-            y = x if net.critic_torso is None else self._mlp(net.critic_torso.body, features, None)
-            return self._mlp(net.actor, x, None), self._mlp(net.critic, y, None)[:, 0]
+        x = self._mlp(net.actor_torso.body, features, None)
+        y = x if net.critic_torso is None else self._mlp(net.critic_torso.body, features, None)
+        return self._mlp(net.actor, x, None), self._mlp(net.critic, y, None)[:, 0]
 
 
 def _is_plain(network: nn.Module) -> bool:

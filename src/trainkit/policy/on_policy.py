@@ -13,13 +13,13 @@ from trainkit import tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
 from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.actor_critic import ActorCriticNetwork
-from trainkit.policy.advantages import gae
+from trainkit.policy.advantages import gae, normalized
 from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.host import HostActorCritic
+from trainkit.policy.host import Answer, HostActorCritic
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.protocols import EnvSpaces
@@ -36,7 +36,7 @@ class RolloutRows(NamedTuple):
     action: Tensor  # [B, ...]
     log_prob: Tensor  # [B], of the action when it was taken
     value: Tensor  # [B], as the critic said then
-    advantage: Tensor  # [B]
+    advantage: Tensor  # [B], normalised in its batch where that is wanted
     returns: Tensor  # [B], what the critic should have said
 
     def at(self, index: Tensor | slice) -> "RolloutRows":
@@ -59,6 +59,13 @@ class RolloutRows(NamedTuple):
             start, end = end, end + size + (position < n_larger)
             yield self.at(slice(start, end))
 
+    def normalized_in(self, n_batches: int) -> "RolloutRows":
+        """Return rows whose advantages are normalised in each of the batches that `deal` would yield, all at once."""
+        size, n_larger = divmod(len(self.action), n_batches)
+        larger, smaller = self.advantage.tensor_split([n_larger * (size + 1)])
+        parts = larger.view(n_larger, size + 1), smaller.view(n_batches - n_larger, size)
+        return self._replace(advantage=torch.cat([normalized(part).flatten() for part in parts if len(part)]))
+
 
 class OnpolicyPolicy(Policy):
     """Base of the on-policy learners: a subclass gives `_loss`.
@@ -70,6 +77,7 @@ class OnpolicyPolicy(Policy):
         distribution: of actions; default: the one for the action space.
         horizon: gamma, and the rule of rewards.
         lam: of `gae`.
+        normalize_advantage: give each batch's advantages mean 0 and deviation 1.
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`.
@@ -83,6 +91,7 @@ class OnpolicyPolicy(Policy):
         distribution: Distribution | None = None,
         horizon: Horizon | None = None,
         lam: float = 0.95,
+        normalize_advantage: bool = False,
         optimizer: Adam | None = None,
         clip: Clip | None = None,
         preprocess: nn.Module | None = None,
@@ -104,13 +113,13 @@ class OnpolicyPolicy(Policy):
             device=device,
             seed=seed,
         )
-        self.lam = lam
+        self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self.network = network
         self.to(self.device)
         self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
-        self._host = HostActorCritic.for_network(self.network, self.device) if is_plain else None
+        self._host = HostActorCritic.for_network(network, self.distribution, self.device) if is_plain else None
         self.eval()
 
     @classmethod
@@ -185,31 +194,31 @@ class OnpolicyPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
-        checked_legal(obs, env_ids)
+        legal, features = checked_legal(obs, env_ids), without_mask(obs)
+        if self._host is not None and self._host.takes(features):
+            action, log_prob, value, numbers = self._host.act(features, legal, self.rng if explore else None)
+        else:
+            action, log_prob, value, numbers = self._answer(obs, explore)
+        is_sound = np.isfinite(log_prob + value)
+        if not is_sound.all():
+            row = int(np.flatnonzero(~is_sound)[0])
+            env = row if env_ids is None else int(env_ids[row])
+            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
+        return ActOutput(action, {"log_prob": log_prob, "value": value}, state)
+
+    def _answer(self, obs: Obs, explore: bool) -> Answer:
+        """Act by torch, wherever the network is."""
         with torch.no_grad():
-            numbers, value, legal = self._judge(obs)
+            on_device = to_device(obs, self.device)
+            legal = legal_mask(on_device)
+            numbers, value = self.network(self.preprocess(on_device))
             if explore:
                 action = self.distribution.sample(numbers, legal, self.generator)
             else:
                 action = self.distribution.mode(numbers, legal)
             log_prob = self.distribution.log_prob(numbers, action, legal)
             told = torch.stack([log_prob, value]).cpu().numpy()  # [2, K], waited for once
-        is_sound = np.isfinite(told).all(axis=0)
-        if not is_sound.all():
-            row = int(np.flatnonzero(~is_sound)[0])
-            env = row if env_ids is None else int(env_ids[row])
-            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
-        extras = {"log_prob": told[0], "value": told[1]}
-        return ActOutput(action.cpu().numpy(), extras, state)
-
-    def _judge(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what the network says of raw observations: numbers [K, width], values [K]; and the mask."""
-        features = without_mask(obs)
-        if self._host is not None and self._host.takes(features):
-            numbers, value = self._host(features)
-            return torch.from_numpy(numbers), torch.from_numpy(value), legal_mask(to_device(obs, self.device))
-        on_device = to_device(obs, self.device)
-        return *self.network(self.preprocess(on_device)), legal_mask(on_device)
+        return Answer(action.cpu().numpy(), told[0], told[1], numbers)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the mode for sure."""
@@ -245,7 +254,8 @@ class OnpolicyPolicy(Policy):
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
-            for batch in rows.at(order).deal(n_batches):
+            dealt = rows.at(order).normalized_in(n_batches) if self.normalize_advantage else rows.at(order)
+            for batch in dealt.deal(n_batches):
                 yield self._update(batch, step)
                 if self._is_enough():
                     return

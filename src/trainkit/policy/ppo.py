@@ -52,11 +52,10 @@ class PPOPolicy(OnpolicyPolicy):
             if number is not None:
                 checks.number(option, number, low=0, above_low=True)
         checks.done()
-        super().__init__(network, **parts)
+        super().__init__(network, normalize_advantage=normalize_advantage, **parts)
         self.clip_ratio = as_schedule(name, "clip_ratio", clip_ratio, low=0)
         self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
-        self.normalize_advantage = normalize_advantage
         self._kl: Tensor | None = None  # of the last batch
 
     def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -64,9 +63,10 @@ class PPOPolicy(OnpolicyPolicy):
         log_ratio = self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob
         ratio = log_ratio.exp()
         limit = self.clip_ratio(step)
-        advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
-        clipped = ratio.clamp(1.0 - limit, 1.0 + limit)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        with torch.no_grad():  # a clipped ratio has no slope, within the clip it is the ratio itself
+            clipped = ratio.clamp(1.0 - limit, 1.0 + limit)
+            is_worse = clipped * rows.advantage < ratio * rows.advantage
+        policy_loss = -(torch.where(is_worse, clipped, ratio) * rows.advantage).mean()
         value_loss = self._value_loss(value, rows)
         weight = self.entropy_weight(step)
         with torch.set_grad_enabled(weight > 0):
@@ -81,7 +81,8 @@ class PPOPolicy(OnpolicyPolicy):
                 "clip_share": clipped.ne(ratio).to(ratio.dtype).mean(),
                 "value_mean": value.mean(),
             }
-        return policy_loss + self.value_weight * value_loss - weight * entropy, shown
+        loss = policy_loss + self.value_weight * value_loss
+        return loss - weight * entropy if weight > 0 else loss, shown
 
     def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
         """Return the mean squared error, of the clipped value where that is worse."""
@@ -118,14 +119,13 @@ class A2CPolicy(OnpolicyPolicy):
         checks = Checks(type(self).__name__)
         checks.number("value_weight", value_weight, low=0)
         checks.done()
-        super().__init__(network, **parts)
-        self.value_weight, self.normalize_advantage = value_weight, normalize_advantage
+        super().__init__(network, normalize_advantage=normalize_advantage, **parts)
+        self.value_weight = value_weight
         self.entropy_weight = as_schedule(type(self).__name__, "entropy_weight", entropy_weight, low=0)
 
     def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         numbers, value = self.network(rows.features)
-        advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
-        policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * advantage).mean()
+        policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage).mean()
         value_loss = functional.mse_loss(value, rows.returns)
         entropy = self.distribution.entropy(numbers, rows.legal).mean()
         shown = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value.mean()}
@@ -146,8 +146,7 @@ class ReinforcePolicy(OnpolicyPolicy):
     """
 
     def __init__(self, network: nn.Module, *, normalize_advantage: bool = True, **parts: Any) -> None:
-        super().__init__(network, **parts)
-        self.normalize_advantage = normalize_advantage
+        super().__init__(network, normalize_advantage=normalize_advantage, **parts)
 
     def _advantages(
         self, reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor
@@ -156,13 +155,6 @@ class ReinforcePolicy(OnpolicyPolicy):
 
     def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         numbers, _ = self.network(rows.features)
-        advantage = normalized(rows.advantage) if self.normalize_advantage else rows.advantage
-        loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * advantage).mean()
+        loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage).mean()
         entropy = self.distribution.entropy(numbers, rows.legal).mean().detach()
-        return loss, {"entropy": entropy, "return_mean": rows.advantage.mean()}
-
-
-def normalized(advantage: Tensor) -> Tensor:
-    """Return advantages [B] with mean 0 and population deviation 1; of one row, or of equal ones, 0."""
-    deviation, mean = torch.std_mean(advantage, correction=0)
-    return (advantage - mean) / (deviation + 1e-8)
+        return loss, {"entropy": entropy, "return_mean": (rows.returns - rows.value).mean()}

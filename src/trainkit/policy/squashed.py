@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import Space, spaces
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks, SpaceMismatchError
+
+Array = NDArray[np.float32]
 
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 _EDGE = 1e-6  # how near to a bound, in half-widths, a density is still told apart
@@ -111,6 +114,20 @@ class SquashedGaussian(nn.Module):
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._nodes  # [B, D, Q]
         of_normal = log_std + _HALF_LOG_2_PI + 0.5
         return (of_normal + _log_slope(u) @ self._shares + self._half.log()).sum(dim=1)
+
+    def host_act(
+        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
+    ) -> tuple[NDArray[Any], Array]:
+        mean, log_std = (own.detach().numpy() for own in self._normal(torch.from_numpy(numbers)))
+        half, middle = self._half.numpy(), self._middle.numpy()
+        std = np.exp(log_std)
+        u = mean if rng is None else mean + std * rng.standard_normal(mean.shape, np.float32)
+        action = np.clip(middle + half * np.tanh(u), self._lowest.numpy(), self._highest.numpy())
+        u = np.arctanh(np.clip((action - middle) / half, _EDGE - 1.0, 1.0 - _EDGE))  # as `log_prob` finds it
+        z = (u - mean) / std
+        log_slope = 2.0 * (math.log(2.0) - u - np.logaddexp(np.float32(0.0), -2.0 * u))
+        log_prob = (-0.5 * z * z - log_std - _HALF_LOG_2_PI - log_slope - np.log(half)).sum(axis=1)
+        return action.reshape(-1, *self._shape), log_prob
 
     def _normal(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and logarithms of deviations, [B, D] each, or [D] where they are parameters."""

@@ -18,9 +18,10 @@ from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sa
 from trainkit.presets.off_policy import OffpolicySettings
 from trainkit.presets.offline import (
     BCPreset,
+    BCQPreset,
+    CQLPreset,
     OfflineOverrides,
     OfflinePreset,
-    OfflineQPreset,
     OfflineSettings,
     bc,
     bcq,
@@ -77,7 +78,8 @@ __all__ = [
     "BCPreset",
     "OfflineOverrides",
     "OfflinePreset",
-    "OfflineQPreset",
+    "BCQPreset",
+    "CQLPreset",
     "OfflineSettings",
     "OnpolicyOverrides",
     "OnpolicyPreset",
