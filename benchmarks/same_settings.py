@@ -182,7 +182,7 @@ def report(runs: Sequence[Run], n_seeds: int, command: str, more: Sequence[Run] 
         *_HEAD,
         *_verdicts(runs, n_seeds),
         "",
-        *(_more(more) if more else ()),
+        *(_more(more, runs) if more else ()),
         *REMAINS.strip().splitlines(),
         "",
         f"All evaluations, at {work.EVERY:,}, {2 * work.EVERY:,}, ... steps:",
@@ -207,8 +207,9 @@ _HEAD = (
 )
 
 
-def _more(runs: Sequence[Run]) -> list[str]:
-    """Tell the verdicts on more seeds."""
+def _more(runs: Sequence[Run], first_runs: Sequence[Run]) -> list[str]:
+    """Tell the verdicts on more seeds, and on these and the first together."""
+    n_seeds = len(work.SEEDS) + len(work.MORE_SEEDS)
     first, last = work.MORE_SEEDS[0], work.MORE_SEEDS[-1]
     return [
         f"**More seeds.** Twice as many, {first} to {last}, which nobody had looked at, tell luck from a cause where "
@@ -216,6 +217,11 @@ def _more(runs: Sequence[Run]) -> list[str]:
         "",
         *_HEAD,
         *_verdicts(runs, len(work.MORE_SEEDS)),
+        "",
+        f"All {n_seeds} seeds together, the first among them for whose sake the others were run:",
+        "",
+        *_HEAD,
+        *_verdicts([*first_runs, *runs], n_seeds),
         "",
     ]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import Checks, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, SpaceMismatchError
 from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
@@ -19,6 +19,7 @@ from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import checked_legal, zeros_of
 
@@ -136,10 +137,7 @@ class BCPolicy(Policy):
             else:
                 action = self.distribution.mode(numbers, legal)
             is_sound = numbers.isfinite().all(dim=1).cpu().numpy()
-        if not is_sound.all():
-            row = int(np.argmin(is_sound))
-            env = row if env_ids is None else int(env_ids[row])
-            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
+        refuse_unsound(f"{type(self).__name__} gives", is_sound, numbers, env_ids, step)
         return ActOutput(action.cpu().numpy(), {}, state)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
@@ -193,13 +191,8 @@ class BCPolicy(Policy):
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
         blank = to_device(zeros_of(observation_space), self.device)
-        try:
-            with torch.no_grad():
-                shape = tuple(self._numbers(self.preprocess(blank)).shape)
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s network cannot take an observation of {observation_space}: {error}"
-            ) from error
+        with trying(f"{type(self).__name__}'s network", observation_space):
+            shape = tuple(self._numbers(self.preprocess(blank)).shape)
         if shape != (1, self.distribution.width):
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} needs "

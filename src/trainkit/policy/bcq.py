@@ -166,7 +166,7 @@ class DiscreteBCQPolicy(DQNPolicy):
 
         self.minimise("imitation", loss, step=step)
         self._shown["plausible_share"] = shares[0]
-        return super().update(batch, step=step)
+        return self._learn(rows, step)
 
 
 def masked(logits: Tensor, legal: Tensor | None) -> Tensor:

@@ -39,6 +39,7 @@ from trainkit.policy.noisy import draw_noise
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
+from trainkit.policy.refusals import trying
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
@@ -234,8 +235,11 @@ class DQNPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
-        rows = self.tensors(batch)
-        mine, theirs = self._draw(len(batch))
+        return self._learn(self.tensors(batch), step)
+
+    def _learn(self, rows: TensorBatch, step: int) -> UpdateResult:
+        """Take the gradient step on rows that are on the device, and end the update."""
+        mine, theirs = self._draw(len(rows.reward))
         online, target = ask(self.network, mine), ask(self.target_network, theirs)
         priority: list[Tensor] = []
         metrics: dict[str, Tensor] = {}
@@ -305,13 +309,8 @@ class DQNPolicy(Policy):
         n_actions = count_actions(type(self).__name__, action_space)
         self.enter(training=False)
         blank = to_device(zeros_of(observation_space), self.device)
-        try:
-            with torch.no_grad():
-                prediction = self._predict(blank, None)
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s network cannot take an observation of {observation_space}: {error}"
-            ) from error
+        with trying(f"{type(self).__name__}'s network", observation_space):
+            prediction = self._predict(blank, None)
         shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
         width = self.value.width if fractions is None else fractions.shape[1]
         expected = (1, n_actions, width)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
-from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae, normalized
 from trainkit.policy.base import Policy
@@ -22,6 +22,7 @@ from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import Answer, HostActorCritic
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.preprocess import Preprocess, without_mask
+from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import checked_legal, zeros_of
 
@@ -200,10 +201,7 @@ class OnpolicyPolicy(Policy):
         else:
             action, log_prob, value, numbers = self._answer(obs, explore)
         is_sound = np.isfinite(log_prob + value)
-        if not is_sound.all():
-            row = int(np.flatnonzero(~is_sound)[0])
-            env = row if env_ids is None else int(env_ids[row])
-            raise DivergedError(f"{type(self).__name__} gives {numbers[row].tolist()} for env {env} at step {step}")
+        refuse_unsound(f"{type(self).__name__} gives", is_sound, numbers, env_ids, step)
         return ActOutput(action, {"log_prob": log_prob, "value": value}, state)
 
     def _answer(self, obs: Obs, explore: bool) -> Answer:
@@ -312,13 +310,8 @@ class OnpolicyPolicy(Policy):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
-        try:
-            with torch.no_grad():
-                numbers, value = self.network(self.features(zeros_of(observation_space)))
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s network cannot take an observation of {observation_space}: {error}"
-            ) from error
+        with trying(f"{type(self).__name__}'s network", observation_space):
+            numbers, value = self.network(self.features(zeros_of(observation_space)))
         shapes, expected = (tuple(numbers.shape), tuple(value.shape)), ((1, self.distribution.width), (1,))
         if shapes != expected:
             raise SpaceMismatchError(

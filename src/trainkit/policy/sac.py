@@ -19,6 +19,7 @@ from trainkit.policy.device import TensorBatch
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.refusals import trying
 from trainkit.policy.squashed import SquashedGaussian, bounded_box
 from trainkit.policy.target import Target
 from trainkit.protocols import EnvSpaces
@@ -248,15 +249,10 @@ class SACPolicy(Policy):
         """Refuse environments that the networks cannot see or act in, by trying them on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
         self.enter(training=False)
-        try:
-            with torch.no_grad():
-                features = self.features(zeros_of(observation_space))
-                numbers = self.actor(features)
-                values = self.critics(features, torch.zeros(1, self.distribution.n_places, device=self.device))
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s networks cannot take an observation of {observation_space}: {error}"
-            ) from error
+        with trying(f"{type(self).__name__}'s networks", observation_space):
+            features = self.features(zeros_of(observation_space))
+            numbers = self.actor(features)
+            values = self.critics(features, torch.zeros(1, self.distribution.n_places, device=self.device))
         shape, width = tuple(numbers.shape), self.distribution.width
         if shape != (1, width):
             raise SpaceMismatchError(
