@@ -16,7 +16,7 @@ from trainkit.trainer.intervals import Credit
 MUTANTS = {
     "weights dropped": Fault(
         owner=DQNPolicy,
-        function="update",
+        function="_learn",
         old="(rows.weight * per_row).mean()",
         new="per_row.mean()",
         check=lambda: test_dqn_update.TestWeights().test_multiply_huber_losses(),
