@@ -130,12 +130,39 @@ class RolloutBuffer:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: rows that were not learnt from when a run was saved are collected anew."""
-        return {}
+        """Return all rows that were not forgotten, and how far each episode is. Arrays may be views."""
+        if self._spec is None:
+            return {}
+        n_steps = int(self._n_rows.max())
+        return {
+            "columns": [column[:n_steps] for column in tree.leaves(self._columns)],
+            "ends": [[rows, tree.leaves(obs)] for rows, obs in self._ends],
+            "pending": tree.leaves(self._pending),
+            "n_rows": self._n_rows.copy(),
+            "is_open": self._is_open.copy(),
+            "age": self._age.copy(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Forget every row."""
+        """Take over what a buffer bound to rows of the same shape returned."""
         self.clear()
+        if not state:
+            return
+        assert self._spec is not None, "bound by its collector"
+        for name, own in (("n_rows", self._n_rows), ("is_open", self._is_open), ("age", self._age)):
+            own[:] = state[name]
+        n_steps = int(self._n_rows.max())
+        if n_steps > self._room:
+            self._claim(n_steps)
+        for column, saved in zip(tree.leaves(self._columns), state["columns"], strict=True):
+            column[:n_steps] = saved
+        for leaf, saved in zip(tree.leaves(self._pending), state["pending"], strict=True):
+            leaf[:] = saved
+        for rows, leaves in state["ends"]:
+            after = tree.map_tree(lambda leaf, n=len(rows): np.empty((n, *leaf.shape[1:]), leaf.dtype), self._pending)
+            for leaf, saved in zip(tree.leaves(after), leaves, strict=True):
+                leaf[:] = saved
+            self._ends.append((rows, after))
 
     def _break_off(self, env_ids: NDArray[np.intp]) -> None:
         """End the rows of open episodes here; whether the episodes go on in another rollout is left open."""

@@ -66,6 +66,11 @@ class Backend(Protocol):
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
 
+    @property
+    def seeds_episodes(self) -> bool:
+        """Whether every episode begins by its own seed, so that it can be played again."""
+        ...
+
     def reset(self, seeds: Seeds, options: dict[str, Any] | None) -> Begun: ...
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep: ...
@@ -77,6 +82,8 @@ class Backend(Protocol):
 
 class SyncBackend:
     """Step environments one by one, in this process, each reset explicitly and seeded for each episode."""
+
+    seeds_episodes = True
 
     def __init__(self, factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
         self.envs: list[gym.Env[Any, Any]] = []
@@ -164,7 +171,7 @@ class VectorBackend:
         self.action_space = venv.single_action_space
         check_spaces(self.observation_space, self.action_space)
         self._mode = _autoreset_mode(venv)
-        self._owned = owned  # an environment of our own making is seeded row by row
+        self._owned = self.seeds_episodes = owned  # an environment of our own making is seeded row by row
         self._reader = RowReader(self.observation_space)
         self._over = np.zeros(self.n, np.bool_)  # [N], where an episode ended in the last step
         self._begins = np.zeros(self.n, np.bool_)  # [N], asked to begin at the next step (NEXT_STEP)

@@ -1,5 +1,6 @@
 """The collector: drives a policy through environments and hands every real step to a buffer."""
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +10,15 @@ import numpy as np
 from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
-from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally, saved_goal
+from trainkit.collector.replays import play_again
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
 from trainkit.stats import CollectStats
+
+_log = logging.getLogger(__name__)
 
 
 class Collector:
@@ -186,31 +190,58 @@ class Collector:
         """Close the environments."""
         self.envs.close()
 
+    def begin_anew(self) -> None:
+        """Let the next collect cut what is open and begin an episode everywhere."""
+        self._needs_reset = True
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the clock, the counts and the generators; episodes that run are not in it."""
+        """Return the clock, the counts and the generators, how running episodes came to be, and a collect's rest."""
         return {
             "env_step": self.env_step,
-            "owed": self._owed,
+            "goal": self._goal.state_dict(),
             "is_open": self._is_open,
-            "collected": self._tally.n_step,
             "options": dict(self._options),
+            "tally": self._tally.state_dict(),
             "episodes": self._episodes.state_dict(),
             "envs": self.envs.state_dict(),
             "rng": self._rng.bit_generator.state,
+            "starts": self._starts.copy(),
+            "needs_reset": self._needs_reset,
+            "has_state": self._state is not None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
+        """Take over a saved clock, and the episodes that ran where they can be played again.
+
+        Where not, the next collect cuts them and begins others, and a warning says so.
+        """
         self.env_step = state["env_step"]
-        self._goal = StepGoal(state["owed"])
+        self._goal = saved_goal(state["goal"])
         self._is_open = state["is_open"]
         self._options = dict(state["options"])
         self._tally = Tally()
-        self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
+        self._tally.load_state_dict(state["tally"])
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
         self._rng.bit_generator.state = state["rng"]
-        self._needs_reset = True
+        self._starts[:] = state["starts"]
+        self._state = None
+        reason = None if state["needs_reset"] else self._play_again(state)
+        self._needs_reset = state["needs_reset"] or reason is not None
+        if reason is not None:
+            _log.warning("%s: the episodes that ran are cut and others begin, %s", self.envs.name, reason)
+
+    def _play_again(self, state: dict[str, Any]) -> str | None:
+        """Bring the saved episodes back to where they were; say why that cannot be."""
+        played = state["envs"]["played"]
+        if state["has_state"]:
+            return "because what the policy keeps from step to step cannot be saved"
+        if played is None:
+            return "because their seeds or all their actions are not known"
+        returns = play_again(self.envs, played)
+        if returns is None or not self._episodes.have_returns(returns):
+            return "because their seeds and actions did not lead to where they were"
+        return None
 
     @property
     def _owed(self) -> int:

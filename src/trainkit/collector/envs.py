@@ -5,6 +5,7 @@ checked, so that no row leaves this file that must not be learnt from.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from trainkit import seeding, tree
 from trainkit.collector.backends import Backend, Begun, Failure, Ids
 from trainkit.collector.reading import Column, Infos
+from trainkit.collector.replays import PlayedActions
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError, EnvError
@@ -80,6 +82,7 @@ class Envs:
         self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the episode that runs
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
+        self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -90,18 +93,21 @@ class Envs:
         self._root = root
         self.is_seeded = True
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Obs:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None, seeds: Sequence[int] | None = None
+    ) -> Obs:
         """Begin an episode everywhere and return the observations [N, ...].
 
-        With a `seed` the same episodes follow as the last time it was given, where the environments allow it.
+        With a `seed` the same episodes follow as the last time it was given, where the environments allow it; with
+        `seeds` [N] those that run begin again, by these.
         """
         if seed is not None:
             self.seed(seed)
             self.episodes[:] = -1
-        self.episodes += 1
-        self._steps[:] = 0
+        self.episodes += seeds is None
+        seeds = self._begin_counts(self.all_ids, seeds)
         try:
-            begun = self._backend.reset(self._seeds_of(self.all_ids), options)
+            begun = self._backend.reset(seeds, options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         self.ready = self.all_ids
@@ -125,6 +131,7 @@ class Envs:
         else:
             self._steps[env_ids] += 1
         self._check_reward(raw.reward, action, env_ids)
+        self._played.add(action, env_ids)
         next_obs = frame = self._frame(raw.next_obs, raw.infos, env_ids)
         if self.stack > 1:
             next_obs = shift(self.obs if everyone else _rows(self.obs, env_ids), frame)
@@ -143,12 +150,15 @@ class Envs:
                 self.ready = self.all_ids
         return VectorStep(next_obs, raw.reward, terminated, raw.truncated, over, raw.infos)
 
-    def begin(self, env_ids: Ids) -> None:
-        """Begin the next episode of environments whose episode ended; some are `ready` a step later only."""
-        self.episodes[env_ids] += 1
-        self._steps[env_ids] = 0
+    def begin(self, env_ids: Ids, *, seeds: Sequence[int] | None = None) -> None:
+        """Begin the next episode of environments whose episode ended; some are `ready` a step later only.
+
+        With `seeds` [K] those that run begin again, by these.
+        """
+        self.episodes[env_ids] += seeds is None
+        seeds = self._begin_counts(env_ids, seeds)
         try:
-            begun = self._backend.begin(env_ids, self._seeds_of(env_ids))
+            begun = self._backend.begin(env_ids, seeds)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         if begun is None:
@@ -163,14 +173,21 @@ class Envs:
             self._backend.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next episodes are seeded by."""
-        return {"root": self._root, "episodes": self.episodes.copy()}
+        """Return what the next episodes are seeded by, and how those that run came to be, where that is known."""
+        return {"root": self._root, "episodes": self.episodes.copy(), "played": self._played.state_dict(self.obs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the seeds of the episodes after those saved; a reset must follow."""
+        """Go on with the seeds of the episodes after those saved; `play_again` or a reset must follow."""
         self._root = state["root"]
         self.episodes[:] = state["episodes"]
         self.is_seeded = True
+
+    def _begin_counts(self, env_ids: Ids, seeds: Sequence[int] | None) -> Sequence[int]:
+        """Count from here, and return the seeds of the episodes that begin: those that are due, or those given."""
+        self._steps[env_ids] = 0
+        chosen = self._seeds_of(env_ids) if seeds is None else seeds
+        self._played.begin(env_ids, chosen)
+        return chosen
 
     def _seeds_of(self, env_ids: Ids) -> list[int]:
         return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]

@@ -27,6 +27,14 @@ class Tally:
         self.lengths: list[int] = []
         self.durations: list[float] = []
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that was counted."""
+        return {name: list(count) if isinstance(count, list) else count for name, count in vars(self).items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved count."""
+        vars(self).update(state)
+
     def stats(self, recent_returns: Summary | None) -> CollectStats:
         """Tell what was counted."""
         other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds
@@ -103,15 +111,26 @@ class Episodes:
         return self._recent_summary
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what outlives a run: the count and the recent returns."""
-        return {"n_finished": self.n_finished, "recent": list(self._recent)}
+        """Return the count, the recent returns and the episodes that run."""
+        return {
+            "n_finished": self.n_finished,
+            "recent": list(self._recent),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            "seconds": time.perf_counter() - self._began,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved count; the running episodes begin anew."""
+        """Take over a saved count; the episodes that ran go on."""
         self.n_finished = state["n_finished"]
         self._recent = deque(state["recent"], maxlen=_RECENT)
         self._recent_summary = None
-        self.begin(np.arange(len(self._returns)))
+        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        self._began = time.perf_counter() - state["seconds"]
+
+    def have_returns(self, returns: NDArray[np.float64]) -> bool:
+        """Whether the episodes that run have these returns [N], to the last bit."""
+        return self._returns.tobytes() == returns.tobytes()
 
 
 class StepGoal:
@@ -119,6 +138,9 @@ class StepGoal:
 
     def __init__(self, owed: int) -> None:
         self.owed = owed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"owed": self.owed}
 
     @property
     def is_reached(self) -> bool:
@@ -143,6 +165,9 @@ class EpisodeGoal:
         share, rest = divmod(n_episode, n_envs)
         self.quota = share + (np.arange(n_envs) < rest)  # [N], 10 on 4 environments: 3, 3, 2, 2
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"quota": self.quota.copy()}
+
     @property
     def is_reached(self) -> bool:
         return not self.quota.any()
@@ -161,3 +186,12 @@ class EpisodeGoal:
 
 
 Goal = StepGoal | EpisodeGoal
+
+
+def saved_goal(state: dict[str, Any]) -> Goal:
+    """Return the goal whose `state_dict` this is."""
+    if "owed" in state:
+        return StepGoal(state["owed"])
+    goal = EpisodeGoal(0, len(state["quota"]))
+    goal.quota = state["quota"]
+    return goal

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainkit.data import EpochResult
-from trainkit.errors import Checks, ConfigError, nearest
+from trainkit.errors import ConfigError, nearest
 from trainkit.stats import CollectStats
 
 if TYPE_CHECKING:
@@ -204,22 +204,3 @@ class StopFn(Callback):
         judge = trainer.judge
         if self.holds(judge.epoch_score) and self.holds(judge.score(judge.confirm(trainer.clock))):
             trainer.stop("stop_fn")
-
-
-class Checkpoint(Callback):
-    """Write a checkpoint folder at the end of every `every`-th epoch and of the run.
-
-    The folder always holds the newest whole one.
-    """
-
-    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
-        self.folder = Path(folder)
-        checks = Checks("Checkpoint")
-        checks.integer("every", every, low=1)
-        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
-        checks.done()
-        self._every = every
-
-    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
-        if trainer.epoch % self._every == 0 or trainer.is_finished:
-            trainer.save(self.folder)
