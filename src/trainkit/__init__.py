@@ -11,7 +11,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
-from trainkit.collector import Collector, Envs, make_envs
+from trainkit.collector import Collector, Envs, Episode, make_envs
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
@@ -79,9 +79,11 @@ from trainkit.trainer import (
     Estimate,
     Evaluation,
     History,
+    LogInfo,
     OfflineTrainer,
     OffpolicyTrainer,
     OnpolicyTrainer,
+    StopAt,
     Trainer,
     evaluate,
     importance_sampling,
@@ -119,6 +121,7 @@ __all__ = [
     "EmptyBufferError",
     "EnvError",
     "Envs",
+    "Episode",
     "EpochResult",
     "EpochStats",
     "EpsilonGreedy",
@@ -132,6 +135,7 @@ __all__ = [
     "ImplicitQuantileValue",
     "JsonlLogger",
     "Linear",
+    "LogInfo",
     "MLP",
     "MaxBackup",
     "MinTree",
@@ -165,6 +169,7 @@ __all__ = [
     "SoftQ",
     "SpaceMismatchError",
     "SquashedGaussian",
+    "StopAt",
     "SumTree",
     "Summary",
     "Target",

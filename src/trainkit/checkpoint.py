@@ -169,7 +169,9 @@ def _checked(folder: Path, entry: Any) -> Path:
         if not stat.S_ISREG(found.st_mode):
             raise CheckpointError(f"{path} cannot be read: it is no file")
         if found.st_size != size:
-            raise CheckpointError(f"{path} is damaged: it has {found.st_size} of {size} bytes; take an older checkpoint")
+            raise CheckpointError(
+                f"{path} is damaged: it has {found.st_size} of {size} bytes; take an older checkpoint"
+            )
         if _digest(path) != digest:
             raise CheckpointError(f"{path} is damaged: its bytes are not those written; take an older checkpoint")
     except (OSError, LookupError, TypeError, ValueError) as error:

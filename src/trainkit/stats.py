@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,16 @@ class CollectStats:
     act_ms: float | None
     store_ms: float | None
     other_ms: float | None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it in values that JSON keeps."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "CollectStats":
+        """Read what `to_plain` returned."""
+        read: dict[str, Any] = {name: Summary(**x) if isinstance(x, dict) else x for name, x in plain.items()}
+        return cls(**read)
 
     @classmethod
     def merge(cls, parts: "Sequence[CollectStats]") -> "CollectStats | None":

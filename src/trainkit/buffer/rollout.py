@@ -159,7 +159,7 @@ class RolloutBuffer:
         for leaf, saved in zip(tree.leaves(self._pending), state["pending"], strict=True):
             leaf[:] = saved
         for rows, leaves in state["ends"]:
-            after = tree.map_tree(lambda leaf, n=len(rows): np.empty((n, *leaf.shape[1:]), leaf.dtype), self._pending)
+            after = tree.map_tree(lambda leaf: np.repeat(leaf[:1], len(rows), axis=0), self._pending)  # noqa: B023 - called here
             for leaf, saved in zip(tree.leaves(after), leaves, strict=True):
                 leaf[:] = saved
             self._ends.append((rows, after))

@@ -3,5 +3,6 @@
 from trainkit.collector.collector import Collector
 from trainkit.collector.envs import Envs
 from trainkit.collector.make import make_envs
+from trainkit.collector.watching import Episode, Watch
 
-__all__ = ["Collector", "Envs", "make_envs"]
+__all__ = ["Collector", "Envs", "Episode", "Watch", "make_envs"]

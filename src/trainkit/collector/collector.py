@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally, saved_goal
 from trainkit.collector.replays import play_again
+from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Policy, Recorder, Store
@@ -40,6 +42,7 @@ class Collector:
         between_steps: called before every vector step when set; what it raises leaves everything whole, and
             `resume` goes on.
         recorders: hear every transition and every cut, buffer or not.
+        watch: hears of every event in the life of an episode, when set; what it raises leaves everything whole, too.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Collector:
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
+        self.watch: Watch | None = None
         self.is_seeded = False
         self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
         self._episodes = Episodes(envs.n, reward_metric)
@@ -74,6 +78,7 @@ class Collector:
         self._tally = Tally()
         self._is_open = False  # whether a collect has not returned yet
         self._needs_reset = True
+        self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
 
     @property
     def n_episode(self) -> int:
@@ -105,11 +110,18 @@ class Collector:
         if self._observes:
             self.policy.cut(self.envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
+        self._to_begin = self.envs.all_ids[:0]
+        if self.watch is not None:
+            self.watch.created(self.envs.all_ids)
+            self.watch.deliver()
         self.envs.reset(seed=seed, options=options)
         self._episodes.begin(self.envs.all_ids)
         self._starts[:] = True
         self._state = None
         self._needs_reset = False
+        if self.watch is not None:
+            self.watch.started(self.envs.all_ids, self.envs.obs)
+            self.watch.deliver()
 
     def collect(
         self,
@@ -175,10 +187,12 @@ class Collector:
                 self.reset(seed=self._options["seed"])
                 self._options["seed"] = None  # should a later reset be needed, not the same episodes again
                 self._tally.env_seconds += time.perf_counter() - began
+            self._settle()
             while not self._goal.is_reached:
                 if self.between_steps is not None:
                     self.between_steps()
                 self._vector_step(self._tally)
+                self._settle()
         finally:
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
@@ -194,20 +208,22 @@ class Collector:
         """Let the next collect cut what is open and begin an episode everywhere."""
         self._needs_reset = True
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
         """Return the clock, the counts and the generators, how running episodes came to be, and a collect's rest."""
+        with_running = with_running and not self._needs_reset
         return {
             "env_step": self.env_step,
             "goal": self._goal.state_dict(),
             "is_open": self._is_open,
             "options": dict(self._options),
-            "tally": self._tally.state_dict(),
+            "tally": self._tally.state_dict() if self._is_open else {},
             "episodes": self._episodes.state_dict(),
-            "envs": self.envs.state_dict(),
+            "envs": self.envs.state_dict(with_running=with_running),
             "rng": self._rng.bit_generator.state,
             "starts": self._starts.copy(),
-            "needs_reset": self._needs_reset,
+            "needs_reset": not with_running,
             "has_state": self._state is not None,
+            "watch": [] if self.watch is None else self.watch.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -226,22 +242,18 @@ class Collector:
         self._rng.bit_generator.state = state["rng"]
         self._starts[:] = state["starts"]
         self._state = None
-        reason = None if state["needs_reset"] else self._play_again(state)
-        self._needs_reset = state["needs_reset"] or reason is not None
-        if reason is not None:
-            _log.warning("%s: the episodes that ran are cut and others begin, %s", self.envs.name, reason)
+        self._needs_reset = state["needs_reset"] or not self._play_again(state)
+        if self.watch is not None and not self._needs_reset:
+            self.watch.load_state_dict(state["watch"], self.envs.obs)
 
-    def _play_again(self, state: dict[str, Any]) -> str | None:
-        """Bring the saved episodes back to where they were; say why that cannot be."""
-        played = state["envs"]["played"]
-        if state["has_state"]:
-            return "because what the policy keeps from step to step cannot be saved"
-        if played is None:
-            return "because their seeds or all their actions are not known"
-        returns = play_again(self.envs, played)
-        if returns is None or not self._episodes.have_returns(returns):
-            return "because their seeds and actions did not lead to where they were"
-        return None
+    def _play_again(self, state: dict[str, Any]) -> bool:
+        """Bring the saved episodes back to where they were; warn where that cannot be."""
+        reason: str | None = "what the policy keeps from step to step cannot be saved"
+        if not state["has_state"]:
+            reason = play_again(self.envs, state["envs"]["played"], self._episodes.have_returns)
+        if reason is not None:
+            _log.warning("%s: %s; the episodes that ran are cut and others begin", self.envs.name, reason)
+        return reason is None
 
     @property
     def _owed(self) -> int:
@@ -262,7 +274,8 @@ class Collector:
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
         transition: Transition | None = None
-        if n_rows and (self.buffer is not None or self._observes or self.recorders):
+        slots: NDArray[np.int64] | None = None
+        if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):
             transition = Transition(
                 obs,
                 output.action,
@@ -273,7 +286,7 @@ class Collector:
                 env_ids,
                 output.extras,
             )
-            self._hand_on(transition)
+            slots = self._hand_on(transition)
         tally.act_seconds += acted - began
         tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
@@ -288,16 +301,18 @@ class Collector:
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
+            if self.watch is not None:
+                self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
             self._end_episodes(env_ids[outcome.over], tally)
         self._needs_reset = False
 
-    def _hand_on(self, transition: Transition) -> None:
-        """Store a step, and let the policy's statistics learn from it."""
-        if self.buffer is not None:
-            self.buffer.add(transition)
+    def _hand_on(self, transition: Transition) -> NDArray[np.int64] | None:
+        """Store a step, let the policy's statistics learn from it, and return where it is stored [K]."""
+        slots = None if self.buffer is None else self.buffer.add(transition)
         if self._observes:
             self.policy.observe(transition)
+        return slots
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
         if self._options["random"] or len(env_ids) == 0:
@@ -316,11 +331,29 @@ class Collector:
         )
 
     def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
-        """Write finished episodes down and begin the next ones."""
+        """Write finished episodes down, and note where the next ones shall begin."""
         self._episodes.finish(env_ids, tally)
         self._starts[env_ids] = True
-        again = self._goal.finish(env_ids)
-        if len(again):
-            began = time.perf_counter()
-            self.envs.begin(again)
-            tally.env_seconds += time.perf_counter() - began
+        self._to_begin = self._goal.finish(env_ids)
+        if self.watch is not None:
+            self.watch.ended(env_ids)
+            self.watch.created(self._to_begin)
+
+    def _settle(self) -> None:
+        """Tell what happened in a step that is whole, and begin the episodes that follow it.
+
+        A listener may raise at any point: what is not told or begun yet is when this is called again.
+        """
+        if self.watch is not None:
+            self.watch.deliver()
+        if not len(self._to_begin):
+            return
+        began = time.perf_counter()
+        self._needs_reset = True  # should it fail
+        self.envs.begin(self._to_begin)
+        self._needs_reset = False
+        begun, self._to_begin = self._to_begin, self._to_begin[:0]
+        self._tally.env_seconds += time.perf_counter() - began
+        if self.watch is not None:
+            self.watch.started(begun, self.envs.obs)
+            self.watch.deliver()

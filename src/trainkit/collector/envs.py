@@ -172,9 +172,10 @@ class Envs:
             self._is_closed = True
             self._backend.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
         """Return what the next episodes are seeded by, and how those that run came to be, where that is known."""
-        return {"root": self._root, "episodes": self.episodes.copy(), "played": self._played.state_dict(self.obs)}
+        played = self._played.state_dict(self.obs) if with_running else None
+        return {"root": self._root, "episodes": self.episodes.copy(), "played": played}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the seeds of the episodes after those saved; `play_again` or a reset must follow."""

@@ -1,6 +1,6 @@
 """Episodes that run, to be played again: the seeds they began with and the actions since."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,8 +61,11 @@ class PlayedActions:
         state = {"seeds": list(self._seeds), "began": self._began - first, "obs": tree.leaves(obs)}
         if self._n_steps == first:
             return state | {"actions": np.zeros((0, self._n)), "took": np.zeros((0, self._n), np.bool_)}
-        kept = np.arange(first, self._n_steps) % self._room
-        return state | {"actions": self._actions[kept], "took": self._took[kept]}
+        steps = np.arange(first, self._n_steps)
+        took = self._took[steps % self._room] & (steps[:, None] >= self._began)
+        actions = self._actions[steps % self._room]
+        actions[~took] = 0
+        return state | {"actions": actions, "took": took}
 
     def _claim(self, action: NDArray[Any]) -> None:
         row = (self._n, *action.shape[1:])
@@ -72,11 +75,20 @@ class PlayedActions:
         self._took = np.zeros((self._room, self._n), np.bool_)
 
 
-def play_again(envs: "Envs", played: dict[str, Any]) -> NDArray[np.float64] | None:
-    """Begin episodes by their seeds, act as they did, and return their returns so far [N].
+def play_again(
+    envs: "Envs", played: dict[str, Any] | None, have_returns: Callable[[NDArray[np.float64]], bool]
+) -> str | None:
+    """Begin episodes by their seeds and act as they did; say why that did not lead to where they were, None if it did.
 
-    None where that leads elsewhere than it did: then the environments must be reset.
+    Where it did not, the environments must be reset.
+
+    Args:
+        envs: to bring back.
+        played: how the episodes came to be.
+        have_returns: says whether these are their returns so far [N].
     """
+    if played is None:
+        return "the seeds of running episodes, or all their actions, are not known"
     seeds, began = np.array(played["seeds"], np.int64), played["began"]
     returns = np.zeros(envs.n)
 
@@ -89,13 +101,15 @@ def play_again(envs: "Envs", played: dict[str, Any]) -> NDArray[np.float64] | No
         envs.reset(seeds=seeds.tolist())
         for step, (action, took) in enumerate(zip(played["actions"], played["took"], strict=True)):
             begin_those_of(step)
-            env_ids = np.flatnonzero(took & (began <= step))
+            env_ids = np.flatnonzero(took)
             returns[env_ids] += envs.step(action[env_ids], env_ids).reward
         begin_those_of(len(played["actions"]))
-    except EnvError:
-        return None
+    except EnvError as error:
+        return f"an episode cannot be played again: {error}"
     pairs = zip(tree.leaves(envs.obs), played["obs"], strict=True)
-    return returns if all(_are_same(*pair) for pair in pairs) else None
+    if all(_are_same(*pair) for pair in pairs) and have_returns(returns):
+        return None
+    return "played again by its seed and actions, an episode went elsewhere"
 
 
 def _are_same(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Signals, deferred to the next moment at which everything is whole: Ctrl-C, the end that a cluster asks for, a save."""
+"""Signals, deferred to the next moment at which everything is whole: Ctrl-C, a request to end, one to save."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _SAME = ("trainer", "policy", "buffer", "env", "n_envs")  # settings a checkpoint must share with who goes on from it
 _FREE = (*_SAME, "seed", "max_epoch")  # what may differ, or is told about by itself
-_COUNTERS = ("seed", "epoch", "stop_reason", "_origin", "_is_in_epoch", "_seems_solved")
+_COUNTERS = ("seed", "epoch", "_origin", "_is_in_epoch", "_seems_solved")
 _LIMITS = ("max_epoch", "max_env_step", "max_seconds")
 _PROGRESS = (
     *("epoch", "env_step", "gradient_step", "n_episode", "best_score", "best_epoch", "best_env_step"),
@@ -73,9 +73,7 @@ class Resumable:
         self._hooks.fire("on_checkpoint_saved", self._as_trainer, written)
         return written
 
-    def load(
-        self, path: str | Path, *, include: Collection[str] | None = None, exclude: Collection[str] = ()
-    ) -> None:
+    def load(self, path: str | Path, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> None:
         """Go on from a folder that `save` of the same kind of trainer wrote, or from the newest checkpoint in one.
 
         Episodes that ran are played again from their seeds and actions; where that leads elsewhere, they are cut in
@@ -104,6 +102,7 @@ class Resumable:
         if "trainer" in components:
             self._as_trainer.reset()
             self.load_state_dict(components["trainer"])
+        self._hooks.fire("on_checkpoint_loaded", self._as_trainer, folder)
 
     def resume(self, place: str | Path, seed: int | None = None) -> None:
         """Go on from a checkpoint; "auto" is the newest whole one of this run's own folder, if there is one.
@@ -136,17 +135,19 @@ class Resumable:
         _log.info("%s holds no checkpoint: the run begins anew", own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, and what judge and callbacks know; parts have states of their own."""
+        """Return the counters, and what judge and callbacks know; parts have states of their own.
+
+        Limits are not among them: a run that ended at one may go on when it is given another.
+        """
         counters = {name: getattr(self, name) for name in _COUNTERS}
-        seconds = self._watch.seconds
-        return counters | {"seconds": seconds, "judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
+        reason = None if self.stop_reason in _LIMITS else self.stop_reason
+        others = {"judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
+        return counters | {"stop_reason": reason, "seconds": self._watch.seconds} | others
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved counters; limits are this run's own, so what ended the run by one does not end it now."""
-        for name in _COUNTERS:
+        """Take over saved counters."""
+        for name in (*_COUNTERS, "stop_reason"):
             setattr(self, name, state[name])
-        if self.stop_reason in _LIMITS:
-            self.stop_reason = None
         self._watch.seconds = state["seconds"]
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
