@@ -11,7 +11,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
-from trainkit.collector import Collector, Envs, make_envs
+from trainkit.collector import Collector, EnvContext, Envs, Finding, check_env, make_envs
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
@@ -117,6 +117,7 @@ __all__ = [
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
+    "EnvContext",
     "EnvError",
     "Envs",
     "EpochResult",
@@ -125,6 +126,7 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "ExpectedValue",
+    "Finding",
     "Greedy",
     "History",
     "Horizon",
@@ -176,6 +178,7 @@ __all__ = [
     "Transition",
     "TransitionBatch",
     "UpdateResult",
+    "check_env",
     "discounted_returns",
     "evaluate",
     "from_minari",

@@ -1,7 +1,9 @@
 """Collecting: the only room that knows the environment."""
 
+from trainkit.collector.checking import Finding, check_env
 from trainkit.collector.collector import Collector
+from trainkit.collector.context import EnvContext
 from trainkit.collector.envs import Envs
 from trainkit.collector.make import make_envs
 
-__all__ = ["Collector", "Envs", "make_envs"]
+__all__ = ["Collector", "EnvContext", "Envs", "Finding", "check_env", "make_envs"]
