@@ -11,7 +11,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
-from trainkit.collector import Collector, Envs, Episode, make_envs
+from trainkit.collector import Collector, EnvContext, Envs, Episode, Finding, check_env, make_envs
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
@@ -119,6 +119,7 @@ __all__ = [
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
+    "EnvContext",
     "EnvError",
     "Envs",
     "Episode",
@@ -128,6 +129,7 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "ExpectedValue",
+    "Finding",
     "Greedy",
     "History",
     "Horizon",
@@ -181,6 +183,7 @@ __all__ = [
     "Transition",
     "TransitionBatch",
     "UpdateResult",
+    "check_env",
     "discounted_returns",
     "evaluate",
     "from_minari",
