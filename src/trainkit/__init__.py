@@ -11,7 +11,17 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
-from trainkit.collector import Collector, Envs, make_envs
+from trainkit.collector import (
+    Collector,
+    DiscretizeActions,
+    Envs,
+    MapActions,
+    MapObs,
+    PreviousStep,
+    Processor,
+    TimeFeature,
+    make_envs,
+)
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
@@ -114,6 +124,7 @@ __all__ = [
     "DatasetWriter",
     "DeviceError",
     "DiscreteBCQPolicy",
+    "DiscretizeActions",
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
@@ -133,6 +144,8 @@ __all__ = [
     "JsonlLogger",
     "Linear",
     "MLP",
+    "MapActions",
+    "MapObs",
     "MaxBackup",
     "MinTree",
     "MissingExtraError",
@@ -149,8 +162,10 @@ __all__ = [
     "Policy",
     "Prediction",
     "Preprocess",
+    "PreviousStep",
     "PrioritizedReplayBuffer",
     "PriorityError",
+    "Processor",
     "QNetwork",
     "QuantileValue",
     "RandomPolicy",
@@ -170,6 +185,7 @@ __all__ = [
     "Target",
     "TensorBatch",
     "TensorboardLogger",
+    "TimeFeature",
     "TimeStats",
     "Trainer",
     "TrainkitError",

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from trainkit import seeding, tree
 from trainkit.collector.backends import Backend, Begun, Failure, Ids
+from trainkit.collector.processing import Processed
 from trainkit.collector.reading import Column, Infos
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError, EnvError
-from trainkit.spaces import masked_space, stacked_space
+from trainkit.spaces import discrete_bounds, masked_space, stacked_space
 
 
 class VectorStep(NamedTuple):
@@ -68,7 +69,7 @@ class Envs:
             action_space = gym.spaces.Discrete(int(action_space.n))
         self.action_space: gym.Space[Any] = action_space
         self._action_shape = action_space.shape or ()
-        self._bounds = _bounds(action_space)
+        self._bounds = None if isinstance(action_space, gym.spaces.Box) else discrete_bounds(action_space)
         self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
         self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
         self.observation_space = stacked_space(self.frame_space, stack)
@@ -163,14 +164,17 @@ class Envs:
             self._backend.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next episodes are seeded by."""
-        return {"root": self._root, "episodes": self.episodes.copy()}
+        """Return what the next episodes are seeded by, and what processors keep."""
+        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy()}
+        return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the seeds of the episodes after those saved; a reset must follow."""
         self._root = state["root"]
         self.episodes[:] = state["episodes"]
         self.is_seeded = True
+        if isinstance(self._backend, Processed):
+            self._backend.load_state_dict(state.get("processors", []))
 
     def _seeds_of(self, env_ids: Ids) -> list[int]:
         return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
@@ -190,7 +194,8 @@ class Envs:
         for path, leaf in tree.named_leaves(obs):
             if leaf.dtype.kind == "f" and not _is_finite(leaf):
                 name = f"observation[{path}]" if path else "observation"
-                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned {name}", leaf)
+                through = " (through its processors)" if isinstance(self._backend, Processed) else ""
+                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned{through} {name}", leaf)
         if self._mask_key is None:
             return obs
         inner = {"obs": obs} if self._is_bare else obs
@@ -291,15 +296,6 @@ class Envs:
             when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
         (seed,) = self._seeds_of(np.array([env_id]))
         return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
-
-
-def _bounds(space: gym.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the least and the largest action, None for a Box, whose actions are clipped."""
-    if isinstance(space, gym.spaces.Discrete):
-        return np.array(0), np.array(int(space.n) - 1)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return (np.array(0), np.array(1)) if isinstance(space, gym.spaces.MultiBinary) else None
 
 
 def _is_finite(array: NDArray[Any]) -> bool:
