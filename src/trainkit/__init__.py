@@ -11,7 +11,21 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
-from trainkit.collector import Collector, EnvContext, Envs, Episode, Finding, check_env, make_envs
+from trainkit.collector import (
+    Collector,
+    DiscretizeActions,
+    EnvContext,
+    Envs,
+    Episode,
+    Finding,
+    MapActions,
+    MapObs,
+    PreviousStep,
+    Processor,
+    TimeFeature,
+    check_env,
+    make_envs,
+)
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
@@ -116,6 +130,7 @@ __all__ = [
     "DatasetWriter",
     "DeviceError",
     "DiscreteBCQPolicy",
+    "DiscretizeActions",
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
@@ -139,6 +154,8 @@ __all__ = [
     "Linear",
     "LogInfo",
     "MLP",
+    "MapActions",
+    "MapObs",
     "MaxBackup",
     "MinTree",
     "MissingExtraError",
@@ -155,8 +172,10 @@ __all__ = [
     "Policy",
     "Prediction",
     "Preprocess",
+    "PreviousStep",
     "PrioritizedReplayBuffer",
     "PriorityError",
+    "Processor",
     "QNetwork",
     "QuantileValue",
     "RandomPolicy",
@@ -177,6 +196,7 @@ __all__ = [
     "Target",
     "TensorBatch",
     "TensorboardLogger",
+    "TimeFeature",
     "TimeStats",
     "Trainer",
     "TrainkitError",
