@@ -1,6 +1,5 @@
 """The collector: drives a policy through environments and hands every real step to a buffer."""
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
-from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally, saved_goal
-from trainkit.collector.replays import play_again
+from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.resuming import Resumable
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
@@ -20,10 +19,10 @@ from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
 from trainkit.stats import CollectStats
 
-_log = logging.getLogger(__name__)
+_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 
 
-class Collector:
+class Collector(Resumable):
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 
     Construction checks that the three fit and has the buffer claim its memory, so that every misfit fails here.
@@ -65,6 +64,7 @@ class Collector:
         self.buffer = buffer
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
+        self._look_at = _ENDLESS  # env_step at which to look for episodes without end
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
@@ -204,57 +204,6 @@ class Collector:
         """Close the environments."""
         self.envs.close()
 
-    def begin_anew(self) -> None:
-        """Let the next collect cut what is open and begin an episode everywhere."""
-        self._needs_reset = True
-
-    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
-        """Return the clock, the counts and the generators, how running episodes came to be, and a collect's rest."""
-        with_running = with_running and not self._needs_reset
-        return {
-            "env_step": self.env_step,
-            "goal": self._goal.state_dict(),
-            "is_open": self._is_open,
-            "options": dict(self._options),
-            "tally": self._tally.state_dict() if self._is_open else {},
-            "episodes": self._episodes.state_dict(),
-            "envs": self.envs.state_dict(with_running=with_running),
-            "rng": self._rng.bit_generator.state,
-            "starts": self._starts.copy(),
-            "needs_reset": not with_running,
-            "has_state": self._state is not None,
-            "watch": [] if self.watch is None else self.watch.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved clock, and the episodes that ran where they can be played again.
-
-        Where not, the next collect cuts them and begins others, and a warning says so.
-        """
-        self.env_step = state["env_step"]
-        self._goal = saved_goal(state["goal"])
-        self._is_open = state["is_open"]
-        self._options = dict(state["options"])
-        self._tally = Tally()
-        self._tally.load_state_dict(state["tally"])
-        self._episodes.load_state_dict(state["episodes"])
-        self.envs.load_state_dict(state["envs"])
-        self._rng.bit_generator.state = state["rng"]
-        self._starts[:] = state["starts"]
-        self._state = None
-        self._needs_reset = state["needs_reset"] or not self._play_again(state)
-        if self.watch is not None and not self._needs_reset:
-            self.watch.load_state_dict(state["watch"], self.envs.obs)
-
-    def _play_again(self, state: dict[str, Any]) -> bool:
-        """Bring the saved episodes back to where they were; warn where that cannot be."""
-        reason: str | None = "what the policy keeps from step to step cannot be saved"
-        if not state["has_state"]:
-            reason = play_again(self.envs, state["envs"]["played"], self._episodes.have_returns)
-        if reason is not None:
-            _log.warning("%s: %s; the episodes that ran are cut and others begin", self.envs.name, reason)
-        return reason is None
-
     @property
     def _owed(self) -> int:
         """Steps to be made up for, negative where the last collect went over."""
@@ -298,6 +247,9 @@ class Collector:
         self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
+        if self.env_step >= self._look_at:  # now and then: a step pays nothing for it
+            self._look_at = self.env_step + _ENDLESS
+            self._episodes.warn_of_endless(_ENDLESS)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)

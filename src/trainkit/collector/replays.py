@@ -1,13 +1,13 @@
-"""Episodes that run, to be played again: the seeds they began with and the actions since."""
+"""Episodes that run, to be played again: where each began, and the actions since."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.collector.backends import Ids
+from trainkit.collector.backends import Ids, Options
 from trainkit.data import Obs
 from trainkit.errors import EnvError
 
@@ -24,18 +24,18 @@ class PlayedActions:
     def __init__(self, n: int, *, keeps: bool) -> None:
         self._n = n
         self._keeps = keeps  # whether there is a point in it
-        self._seeds = [0] * n  # of the episode that runs
+        self._options: list[Options] = [None] * n  # of the reset it began with
         self._began = np.zeros(n, np.int64)  # [N], the vector step it began with
         self._n_steps = 0  # vector steps ever
         self._room = 0  # T, known with the first action
         self._actions: NDArray[Any]  # [T, N, ...]
         self._took: NDArray[np.bool_]  # [T, N], who acted
 
-    def begin(self, env_ids: Ids, seeds: Sequence[int]) -> None:
-        """Note that episodes begin here."""
+    def begin(self, env_ids: Ids, options: Options) -> None:
+        """Note that episodes begin here, with the options of a reset."""
         self._began[env_ids] = self._n_steps
-        for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
-            self._seeds[env_id] = seed
+        for env_id in env_ids.tolist():
+            self._options[env_id] = options
 
     def add(self, action: NDArray[Any], env_ids: Ids) -> None:
         """Note one vector step's actions [K, ...]."""
@@ -54,11 +54,16 @@ class PlayedActions:
         self._n_steps += 1
 
     def state_dict(self, obs: Obs) -> dict[str, Any] | None:
-        """Return how running episodes came to `obs` [N, ...]; None where one is longer than what is kept."""
+        """Return how running episodes came to `obs` [N, ...]; None where that is not known.
+
+        So it is where one is longer than what is kept, or began with other options than the rest.
+        """
         first = int(self._began.min())
-        if not self._keeps or obs is None or self._n_steps - first > self._room:
+        is_known = self._keeps and obs is not None and self._n_steps - first <= self._room
+        options = self._options[0]
+        if not is_known or any(other != options for other in self._options):
             return None
-        state = {"seeds": list(self._seeds), "began": self._began - first, "obs": tree.leaves(obs)}
+        state = {"options": options, "began": self._began - first, "obs": tree.leaves(obs)}
         if self._n_steps == first:
             return state | {"actions": np.zeros((0, self._n)), "took": np.zeros((0, self._n), np.bool_)}
         steps = np.arange(first, self._n_steps)
@@ -75,30 +80,32 @@ class PlayedActions:
         self._took = np.zeros((self._room, self._n), np.bool_)
 
 
-def play_again(
-    envs: "Envs", played: dict[str, Any] | None, have_returns: Callable[[NDArray[np.float64]], bool]
-) -> str | None:
-    """Begin episodes by their seeds and act as they did; say why that did not lead to where they were, None if it did.
+def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDArray[np.float64]], bool]) -> str | None:
+    """Begin the last episodes again by their seeds and act as they did; say why that led elsewhere, None if it did not.
 
-    Where it did not, the environments must be reset.
+    Where it did, the environments must be reset.
 
     Args:
         envs: to bring back.
-        played: how the episodes came to be.
+        state: of the environments, which they have taken over.
         have_returns: says whether these are their returns so far [N].
     """
+    played = state["played"]
     if played is None:
-        return "the seeds of running episodes, or all their actions, are not known"
-    seeds, began = np.array(played["seeds"], np.int64), played["began"]
+        return "how the episodes that run came to be is not known"
+    began = played["began"]
     returns = np.zeros(envs.n)
+    own, envs.options = envs.options, played["options"]
 
     def begin_those_of(step: int) -> None:
         anew = np.flatnonzero(began == step)
         if step > 0 and len(anew):  # until here they may have been stepped idly
-            envs.begin(anew, seeds=seeds[anew].tolist())
+            envs.episodes[anew] -= 1
+            envs.begin(anew)
 
     try:
-        envs.reset(seeds=seeds.tolist())
+        envs.episodes -= 1
+        envs.reset()
         for step, (action, took) in enumerate(zip(played["actions"], played["took"], strict=True)):
             begin_those_of(step)
             env_ids = np.flatnonzero(took)
@@ -106,6 +113,9 @@ def play_again(
         begin_those_of(len(played["actions"]))
     except EnvError as error:
         return f"an episode cannot be played again: {error}"
+    finally:
+        envs.options = own
+        envs.load_state_dict(state)  # episodes and what processors keep are as they were, whatever was played
     pairs = zip(tree.leaves(envs.obs), played["obs"], strict=True)
     if all(_are_same(*pair) for pair in pairs) and have_returns(returns):
         return None

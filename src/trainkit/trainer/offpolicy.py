@@ -79,7 +79,7 @@ class OffpolicyTrainer(Trainer):
         checks.done()
         self.batch_size = batch_size
         self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect
-        self.learning_starts = max(learning_starts or 0, batch_size)
+        self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size)
         self._warmup = warmup
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
         if training_intensity is not None:
@@ -106,7 +106,7 @@ class OffpolicyTrainer(Trainer):
         if self._credit.owed < 1:
             with self._watch.measure("collect"):
                 stats = self._collect()
-            if self.env_step >= self.learning_starts:
+            if self.env_step >= self._learns_from:
                 self._credit.add(stats.n_step)
             self._reports.add_collect(stats)
             self._watch_for_success(stats)
@@ -123,7 +123,7 @@ class OffpolicyTrainer(Trainer):
         if collector.is_interrupted:
             return collector.resume()
         self._hooks.fire("on_collect_start", self)
-        is_random = self._warmup == "random" and self.env_step < self.learning_starts
+        is_random = self._warmup == "random" and self.env_step < self._learns_from
         return collector.collect(n_step=self.step_per_collect, random=is_random)
 
     def _update(self) -> None:
@@ -141,9 +141,15 @@ class OffpolicyTrainer(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""
-        return super().state_dict() | {"credit": self._credit.state_dict()}
+        return super().state_dict() | {"credit": self._credit.state_dict(), "learns_from": self._learns_from}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved counters."""
         super().load_state_dict(state)
         self._credit.load_state_dict(state["credit"])
+        self._learns_from = state["learns_from"]
+
+    def _lose_rows(self) -> None:
+        """Collect as many rows again as learning starts with, before learning goes on."""
+        self._learns_from = self.env_step + self.learning_starts
+        self._credit.forgive()

@@ -67,6 +67,7 @@ class Resumable:
         checks.done()
         if at == "episode_end" and self.train_collector is not None:
             self.train_collector.begin_anew()
+        self._make_whole()
         parts = self._parts()
         chosen = _chosen("save", parts, include, exclude)
         written = checkpoints.save_checkpoint(path, {name: parts[name]() for name in chosen}, self._about())
@@ -92,6 +93,8 @@ class Resumable:
             raise CheckpointError(f"{folder} was saved without {', '.join(lacking)}: load it with exclude={lacking}")
         if lacking:
             _log.warning("%s was saved without its buffer: the run goes on with none of the rows it had", folder)
+        elif "buffer" in components and any(not own.with_buffer for own in self._checkpoints):
+            _log.warning("%s has a buffer, which is taken over; this run's own checkpoints leave it out", folder)
         _tell_changes(folder, manifest, own)
         if "policy" in components:  # first: it refuses other networks before it changes
             self.policy.load_training_state(components["policy"])
@@ -102,6 +105,8 @@ class Resumable:
         if "trainer" in components:
             self._as_trainer.reset()
             self.load_state_dict(components["trainer"])
+        if lacking:
+            self._lose_rows()
         self._hooks.fire("on_checkpoint_loaded", self._as_trainer, folder)
 
     def resume(self, place: str | Path, seed: int | None = None) -> None:
@@ -151,6 +156,12 @@ class Resumable:
         self._watch.seconds = state["seconds"]
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
+
+    def _make_whole(self) -> None:
+        """Bring the run to a moment that can be saved."""
+
+    def _lose_rows(self) -> None:
+        """Go on although the rows that were learnt from are gone."""
 
     def _save_now(self) -> None:
         for checkpoint in self._checkpoints:
