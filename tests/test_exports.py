@@ -17,7 +17,7 @@ PUBLIC = """
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns
     Schedule Constant Piecewise Linear
-    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Callback Checkpoint Evaluation History evaluate
+    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Callback Checkpoint Evaluation Histograms History evaluate
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

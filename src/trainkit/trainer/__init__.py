@@ -4,6 +4,7 @@ from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks import Callback, Checkpoint
 from trainkit.trainer.estimation import Estimate, importance_sampling, weighted_importance_sampling
 from trainkit.trainer.evaluation import Evaluation, evaluate
+from trainkit.trainer.histograms import Histograms
 from trainkit.trainer.history import History
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
@@ -14,6 +15,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "Evaluation",
+    "Histograms",
     "History",
     "OfflineTrainer",
     "DatasetWriter",
