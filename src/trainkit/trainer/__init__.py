@@ -6,10 +6,12 @@ from trainkit.trainer.estimation import Estimate, importance_sampling, weighted_
 from trainkit.trainer.evaluation import Evaluation, evaluate
 from trainkit.trainer.histograms import Histograms
 from trainkit.trainer.history import History
+from trainkit.trainer.info import LogInfo
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.recording import DatasetWriter
+from trainkit.trainer.stopping import StopAt
 
 __all__ = [
     "Callback",
@@ -17,6 +19,8 @@ __all__ = [
     "Evaluation",
     "Histograms",
     "History",
+    "LogInfo",
+    "StopAt",
     "OfflineTrainer",
     "DatasetWriter",
     "Estimate",
