@@ -217,3 +217,12 @@ class Logger(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HistogramLogger(Protocol):
+    """A logger that can show how numbers are spread; one that cannot is never told."""
+
+    def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        """Write the numbers [K], K at least 1, of each tag at an environment step."""
+        ...

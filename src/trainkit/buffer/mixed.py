@@ -13,6 +13,7 @@ from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
 from trainkit.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
+from trainkit.stats import html_table
 
 
 class MixedBuffer:
@@ -55,6 +56,9 @@ class MixedBuffer:
     def __repr__(self) -> str:
         parts = zip(self.shares.tolist(), self.sources, strict=True)
         return f"MixedBuffer({', '.join(f'{share:g} of {source!r}' for share, source in parts)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [(f"source {i}", source) for i, source in enumerate(self.sources)])
 
     @property
     def capacity(self) -> int:

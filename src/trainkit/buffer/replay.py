@@ -10,7 +10,7 @@ from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import files, seeding
-from trainkit.buffer.dataset import read_episodes, recorded
+from trainkit.buffer.dataset import count_episodes, read_episodes, recorded
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
@@ -19,6 +19,7 @@ from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, Tr
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, nearest
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import Spaces
+from trainkit.stats import html_table
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +74,9 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} of {self.capacity:,} transitions, {self.nbytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [("episodes", count_episodes(self._bound)), ("row", self.spec)])
 
     @property
     def nbytes(self) -> int:
@@ -213,7 +217,8 @@ class ReplayBuffer:
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about the buffer."""
-        return {"size": float(len(self)), **self._sampler.metrics(step)}
+        n_episodes = float(count_episodes(self._bound))
+        return {"size": float(len(self)), "n_episodes": n_episodes, **self._sampler.metrics(step)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything: rows, priorities, counters, the generator. Arrays may be views: copy or write them."""

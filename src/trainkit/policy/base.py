@@ -19,6 +19,7 @@ from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
 from trainkit.policy.saved import Saved
+from trainkit.policy.showing import policy_table
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
@@ -80,6 +81,8 @@ class Policy(Saved):
         self._meter = Meter()
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Tensor] = {}  # of the update that runs
+
+    _repr_html_ = policy_table
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -248,10 +251,11 @@ class Policy(Saved):
         self.last_step = step
         steps = self._gradient_steps
         rates = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
+        followed = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
+        if followed:
+            rates["target_followed"] = sum(followed) / len(followed)
         self._meter.add({**self._shown, **metrics}, **rates)
         self._shown = {}
-        for target in self._targets.values():
-            target.follow(step=step, n_updates=self.n_updates)
         return UpdateResult(priority)
 
     def read_metrics(self) -> dict[str, float]:

@@ -90,6 +90,7 @@ class OffpolicyTrainer(Trainer):
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
         )
+        self._reports.rows_per_update = batch_size
 
     def settings(self) -> dict[str, Any]:
         """Name what was chosen, for dashboards and manifests."""
