@@ -18,6 +18,8 @@ from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
 from trainkit.stats import CollectStats
 
+_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
+
 
 class Collector:
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
@@ -61,6 +63,7 @@ class Collector:
         self.buffer = buffer
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
+        self._look_at = _ENDLESS  # env_step at which to look for episodes without end
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
@@ -269,6 +272,9 @@ class Collector:
         self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
+        if self.env_step >= self._look_at:  # now and then: a step pays nothing for it
+            self._look_at = self.env_step + _ENDLESS
+            self._episodes.warn_of_endless(_ENDLESS)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)

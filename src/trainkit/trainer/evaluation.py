@@ -163,7 +163,8 @@ def evaluate(
         explore: whether the policy explores.
         seed: root of the episodes; None draws one.
     """
-    envs = make_envs(env, min(n_episode, 16) if n_envs is None else n_envs, **env_options)
+    n = min(n_episode, 16) if n_envs is None else n_envs
+    envs = make_envs(env, n, **{"in_evaluation": True, **env_options})
     try:
         evaluation = Evaluation(Collector(policy, envs), duration=n_episode, explore=explore, seed=seed)
         return evaluation.run(policy.last_step)
