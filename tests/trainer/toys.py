@@ -171,11 +171,12 @@ def everything(trainer: tk.Trainer) -> dict[str, Any]:
         "collector": trainer.train_collector.state_dict(),
         "trainer": trainer.state_dict(),
     }
-    return {path: leaf for path, leaf in leaves(parts) if not ("/rows/" in path or is_of_a_clock(path))}
+    return {path: leaf for path, leaf in leaves(parts) if not is_aside(path)}
 
 
-def is_of_a_clock(path: str) -> bool:
-    return path.endswith(("seconds", "_ms")) or "/durations" in path
+def is_aside(path: str) -> bool:
+    """Say whether a leaf tells the time, or is kept for callbacks alone."""
+    return path.endswith(("seconds", "_ms")) or any(part in path for part in ("/durations", "/rows/", "/watch/"))
 
 
 def untimed(result: EpochResult) -> dict[str, float]:

@@ -139,9 +139,9 @@ class RolloutBuffer:
             return {}
         n_steps = int(self._n_rows.max())
         return {
-            "columns": [column[:n_steps] for column in tree.leaves(self._columns)],
-            "ends": [[rows, tree.leaves(obs)] for rows, obs in self._ends],
-            "pending": tree.leaves(self._pending),
+            "columns": tree.to_plain(tree.map_tree(lambda column: column[:n_steps], self._columns)),
+            "ends": [[rows, tree.to_plain(obs)] for rows, obs in self._ends],
+            "pending": tree.to_plain(self._pending),
             "n_rows": self._n_rows.copy(),
             "is_open": self._is_open.copy(),
             "age": self._age.copy(),
@@ -158,15 +158,10 @@ class RolloutBuffer:
         n_steps = int(self._n_rows.max())
         if n_steps > self._room:
             self._claim(n_steps)
-        for column, saved in zip(tree.leaves(self._columns), state["columns"], strict=True):
-            column[:n_steps] = saved
-        for leaf, saved in zip(tree.leaves(self._pending), state["pending"], strict=True):
-            leaf[:] = saved
-        for rows, leaves in state["ends"]:
-            after = tree.map_tree(lambda leaf: np.repeat(leaf[:1], len(rows), axis=0), self._pending)  # noqa: B023 - called here
-            for leaf, saved in zip(tree.leaves(after), leaves, strict=True):
-                leaf[:] = saved
-            self._ends.append((rows, after))
+        saved = tree.from_plain(state["columns"])
+        _write(tree.map_tree(lambda column: column[:n_steps], self._columns), slice(None), saved)
+        _write(self._pending, slice(None), tree.from_plain(state["pending"]))
+        self._ends = [(rows, tree.from_plain(obs)) for rows, obs in state["ends"]]
 
     def _break_off(self, env_ids: NDArray[np.intp]) -> None:
         """End the rows of open episodes here; whether the episodes go on in another rollout is left open."""

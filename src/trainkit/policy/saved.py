@@ -57,14 +57,16 @@ class Saved(nn.Module):
 
     def streams_state(self) -> dict[str, Any]:
         """Return the state of the random streams."""
-        return {"rng": self.rng.bit_generator.state, "noise": [self.device.type, self.generator.get_state()]}
+        return {
+            "rng": self.rng.bit_generator.state,
+            "noise": {"device": self.device.type, "state": self.generator.get_state()},
+        }
 
     def load_streams_state(self, state: Mapping[str, Any]) -> None:
         """Take over saved random streams; noise saved on another kind of device goes on with this one's own."""
         self.rng.bit_generator.state = state["rng"]
-        device, noise = state["noise"]
-        if device == self.device.type:
-            self.generator.set_state(noise)
+        if state["noise"]["device"] == self.device.type:
+            self.generator.set_state(state["noise"]["state"])
 
     def training_state(self) -> dict[str, Any]:
         """Return all that training goes on from: weights, moments, counters, random streams."""

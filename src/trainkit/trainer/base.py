@@ -272,8 +272,7 @@ class Trainer(Resumable):
         if not self._has_started:
             self._has_started = True
             self._logger.describe(self.settings())
-            self._hooks.fire("on_train_start", self)
-            self._hooks.introduce(self, self._collectors)
+            self._hooks.start(self, self._collectors)
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self.epoch += 1
