@@ -1,6 +1,7 @@
 """Saving and going on: everything comes back, nothing is executed, and a folder always holds a whole checkpoint."""
 
 import contextlib
+import hashlib
 import json
 import pickle
 import subprocess
@@ -36,20 +37,23 @@ def assert_is_state(loaded: dict[str, Any]) -> None:
 
 def test_components_come_back_as_they_were(tmp_path: Path) -> None:
     assert save_checkpoint(tmp_path / "deep" / "saved", STATE, {}) == tmp_path / "deep" / "saved"
-    assert_is_state(load_checkpoint(tmp_path / "deep" / "saved", {}))
+    assert_is_state(load_checkpoint(tmp_path / "deep" / "saved"))
 
 
 def test_a_folder_may_be_named_by_a_string(tmp_path: Path) -> None:
     save_checkpoint(str(tmp_path / "saved"), STATE, {})
-    assert_is_state(load_checkpoint(str(tmp_path / "saved"), {}))
+    assert_is_state(load_checkpoint(str(tmp_path / "saved")))
 
 
 def test_the_manifest_says_what_is_there_and_what_wrote_it(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, STATE, {"env": "CartPole-v1", "seed": 3, "odd": Path("x")})
+    save_checkpoint(tmp_path, STATE, {"settings": {"env": "CartPole-v1", "seed": 3, "odd": Path("x")}})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["format"] == 1
     assert manifest["settings"] == {"env": "CartPole-v1", "seed": 3, "odd": "x"}
-    assert manifest["components"] == {"weights": "weights-1.pt", "rows": "rows-1.npz"}
+    for name, file in (("weights", "weights-1.pt"), ("rows", "rows-1.npz")):
+        content = (tmp_path / file).read_bytes()
+        entry = {"file": file, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert manifest["components"][name] == entry
     assert manifest["versions"] == {
         "trainkit": tk.__version__, "torch": torch.__version__, "numpy": np.__version__,
         "gymnasium": manifest["versions"]["gymnasium"],
@@ -62,7 +66,7 @@ def test_saving_again_replaces_the_former_and_leaves_what_is_not_ours_alone(tmp_
     (tmp_path / "rows-0.npz").write_text("mine too")
     save_checkpoint(tmp_path, {"rows": {"n": 1}, "old": {"n": 1}}, {})
     save_checkpoint(tmp_path, {"rows": {"n": 2}}, {})
-    assert load_checkpoint(tmp_path, {}) == {"rows": {"n": 2}}
+    assert load_checkpoint(tmp_path) == {"rows": {"n": 2}}
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["manifest.json", "notes.txt", "rows-0.npz", "rows-2.npz"]
 
@@ -108,20 +112,20 @@ def test_a_write_that_fails_anywhere_leaves_the_former_whole(
     monkeypatch.undo()
     is_written = at == 5  # the manifest is in its place: from here on the newer one counts
     if is_written and died:
-        torch.testing.assert_close(load_checkpoint(tmp_path, {})["weights"]["tensor"], torch.zeros(9))
+        torch.testing.assert_close(load_checkpoint(tmp_path)["weights"]["tensor"], torch.zeros(9))
     elif not is_written:
-        assert_is_state(load_checkpoint(tmp_path, {}))
+        assert_is_state(load_checkpoint(tmp_path))
         if not died:
             assert len(list(tmp_path.iterdir())) == 3
     save_checkpoint(tmp_path, STATE, {})
-    assert_is_state(load_checkpoint(tmp_path, {}))
+    assert_is_state(load_checkpoint(tmp_path))
 
 
 def test_a_component_that_cannot_be_written_is_refused_and_the_former_stays(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, STATE, {})
     with pytest.raises(TypeError, match="not JSON serializable"):
         save_checkpoint(tmp_path, {"weights": STATE["weights"], "rows": {"odd": {1, 2}}}, {})
-    assert_is_state(load_checkpoint(tmp_path, {}))
+    assert_is_state(load_checkpoint(tmp_path))
 
 
 def test_a_folder_that_cannot_be_made_is_told_about(tmp_path: Path) -> None:
@@ -133,37 +137,55 @@ def test_a_folder_that_cannot_be_made_is_told_about(tmp_path: Path) -> None:
 # ---- damage ----
 
 
+def rewrite(folder: Path, **changes: Any) -> None:
+    """Change what a manifest says, as somebody would who knows how it is signed."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest.pop("sha256")
+    for name, change in changes.items():
+        manifest[name] = change(manifest[name]) if callable(change) else change
+    (folder / "manifest.json").write_bytes(checkpoint._signed(manifest))
+
+
+def resign(folder: Path) -> None:
+    """Let a manifest vouch for the files as they are."""
+    components = json.loads((folder / "manifest.json").read_text())["components"]
+    for entry in components.values():
+        content = (folder / entry["file"]).read_bytes()
+        entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    rewrite(folder, components=components)
+
+
 @pytest.mark.parametrize("name", ["weights-1.pt", "rows-1.npz", "manifest.json"])
 def test_a_truncated_file_is_refused(tmp_path: Path, name: str) -> None:
     save_checkpoint(tmp_path, STATE, {})
     whole = (tmp_path / name).read_bytes()
     for length in (0, 1, 10, len(whole) // 2, len(whole) - 1):
         (tmp_path / name).write_bytes(whole[:length])
-        with pytest.raises(tk.CheckpointError, match=r"cannot be read|holds no readable checkpoint"):
-            load_checkpoint(tmp_path, {})
+        told = rf"{name} is damaged: it has {length} of {len(whole)} bytes|holds no readable checkpoint"
+        with pytest.raises(tk.CheckpointError, match=told):
+            load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["weights-1.pt", "rows-1.npz", "manifest.json"])
 def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
     save_checkpoint(tmp_path, STATE, {})
     (tmp_path / name).unlink()
-    with pytest.raises(tk.CheckpointError, match=rf"{name} cannot be read|holds no readable checkpoint: FileNotFound"):
-        load_checkpoint(tmp_path, {})
+    with pytest.raises(tk.CheckpointError, match=rf"cannot be read.*{name}|holds no readable checkpoint: FileNotFound"):
+        load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["[]", "7", "{}", '{"format": 1}', "null", "nonsense"])
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
-        load_checkpoint(tmp_path, {})
+        load_checkpoint(tmp_path)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, STATE, {})
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
+    rewrite(tmp_path, format=2)
     with pytest.raises(tk.CheckpointError, match="format 2, this trainkit reads up to 1: install a newer trainkit"):
-        load_checkpoint(tmp_path, {})
+        load_checkpoint(tmp_path)
 
 
 class Trap:
@@ -189,7 +211,7 @@ def test_a_malicious_file_is_refused_and_nothing_in_it_runs(tmp_path: Path, form
         with (folder / "rows-1.npz").open("wb") as file:
             np.savez(file, array_0=np.array([trap], object), skeleton=np.frombuffer(b'{"$array": "array_0"}', np.uint8))
     with pytest.raises(tk.CheckpointError):
-        load_checkpoint(folder, {})
+        load_checkpoint(folder)
     assert not sprung.exists()
 
 
@@ -199,7 +221,7 @@ def test_a_manifest_cannot_point_out_of_its_folder(tmp_path: Path) -> None:
     manifest = tmp_path / "saved" / "manifest.json"
     manifest.write_text(manifest.read_text().replace("weights-1.pt", "../outside.pt"))
     with pytest.raises(tk.CheckpointError, match=r"saved/outside\.pt cannot be read"):
-        load_checkpoint(tmp_path / "saved", {})
+        load_checkpoint(tmp_path / "saved")
 
 
 def test_the_trap_of_these_tests_would_spring(tmp_path: Path) -> None:

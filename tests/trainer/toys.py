@@ -164,13 +164,13 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def everything(trainer: tk.Trainer) -> dict[str, Any]:
     """Take down every bit a run goes on from: weights, moments, rows, priorities, counters, generators."""
-    assert trainer.train_collector is not None
     parts = {
         "policy": trainer.policy.training_state(),
         "buffer": trainer.buffer.state_dict(),
-        "collector": trainer.train_collector.state_dict(),
         "trainer": trainer.state_dict(),
     }
+    if trainer.train_collector is not None:
+        parts["collector"] = trainer.train_collector.state_dict()
     return {path: leaf for path, leaf in leaves(parts) if not is_aside(path)}
 
 
