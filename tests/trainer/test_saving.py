@@ -38,7 +38,8 @@ torch.set_num_threads(1)
 from tests.trainer.runs import make_run
 from tests.trainer.test_saving import everything, told
 runs = {name: make_run(name, max_epoch=4, resume_from=f"{sys.argv[1]}/{name}") for name in sys.argv[2:]}
-pickle.dump({name: ([told(result) for result in run], everything(run)) for name, run in runs.items()}, sys.stdout.buffer)
+ends = {name: ([told(result) for result in run], everything(run)) for name, run in runs.items()}
+pickle.dump(ends, sys.stdout.buffer)
 """
 
 

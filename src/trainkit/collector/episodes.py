@@ -146,7 +146,8 @@ class Episodes:
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
         """Whether the episodes that run have these returns [N], to the last bit."""
-        return self._returns.tobytes() == returns.tobytes()
+        runs = self._lengths > 0
+        return self._returns[runs].tobytes() == returns[runs].tobytes()
 
 
 class StepGoal:

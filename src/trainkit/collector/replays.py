@@ -61,7 +61,7 @@ class PlayedActions:
         first = int(self._began.min())
         is_known = self._keeps and obs is not None and self._n_steps - first <= self._room
         options = self._options[0]
-        if not is_known or any(other != options for other in self._options):
+        if not is_known or len({repr(other) for other in self._options}) > 1 or not _is_plain(options):
             return None
         state = {"options": options, "began": self._began - first, "obs": tree.leaves(obs)}
         if self._n_steps == first:
@@ -120,6 +120,15 @@ def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDAr
     if all(_are_same(*pair) for pair in pairs) and have_returns(returns):
         return None
     return "played again by its seed and actions, an episode went elsewhere"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a file can hold it."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(child) for key, child in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _are_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
