@@ -7,7 +7,17 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.data import ActOutput, ArraySpec, Episode, Horizon, Obs, Rollout, RowSpec, Transition, TransitionBatch
+from trainkit.data import (
+    ActOutput,
+    ArraySpec,
+    Horizon,
+    Obs,
+    RecordedEpisode,
+    Rollout,
+    RowSpec,
+    Transition,
+    TransitionBatch,
+)
 
 
 class EnvSpaces(Protocol):
@@ -184,7 +194,7 @@ class Dataset(Buffer, Protocol):
         """Go once through all rows, so many at a time."""
         ...
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[RecordedEpisode]:
         """Go once through all episodes."""
         ...
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.buffer.storage import Rings
-from trainkit.data import Episode, Obs, Transition
+from trainkit.data import Obs, RecordedEpisode, Transition
 from trainkit.errors import ConfigError
 
 
@@ -49,7 +49,7 @@ def recorded(
     return Transition(obs, action, reward, next_obs, terminated, truncated, np.zeros(1, np.intp), extras), ends
 
 
-def read_episodes(rings: Rings) -> Iterator[Episode]:
+def read_episodes(rings: Rings) -> Iterator[RecordedEpisode]:
     """Yield the episodes whose first row lives, ring by ring from the oldest; the last of a ring may be open."""
     for env in range(rings.n_envs):
         rows = rings.after(rings.head[env], np.arange(-rings.count[env], 0))
@@ -58,7 +58,7 @@ def read_episodes(rings: Rings) -> Iterator[Episode]:
             own = rows[begin:end]
             final = rings.next_obs_at(own[-1:])
             obs = tree.map_tree(lambda here, after: np.concatenate([here, after]), rings.obs_at(own), final)
-            yield Episode(
+            yield RecordedEpisode(
                 obs=obs,
                 action=rings.action[own],
                 reward=rings.reward[own],

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit import seeding, tree
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
-from trainkit.data import Episode, Horizon, RowSpec, Transition, TransitionBatch
+from trainkit.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
 
 
@@ -158,7 +158,7 @@ class MixedBuffer:
         for source in self.sources:
             yield from source.transitions(n_rows)
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes of all sources, one source after another."""
         for source in self.sources:
             if len(source):

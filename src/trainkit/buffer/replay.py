@@ -15,7 +15,7 @@ from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows, spec_of
-from trainkit.data import Episode, Horizon, Obs, RowSpec, Transition, TransitionBatch
+from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, nearest
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import Spaces
@@ -301,7 +301,7 @@ class ReplayBuffer:
         buffer._sampler.touch(np.arange(len(ends)))
         return buffer
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes whose first row is still there, environment by environment, oldest first."""
         return read_episodes(self._rings)
 

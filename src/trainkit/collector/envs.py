@@ -4,7 +4,6 @@ Here stacks of frames are made for acting, masks lifted into the observation, li
 checked, so that no row leaves this file that must not be learnt from.
 """
 
-import math
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -12,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import seeding, tree
-from trainkit.collector.backends import Backend, Begun, Failure, Ids
+from trainkit.collector.actions import Actions
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options
+from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
-from trainkit.collector.reading import Column, Infos
+from trainkit.collector.reading import Column, Infos, is_finite
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
-from trainkit.errors import BadEnvDataError, EnvError
-from trainkit.spaces import discrete_bounds, masked_space, stacked_space
+from trainkit.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.spaces import masked_space, stacked_space
 
 
 class VectorStep(NamedTuple):
@@ -62,16 +63,11 @@ class Envs:
         self.stack = stack
         self._mask_key = mask_key
         self._lives_key = lives_key
-        space, action_space = backend.observation_space, backend.action_space
-        self._first_action = 0
-        if isinstance(action_space, gym.spaces.Discrete):
-            self._first_action = int(action_space.start)
-            action_space = gym.spaces.Discrete(int(action_space.n))
-        self.action_space: gym.Space[Any] = action_space
-        self._action_shape = action_space.shape or ()
-        self._bounds = None if isinstance(action_space, gym.spaces.Box) else discrete_bounds(action_space)
+        space = backend.observation_space
+        self._actions = Actions(backend.action_space)
+        self.action_space: gym.Space[Any] = self._actions.space
         self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
-        self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
+        self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, self.action_space)
         self.observation_space = stacked_space(self.frame_space, stack)
         self.is_seeded = seed is not None
         self._root = seeding.fresh_root() if seed is None else seed
@@ -81,6 +77,7 @@ class Envs:
         self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the episode that runs
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
+        self._options: Options = None
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -91,10 +88,27 @@ class Envs:
         self._root = root
         self.is_seeded = True
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Obs:
+    @property
+    def options(self) -> Options:
+        """What every environment's next reset is told, Gymnasium's `reset(options=)`: a task, a level. Set it."""
+        return self._options
+
+    @options.setter
+    def options(self, options: Options) -> None:
+        if options is not None and not isinstance(options, dict):
+            raise ConfigError(f"Envs.options must be a dict or None, got {options!r}")
+        if options and not self._backend.takes_options:
+            raise ConfigError(
+                f"Envs.options cannot reach the environments of {self.name}, which reset themselves: have the vector "
+                "environment made with AutoresetMode.DISABLED, or give make_envs an id or factories"
+            )
+        self._options = options
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> Obs:
         """Begin an episode everywhere and return the observations [N, ...].
 
-        With a `seed` the same episodes follow as the last time it was given, where the environments allow it.
+        With a `seed` the same episodes follow as the last time it was given, where the environments allow it. What
+        `options` say goes before this object's own.
         """
         if seed is not None:
             self.seed(seed)
@@ -102,7 +116,7 @@ class Envs:
         self.episodes += 1
         self._steps[:] = 0
         try:
-            begun = self._backend.reset(self._seeds_of(self.all_ids), options)
+            begun = self._backend.reset(self._seeds_of(self.all_ids), self._options if options is None else options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         self.ready = self.all_ids
@@ -115,9 +129,9 @@ class Envs:
         Raises:
             EnvError: an environment raised, or returned what must not be learnt from; reset before going on.
         """
-        self._check_action(action, env_ids)
+        self._actions.check(action, env_ids, self._when)
         try:
-            raw = self._backend.step(self._as_taken(action), env_ids)
+            raw = self._backend.step(self._actions.as_taken(action), env_ids)
         except Failure as failure:
             raise self._explain(failure, (action, env_ids)) from failure.__cause__
         everyone = len(env_ids) == self.n
@@ -149,13 +163,24 @@ class Envs:
         self.episodes[env_ids] += 1
         self._steps[env_ids] = 0
         try:
-            begun = self._backend.begin(env_ids, self._seeds_of(env_ids))
+            begun = self._backend.begin(env_ids, self._seeds_of(env_ids), self._options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         if begun is None:
             self.ready = np.setdiff1d(self.ready, env_ids)
         else:
             self._take(begun)
+
+    def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
+        """Call a method of single environments, or read an attribute; answers [K], of all where no ids are given."""
+        try:
+            return self._backend.call(name, args, self.all_ids if env_ids is None else np.asarray(env_ids))
+        except Failure as failure:
+            raise self._explain(failure) from failure.__cause__
+
+    def render(self, env_ids: Ids | None = None) -> list[NDArray[np.uint8]]:
+        """Return a picture of each, [height, width, 3]; refuse environments that were not made to render arrays."""
+        return checked_frames(self.call("render", env_ids=env_ids), self.all_ids if env_ids is None else env_ids)
 
     def close(self) -> None:
         """Close the environments; closing twice is fine."""
@@ -192,7 +217,7 @@ class Envs:
     def _frame(self, obs: Obs, infos: Infos, env_ids: Ids) -> Obs:
         """Return single frames [K, ...], checked, with the mask in."""
         for path, leaf in tree.named_leaves(obs):
-            if leaf.dtype.kind == "f" and not _is_finite(leaf):
+            if leaf.dtype.kind == "f" and not is_finite(leaf):
                 name = f"observation[{path}]" if path else "observation"
                 through = " (through its processors)" if isinstance(self._backend, Processed) else ""
                 self._refuse_first(~np.isfinite(leaf), env_ids, f"returned{through} {name}", leaf)
@@ -239,36 +264,8 @@ class Envs:
                 raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {self._when(env_id)}")
         raise BadEnvDataError(f"{self.name}: {must} {values!r}")  # each may be well, but not together
 
-    def _as_taken(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Return actions as the environments take them: counted from the space's first, in a Box within its bounds."""
-        space = self.action_space
-        if isinstance(space, gym.spaces.Box):
-            clipped: NDArray[Any] = np.clip(action, space.low, space.high)
-            return clipped
-        return action + self._first_action if self._first_action else action
-
-    def _check_action(self, action: NDArray[Any], env_ids: Ids) -> None:
-        """Refuse what no environment can take, before one sees it."""
-        if len(action) != len(env_ids) or action.shape[1:] != self._action_shape:
-            raise EnvError(
-                f"the policy produced actions of shape {action.shape} for {len(env_ids)} environments of "
-                f"{self.action_space}: it must be {(len(env_ids), *self._action_shape)}"
-            )
-        if self._bounds is None:
-            if action.dtype.kind == "f" and not _is_finite(action):
-                self._refuse_first(~np.isfinite(action), env_ids, "the policy produced action", action)
-            return
-        if action.dtype.kind not in "biu":
-            raise EnvError(
-                f"the policy produced {action.dtype} actions for {self.action_space}: make them whole numbers"
-            )
-        low, high = self._bounds
-        outside = (action < low) | (action > high)
-        if np.count_nonzero(outside):
-            self._refuse_first(outside, env_ids, f"the policy produced an action outside {self.action_space}:", action)
-
     def _check_reward(self, reward: NDArray[np.float64], action: NDArray[Any], env_ids: Ids) -> None:
-        if not _is_finite(reward):
+        if not is_finite(reward):
             self._refuse_first(~np.isfinite(reward), env_ids, "returned reward", reward, action)
 
     def _refuse_first(
@@ -296,11 +293,6 @@ class Envs:
             when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
         (seed,) = self._seeds_of(np.array([env_id]))
         return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
-
-
-def _is_finite(array: NDArray[Any]) -> bool:
-    """Say whether there is no nan or infinity: a sum of squares tells it in one pass, when it does not overflow."""
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def _as_array(values: Any) -> NDArray[Any]:

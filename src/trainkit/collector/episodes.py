@@ -1,5 +1,6 @@
 """Counting episodes: returns and lengths that are exact across calls, and the time each part took."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from trainkit.errors import ConfigError
 from trainkit.stats import CollectStats, Summary
+
+_log = logging.getLogger(__name__)
 
 _RECENT = 100  # episodes in `recent_returns`
 
@@ -61,6 +64,7 @@ class Episodes:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._recent_summary: Summary | None = None  # made when asked for
         self.n_finished = 0
+        self._has_warned = False  # of an episode without end
 
     def step(self, env_ids: NDArray[np.intp], reward: NDArray[np.float64]) -> None:
         """Count one step of these environments."""
@@ -94,6 +98,18 @@ class Episodes:
         self._returns[env_ids] = 0.0
         self._lengths[env_ids] = 0
         self._began[env_ids] = time.perf_counter() if now is None else now
+
+    def warn_of_endless(self, n_steps: int) -> None:
+        """Warn, once, of an episode that has so many steps already."""
+        endless = np.flatnonzero(self._lengths >= n_steps)
+        if len(endless) and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "env %d has made %s steps without an episode's end, so returns and evaluations wait for ever: let it "
+                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
+                endless[0],
+                f"{self._lengths[endless[0]]:,}",
+            )
 
     @property
     def recent_returns(self) -> Summary | None:

@@ -11,12 +11,15 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
-from trainkit.collector.backends import Backend, SyncBackend, VectorBackend
+from trainkit.collector.backends import Backend
+from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
 from trainkit.collector.processing import Processed, Processor
+from trainkit.collector.sync import SyncBackend
+from trainkit.collector.vector import VectorBackend
 from trainkit.errors import Checks, ConfigError, EnvError, MissingExtraError
 
-EnvSpec = str | Callable[..., Any] | Sequence[Callable[[], Any]] | VectorEnv[Any, Any, Any] | Envs
+EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
 Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.
@@ -36,6 +39,7 @@ def make_envs(
     processors: Sequence[Processor] = (),
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    in_evaluation: bool = False,
 ) -> Envs:
     """Make N environments that are stepped together.
 
@@ -58,6 +62,8 @@ def make_envs(
             They see single frames, and no mask that `mask_key` lifts.
         max_episode_steps: truncate episodes there; replaces an id's own limit.
         env_kwargs: passed to the id's, class's or factory's constructor.
+        in_evaluation: what the factory's `EnvContext` says; a factory with one positional parameter that has no
+            default is given one.
     """
     checks = Checks("make_envs")
     checks.integer("n", n, low=1)
@@ -99,9 +105,11 @@ def make_envs(
             _refuse_two_stacks(spec, stack)
             driver = VectorBackend(spec, owned=False)
         else:
+            recipes = _listed(spec, n)
+            contexts = EnvContext.all_of(len(recipes), seed, in_evaluation=in_evaluation)
             factories = [
-                functools.partial(_make_one, one, env_id, tuple(wrappers), max_episode_steps, arguments)
-                for env_id, one in enumerate(_listed(spec, n))
+                functools.partial(_make_one, one, context, tuple(wrappers), max_episode_steps, arguments)
+                for one, context in zip(recipes, contexts, strict=True)
             ]
             if backend == "sync":
                 driver = made.enter_context(contextlib.closing(SyncBackend(factories)))
@@ -110,6 +118,18 @@ def make_envs(
         envs = Envs(Processed(driver, processors) if processors else driver, **options)
         made.pop_all()
     return envs
+
+
+def make_single(spec: str | Callable[..., Any], env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    """Make one environment, an id's without gymnasium's own checks at each step."""
+    context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
+    if isinstance(spec, str):
+        spec = _with_package(spec)
+        if not _is_class_path(spec):
+            env_kwargs = {"disable_env_checker": True, **env_kwargs}
+    elif not callable(spec):
+        raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
+    return _make_one(spec, context, (), None, env_kwargs)
 
 
 def _listed(spec: Any, n: int) -> list[Any]:
@@ -138,18 +158,18 @@ def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorE
 
 def _make_one(
     spec: str | Callable[..., Any],
-    env_id: int,
+    context: EnvContext,
     wrappers: Sequence[Wrapper],
     max_episode_steps: int | None,
     env_kwargs: dict[str, Any],
 ) -> gym.Env[Any, Any]:
     """Make one environment from an id, "module.Class" or a factory."""
-    with _faults_told(f"env {env_id}"):
+    with _faults_told(f"env {context.index}"):
         if isinstance(spec, str) and not _is_class_path(spec):
             env = gym.make(spec, max_episode_steps=max_episode_steps, **env_kwargs)
         else:
             factory = _load_class(spec) if isinstance(spec, str) else spec
-            env = factory(**env_kwargs)
+            env = factory(*([context] if takes_context(factory, env_kwargs) else ()), **env_kwargs)
             if not isinstance(env, gym.Env):
                 raise ConfigError(f"make_envs: the factory must return a gymnasium.Env, got {env!r}")
             if max_episode_steps is not None:

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.backends import Backend, Begun, Failure, Ids, RawStep, Seeds
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Seeds
 from trainkit.data import Obs
 from trainkit.errors import CheckpointError, ConfigError
 from trainkit.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
@@ -64,7 +64,7 @@ class Processed:
 
     def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
         self._backend = backend
-        self.n = backend.n
+        self.n, self.takes_options = backend.n, backend.takes_options
         self._chain = [copy.deepcopy(processor) for processor in processors]
         self._names = [f"processors[{place}] ({type(own).__name__})" for place, own in enumerate(processors)]
         spaces = backend.observation_space, backend.action_space
@@ -75,11 +75,11 @@ class Processed:
         self.observation_space, self.action_space = spaces
         self._specs = [array_specs(observation_space) for observation_space, _ in self._layers]
 
-    def reset(self, seeds: Seeds, options: dict[str, Any] | None) -> Begun:
+    def reset(self, seeds: Seeds, options: Options) -> Begun:
         return self._begun(self._backend.reset(seeds, options))
 
-    def begin(self, env_ids: Ids, seeds: Seeds) -> Begun | None:
-        begun = self._backend.begin(env_ids, seeds)
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+        begun = self._backend.begin(env_ids, seeds, options)
         return None if begun is None else self._begun(begun)
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
@@ -93,6 +93,9 @@ class Processed:
             raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids)
             next_obs = zeros_of(self.observation_space, 0)
         return raw._replace(next_obs=next_obs, begun=None if raw.begun is None else self._begun(raw.begun))
+
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        return self._backend.call(name, args, env_ids)
 
     def close(self) -> None:
         self._backend.close()

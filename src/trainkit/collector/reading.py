@@ -1,7 +1,8 @@
 """Reading what environments return into arrays, strictly: the shapes and dtypes of the space, or a refusal."""
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -18,16 +19,25 @@ _API = "trainkit speaks the Gymnasium API (>= 0.26)"
 Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
 
 
+def is_finite(array: NDArray[Any]) -> bool:
+    """Say whether there is no nan or infinity: a sum of squares tells it in one pass, when it does not overflow."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
+
+
 class RowReader:
     """Write single observations into rows, and read vectors of them.
 
     Every refusal is a TypeError or ValueError whose text follows "env i "; whoever knows the environment says so.
+
+    Args:
+        space: of one observation.
+        tell: hears once of floats that are cast: a text with three places, for the path, the dtype and the space's.
     """
 
-    def __init__(self, space: gym.Space[Any]) -> None:
+    def __init__(self, space: gym.Space[Any], tell: Callable[..., object] = _log.warning) -> None:
         self._specs = array_specs(space)
         self._lone: ArraySpec | None = self._specs if isinstance(self._specs, ArraySpec) else None
-        self._has_warned = False
+        self._tell, self._has_warned = tell, False
 
     def empty(self, n_rows: int) -> Obs:
         """Return room for K observations."""
@@ -126,7 +136,7 @@ class RowReader:
             raise TypeError(f"returned observation{path} of dtype {array.dtype}, the space says {spec.dtype}")
         if spec.dtype.kind == "f":
             if array.dtype.kind == "f" and not self._has_warned:
-                _log.warning("observation%s is %s and is cast to the space's %s", path, array.dtype, spec.dtype)
+                self._tell("observation%s is %s and is cast to the space's %s", path, array.dtype, spec.dtype)
                 self._has_warned = True
             with np.errstate(over="ignore"):  # infinity is refused later, by name
                 return array.astype(spec.dtype)

@@ -152,7 +152,7 @@ class Preset:
         says_how_many = is_made or not (isinstance(env, str) or callable(env))
         n = int((overrides if says_how_many else making).get(count, 1))
         options = (overrides if is_made else making).get("env_options", {})
-        return make_envs(env, n, lives_key=lives_key, **options)
+        return make_envs(env, n, lives_key=lives_key, in_evaluation=count == "n_test_envs", **options)
 
     def _again(self, env: EnvSpec) -> EnvSpec:
         """Return what evaluation's own environments can be made of."""
