@@ -18,9 +18,9 @@ from trainkit.seeding import episode_seed
 from trainkit.stats import CollectStats, EpochStats, Summary, TimeStats, scalars
 
 
-def made(n: int = 3, **options: Any) -> tuple[Envs, list[TaggedGame]]:
+def made(n: int = 3, *, haunts: bool = False, **options: Any) -> tuple[Envs, list[TaggedGame]]:
     """Make games, and show them."""
-    envs = make_envs([partial(TaggedGame, game) for game in range(n)], **options)
+    envs = make_envs([partial(TaggedGame, game, haunts=haunts) for game in range(n)], **options)
     return envs, games_of(envs)
 
 
@@ -43,9 +43,10 @@ def returns_of(game: int, episode: int) -> list[float]:
 # ---- rows ----
 
 
-def test_every_row_is_true_whoever_leaves_joins_or_comes_back() -> None:
+@pytest.mark.parametrize("haunts", [False, True])
+def test_every_row_is_true_whoever_leaves_joins_or_comes_back(haunts: bool) -> None:
     ledger = Ledger()
-    envs, games = made()
+    envs, games = made(haunts=haunts)
     assert (envs.n, envs.n_agents, envs.agents) == (9, 3, ("left", "right", "third"))
     Collector(Player(), envs, ledger).collect(n_step=600)
     found = stored(ledger.rows(), 9)
@@ -211,6 +212,7 @@ def test_options_and_calls_reach_each_game_once() -> None:
     envs.reset()
     assert [game.options for game in games] == [[{"level": 3}], [{"level": 3}]]
     assert envs.call("level", 2) == [2, 2, 2, 12, 12, 12]
+    assert [game.n_calls for game in games] == [1, 1]
     assert envs.call("game", env_ids=np.array([1, 4])) == [0, 1]
     with pytest.raises(EnvError, match=r"env 3 raised AttributeError in wings: .* of agent 'left' in game 1"):
         envs.call("wings", env_ids=np.array([3]))
@@ -374,6 +376,13 @@ def test_what_must_not_be_learnt_from_is_refused_by_game_and_agent(parts: Any, m
 def test_a_fault_of_a_game_is_the_games_and_data_are_told_apart() -> None:
     with pytest.raises(BadEnvDataError):
         play(count=4)
+
+
+def test_agents_of_a_game_act_together() -> None:
+    envs = make_envs(Told)
+    envs.reset()
+    with pytest.raises(AssertionError, match="1 of 2 agents act: all who are in a game act together"):
+        envs.step(np.zeros(1, np.int64), np.array([1]))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ PLANS: list[Plan] = [
     {"left": [(0, 6, "truncated")], "right": [(0, 6, "truncated")], "third": [(0, 6, "truncated")]},  # out of time
     {"left": [(0, 7, "gone")], "right": [(2, 4, "terminated"), (5, 7, "gone")], "third": [(1, 2, "truncated")]},  # late
     {"right": [(0, 1, "terminated")]},  # the others take no part
-    {"left": [(0, 2, "both")], "third": [(0, 2, "gone"), (3, 4, "terminated")], "right": [(1, 5, "truncated")]},  # back
+    {"left": [(0, 2, "both")], "third": [(0, 2, "gone"), (4, 5, "terminated")], "right": [(1, 5, "truncated")]},  # back
 ]
 
 
@@ -41,9 +41,16 @@ def reward(game: int, agent: int, episode: int, step: int) -> float:
 
 
 class TaggedGame:
-    """A parallel environment that lives by the plans, and keeps a log: {(episode, agent, step): action}."""
+    """A parallel environment that lives by the plans, and keeps a log: {(episode, agent, step): action}.
 
-    def __init__(self, game: int) -> None:
+    One that haunts goes on telling of agents who left: the dead stay dead, and among its agents; those gone without a
+    word look as if nothing was.
+    """
+
+    def __init__(self, game: int, *, haunts: bool = False) -> None:
+        self.haunts = haunts
+        self.left: dict[str, str] = {}  # {agent: how}, of those who left
+        self.n_calls = 0
         self.possible_agents = list(AGENTS)
         self.agents: list[str] = []
         self.game, self.episode, self.step_now = game, -1, 0
@@ -63,6 +70,7 @@ class TaggedGame:
         self.options.append(options)
         self.episode += 1
         self.step_now = 0
+        self.left = {}
         self.agents = [name for name in AGENTS if self._stint(name) is not None]
         return {name: self._see(name) for name in self.agents}, {name: self._tell(name) for name in self.agents}
 
@@ -79,7 +87,11 @@ class TaggedGame:
         gains = {name: reward(self.game, AGENTS.index(name), self.episode, self.step_now) for name in actions}
         self.step_now += 1
         self.agents = [name for name in AGENTS if self._stint(name) is not None]
-        seen = {*actions, *self.agents}
+        if self.haunts:
+            self.left = {name: how for name, how in {**self.left, **ends}.items() if name not in self.agents}
+            ends = dict(self.left)
+            self.agents += [name for name, how in ends.items() if how != "gone"]
+        seen = {*actions, *self.agents, *ends}
         return (
             {name: self._see(name) for name in seen},
             gains,
@@ -89,6 +101,7 @@ class TaggedGame:
         )
 
     def level(self, add: int) -> int:
+        self.n_calls += 1
         return 10 * self.game + add
 
     def close(self) -> None:

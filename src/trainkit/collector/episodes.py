@@ -208,7 +208,7 @@ class EpisodeGoal:
 
     def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return where another episode shall begin."""
-        self.quota[env_ids[:: self._n_agents] // self._n_agents] -= 1
+        self.quota[env_ids // self._n_agents] -= 1
         return self.open(env_ids)
 
 
