@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests.helpers.doubles import Ledger, Player
+from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward, rows_of, stored
 from trainkit import tree
 from trainkit.buffer import ReplayBuffer
@@ -436,3 +436,29 @@ def test_observations_stay_as_they_were() -> None:
             envs.begin(envs.whole_games(ids[outcome.over]))
     for now, then in outcomes:
         np.testing.assert_array_equal(now, then)
+
+
+# ---- PettingZoo's own ----
+
+
+def test_a_game_of_pettingzoo_is_played_as_its_own_loop_plays_it() -> None:
+    pytest.importorskip("pygame", reason="rock, paper, scissors draws with it")
+    rps = pytest.importorskip("pettingzoo.classic.rps.rps", reason="PettingZoo is not installed")
+    make = partial(rps.parallel_env, num_actions=3, max_cycles=6)
+    ledger = Ledger()
+    envs = make_envs(make, 2, seed=1)
+    assert envs.agents == ("player_0", "player_1")
+    stats = Collector(Still(2), envs, ledger).collect(n_episode=4)
+    rows = ledger.rows()
+    game = make()
+    obs, _ = game.reset(seed=1)
+    true = []
+    while game.agents:
+        after, gains, ends, cuts, _ = game.step(dict.fromkeys(game.agents, 2))
+        true += [(int(obs[one]), 2, gains[one], int(after[one]), ends[one], cuts[one]) for one in sorted(obs)]
+        obs = after
+    assert stats.lengths is not None
+    assert stats.lengths.mean == len(true) / 2 > 1
+    columns = [rows.obs, rows.action, rows.reward, rows.next_obs, rows.terminated, rows.truncated]
+    mine = [tuple(column[row].tolist() for column in columns) for row in np.flatnonzero(rows.env_ids < 2)]
+    assert mine == true * 2
