@@ -203,3 +203,13 @@ def _info_of(infos: dict[str, Any], env_id: int) -> dict[str, Any]:
         if marks is None or bool(np.asarray(marks)[env_id]):
             present[key] = _info_of(values, env_id) if isinstance(values, dict) else values[env_id]
     return present
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """Join the values of K infos, to something empty where they differ in length."""
+    if isinstance(values, np.ndarray) and values.dtype == np.object_:
+        values = values.tolist()
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty(0)
