@@ -1,6 +1,6 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
-from trainkit import presets
+from trainkit import plot, presets
 from trainkit.buffer import (
     MinTree,
     MixedBuffer,
@@ -193,6 +193,7 @@ __all__ = [
     "importance_sampling",
     "load_dataset",
     "make_envs",
+    "plot",
     "presets",
     "scalars",
     "weighted_importance_sampling",

@@ -1,0 +1,54 @@
+"""`trainkit bench`: how fast this machine trains, and what it waits for."""
+
+import argparse
+
+from trainkit.cli.output import Commands, Parser, add_command, say, table
+from trainkit.errors import refuse_unknown
+from trainkit.presets import PRESETS
+from trainkit.trainer import Trainer
+
+_EXAMPLES = """\
+  trainkit bench --quick
+  trainkit bench --presets rainbow ppo --env CartPole-v1 --steps 20000
+
+Small networks are fastest on one thread: OMP_NUM_THREADS=1 trainkit bench --quick"""
+
+_STEPS, _QUICK_STEPS = 20_000, 4_000
+
+
+def add(commands: "Commands[Parser]") -> None:
+    """Add the command."""
+    parser = add_command(commands, "bench", run, about="measure how fast this machine trains", examples=_EXAMPLES)
+    parser.add_argument("--quick", action="store_true", help=f"{_QUICK_STEPS:,} steps each instead of {_STEPS:,}")
+    parser.add_argument("--presets", nargs="+", default=["dqn", "rainbow", "ppo"], help="default: dqn rainbow ppo")
+    parser.add_argument("--env", default="CartPole-v1", help="default CartPole-v1")
+    parser.add_argument("--steps", metavar="N", type=int, help="environment steps each, after as many to warm up")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train shortly by each preset, and print the rates of the second half."""
+    refuse_unknown("trainkit bench", options.presets, PRESETS)
+    n_steps = options.steps or (_QUICK_STEPS if options.quick else _STEPS)
+    rows = [["preset", "steps/s", "updates/s", "collect", "update", "env ms", "act ms", "store ms"]]
+    for name in options.presets:
+        overrides = {"max_epoch": 2, "step_per_epoch": n_steps, "device": options.device, "test_collector": None}
+        quiet = {"verbose": False, "show_progress": False}
+        with PRESETS[name](options.env, seed=1, **overrides, **quiet) as trainer:
+            rows.append([name, *measured(trainer)])
+    say(table(rows))
+    say("\nsteps/s of the whole loop; collect and update are shares of the time; milliseconds are per vector step")
+    return 0
+
+
+def measured(trainer: Trainer) -> list[str]:
+    """Train two epochs, and tell the second in a table's cells."""
+    next(trainer)
+    before = trainer.gradient_step
+    stats = next(trainer).stats
+    time, train = stats.time, stats.train
+    assert train is not None, "a preset with an environment collects"
+    rate = (trainer.gradient_step - before) / time.seconds
+    parts = [train.env_ms, train.act_ms, train.store_ms]
+    shares = [f"{100 * time.collect:.0f} %", f"{100 * time.update:.0f} %"]
+    return [f"{time.steps_per_second:,.0f}", f"{rate:,.0f}", *shares, *(f"{part or 0.0:.3f}" for part in parts)]
