@@ -8,6 +8,7 @@ import trainkit
 PUBLIC = """
     make_envs Envs Collector Episode
     EnvContext check_env Finding
+    Processor PreviousStep TimeFeature DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
@@ -19,7 +20,8 @@ PUBLIC = """
     gae discounted_returns
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
-    Callback Checkpoint Histograms LogInfo StopAt
+    Callback Checkpoint Curriculum LogInfo RecordVideo StopAt
+    Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

@@ -178,6 +178,8 @@ def test_settings_are_described_once_before_the_first_number() -> None:
         "step_per_collect": 2,
         "update_per_step": 0.5,
         "learning_starts": 4,
+        "refresh_priorities": "update",
+        "updates_per_round": 1,
     }
 
 

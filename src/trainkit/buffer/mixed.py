@@ -157,6 +157,12 @@ class MixedBuffer:
             extras={name: extras[name] for name in columns},
         )
 
+    def sample_round(
+        self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> list[TransitionBatch]:
+        """Draw the batches of several updates, one by one: each has shares of its own."""
+        return [self.sample(batch_size, horizon=horizon, step=step, columns=columns) for _ in range(n_batches)]
+
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Go once through all rows of every source, so many at a time."""
         for source in self.sources:

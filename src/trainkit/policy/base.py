@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
+from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
@@ -126,6 +128,10 @@ class Policy(nn.Module):
             rows = tree.map_tree(lambda leaf: leaf[None], rows)
         action = self.act(rows, step=self.last_step, explore=explore).action
         return action[0] if is_one else action
+
+    def export(self, path: str | Path) -> None:
+        """Write the greedy policy as one ONNX file, preprocessing and mask inside; see `export_onnx`."""
+        export_onnx(self, path)
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments whose spaces are not those the policy was made for; take over what it was not told."""
@@ -259,8 +265,6 @@ class Policy(nn.Module):
     def read_metrics(self) -> dict[str, float]:
         """Return the means over all updates since the last call, and begin anew; empty when there were none."""
         metrics = self._meter.read()
-        if not metrics:
-            return {}
         first, self._n_updates_read = self._n_updates_read + 1, self.n_updates
         if metrics.pop("skipped", 0.0) > 0:
             raise DivergedError(

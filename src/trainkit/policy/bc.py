@@ -15,6 +15,7 @@ from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
+from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
@@ -151,6 +152,11 @@ class BCPolicy(Policy):
             numbers = self._numbers(self.preprocess(on_device)).double()
             probability = self.distribution.probability(numbers, legal_mask(on_device)).cpu().numpy()
         return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
+
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return each row's likeliest action [B, ...] for raw observations on the device, and its `reasons`."""
+        legal, numbers = legal_mask(obs), self._numbers(self.preprocess(obs))
+        return {"action": self.distribution.mode(numbers, legal), **reasons(self.distribution, numbers, legal)}
 
     # ---- learning ----
 

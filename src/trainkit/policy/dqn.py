@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import ConfigError, SpaceMismatchError
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, pick
+from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.draws import Draw, ask
@@ -199,7 +199,7 @@ class DQNPolicy(Policy):
         legal, name = checked_legal(obs, env_ids), type(self).__name__
         q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
         how = self.exploration if explore else Greedy()
-        action = how.choose(q, legal, step=step, env_ids=env_ids, rng=self.rng)
+        action = how.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)
         stored = (
             chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
             if self._extras_spec
@@ -225,6 +225,11 @@ class DQNPolicy(Policy):
             numbers = self._predict(to_device(obs, self.device), noise).numbers
             values: NDArray[np.float32] = self.value.mean(numbers).cpu().numpy()
         return values
+
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by."""
+        q_values = self.value.mean(self._predict(obs, None).numbers)
+        return {"action": best_action(q_values, legal_mask(obs)), "q_values": q_values}
 
     def explore_metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about exploration."""

@@ -16,6 +16,7 @@ from trainkit.errors import Checks, DivergedError, SpaceMismatchError
 from trainkit.policy.base import Policy
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
+from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.preprocess import Preprocess
@@ -181,6 +182,11 @@ class SACPolicy(Policy):
             env = row if env_ids is None else int(env_ids[row])
             raise DivergedError(f"{type(self).__name__} gives action {action[row]} for env {env} at step {step}")
         return ActOutput(action, {}, state)
+
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the action [B, ...] at each row's mean for raw observations on the device, and its `reasons`."""
+        numbers = self.actor(self.preprocess(obs))
+        return {"action": self.distribution.mode(numbers, None), **reasons(self.distribution, numbers, None)}
 
     # ---- learning ----
 
