@@ -3,9 +3,9 @@
 import argparse
 
 from trainkit.cli.output import Commands, Parser, add_command, say, table
-from trainkit.errors import refuse_unknown
+from trainkit.errors import ConfigError, refuse_unknown
 from trainkit.presets import PRESETS
-from trainkit.trainer import Trainer
+from trainkit.stats import CollectStats, TimeStats
 
 _EXAMPLES = """\
   trainkit bench --quick
@@ -35,20 +35,19 @@ def run(options: argparse.Namespace) -> int:
         overrides = {"max_epoch": 2, "step_per_epoch": n_steps, "device": options.device, "test_collector": None}
         quiet = {"verbose": False, "show_progress": False}
         with PRESETS[name](options.env, seed=1, **overrides, **quiet) as trainer:
-            rows.append([name, *measured(trainer)])
+            next(trainer)  # to warm up
+            before, stats = trainer.gradient_step, next(trainer).stats
+            if stats.train is None:
+                raise ConfigError(f"{name} collects more than {n_steps} steps at once: raise --steps")
+            rows.append([name, *rates(stats.train, stats.time, trainer.gradient_step - before)])
     say(table(rows))
     say("\nsteps/s of the whole loop; collect and update are shares of the time; milliseconds are per vector step")
     return 0
 
 
-def measured(trainer: Trainer) -> list[str]:
-    """Train two epochs, and tell the second in a table's cells."""
-    next(trainer)
-    before = trainer.gradient_step
-    stats = next(trainer).stats
-    time, train = stats.time, stats.train
-    assert train is not None, "a preset with an environment collects"
-    rate = (trainer.gradient_step - before) / time.seconds
+def rates(train: CollectStats, time: TimeStats, n_updates: int) -> list[str]:
+    """Tell an epoch in a table's cells."""
     parts = [train.env_ms, train.act_ms, train.store_ms]
     shares = [f"{100 * time.collect:.0f} %", f"{100 * time.update:.0f} %"]
-    return [f"{time.steps_per_second:,.0f}", f"{rate:,.0f}", *shares, *(f"{part or 0.0:.3f}" for part in parts)]
+    told = [f"{time.steps_per_second:,.0f}", f"{n_updates / time.seconds:,.0f}", *shares]
+    return [*told, *(f"{part or 0.0:.3f}" for part in parts)]

@@ -1,19 +1,19 @@
 """`trainkit eval`: play with what a run learnt, to look or to measure."""
 
 import argparse
-import importlib.util
+import functools
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-
+from trainkit.cli.films import Filmed
 from trainkit.cli.making import Recipe
 from trainkit.cli.output import Commands, Parser, add_command, say
-from trainkit.errors import Checks, ConfigError, MissingExtraError
+from trainkit.errors import Checks, ConfigError
 from trainkit.presets import PRESETS
 from trainkit.runs import CHECKPOINT, RunFolder
 from trainkit.stats import Summary
 from trainkit.trainer import evaluate
+from trainkit.trainer.video import find_ffmpeg
 
 _EXAMPLES = """\
   trainkit eval runs/rainbow-CartPole-v1/seed1
@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
         asked["env_kwargs"] = {**asked.get("env_kwargs", {}), "render_mode": mode}
         asked["n_envs"] = 1
     if options.video:
-        asked["wrappers"] = (*asked.get("wrappers", ()), recorder(options.video))
+        find_ffmpeg()  # before the policy is loaded
+        asked["wrappers"] = (*asked.get("wrappers", ()), functools.partial(Filmed, folder=options.video))
     with recipe.trainer(verbose=False, show_progress=False) as trainer:
         trainer.load(folder.path / CHECKPOINT)
         found = evaluate(
@@ -76,18 +77,3 @@ def env_options(recipe: Recipe) -> dict[str, Any]:
     preset = PRESETS[recipe.preset]
     table = preset.settings(preset.domain_of_id(recipe.env))
     return dict(recipe.values.get("env_options", table.get("env_options", {})))
-
-
-def recorder(folder: Path) -> Any:
-    """Return a wrapper that writes a video of every episode.
-
-    Raises:
-        MissingExtraError: moviepy is not installed.
-    """
-    if importlib.util.find_spec("moviepy") is None:
-        raise MissingExtraError("--video needs moviepy: pip install trainkit[video]")
-
-    def wrap(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-        return gym.wrappers.RecordVideo(env, str(folder), episode_trigger=lambda number: True, disable_logger=True)
-
-    return wrap

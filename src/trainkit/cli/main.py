@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import bench, compare, environments, evaluate, inspecting, pictures, presets, train
+from trainkit.cli import bench, compare, environments, evaluate, exporting, inspecting, pictures, presets, train
 from trainkit.cli.output import Parser, complain
 from trainkit.errors import TrainkitError
 
@@ -35,7 +35,7 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (train, evaluate, pictures, compare, inspecting, presets, environments, bench):
+    for module in (train, evaluate, pictures, compare, inspecting, exporting, presets, environments, bench):
         module.add(commands)
     return parser
 

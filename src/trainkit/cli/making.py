@@ -33,7 +33,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
-            raise ConfigError(f"no preset is called {self.preset!r}{nearest(self.preset, PRESETS)}: see trainkit presets")
+            raise ConfigError(
+                f"no preset is called {self.preset!r}{nearest(self.preset, PRESETS)}: see trainkit presets"
+            )
         for name, option in _OURS.items():
             if name in self.settings:
                 raise ConfigError(f"--set {name} is the command's own: use {option}")

@@ -82,6 +82,8 @@ def curves(
         axes.set(xlabel="environment steps", ylabel=_LABELS.get(tag, tag), title=title or "")
         axes.xaxis.set_major_formatter(count)
         axes.margins(x=0.01)
+        if axes.get_ylim()[0] > 0:
+            axes.set_ylim(bottom=0)  # a rise looks as large as it is
         if any(groups) or goal is not None or any(len(own) > 1 for own in groups.values()):
             axes.legend(loc="best")
     return figure

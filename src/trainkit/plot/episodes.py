@@ -64,11 +64,12 @@ def episode_values(
 def quantiles(
     returns: NDArray[np.floating[Any]], probability: NDArray[np.floating[Any]], share: float
 ) -> NDArray[np.float64]:
-    """Return the smallest return of each row [T] below which at least `share` of its mass is, of rising [T, W]."""
-    reached = np.cumsum(probability, axis=1, dtype=np.float64) >= share - 1e-6
-    first = np.where(reached.any(axis=1), reached.argmax(axis=1), returns.shape[1] - 1)
-    reached_at: NDArray[np.float64] = returns[np.arange(len(returns)), first].astype(np.float64)
-    return reached_at
+    """Return the return below which `share` of each row's mass lies [T], of rising returns [T, W].
+
+    Each return has half of its mass below it; between two it is read off the line that joins them.
+    """
+    below = np.cumsum(probability, axis=1, dtype=np.float64) - probability / 2
+    return np.array([np.interp(share, mass, row) for mass, row in zip(below, returns, strict=True)])
 
 
 def discounted(rewards: NDArray[np.float64], gamma: float, after: float) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from trainkit.buffer import PrioritizedReplayBuffer
 from trainkit.errors import ConfigError
-from trainkit.plot.drawing import COLOURS, GREY, blank
+from trainkit.plot.drawing import COLOURS, GREY, blank, count
 
 _BINS = 40
 
@@ -44,5 +44,6 @@ def priorities(buffer: PrioritizedReplayBuffer, *, step: int = 0, width: float =
             histtype="step", linewidth=1.3, label="as drawn",
         )  # fmt: skip
         right.set(xlabel="importance weight", ylabel="rows", title="weights")
-        right.legend(loc="upper center")
+        right.legend(loc="upper right")
+        right.yaxis.set_major_formatter(count)
     return figure

@@ -39,7 +39,7 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
         left.xaxis.set_major_formatter(count)
         left.grid(False)
         left.set_title("where the time went")
-        # Above the axes: inside, it would cover what it explains.
+        # Beside the axes: inside, it would cover what it explains.
         left.legend(areas[::-1], list(shares)[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=1.0)
         if parts:
             right = axes[0, 1]
