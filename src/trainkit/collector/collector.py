@@ -33,7 +33,8 @@ class Collector:
         buffer: receives every real step; the transition's arrays are borrowed until the next step.
         observe: whether the policy's running statistics learn from the steps; default: where there is a buffer, so
             that evaluation changes nothing.
-        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show.
+        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show; where agents
+            share a game, their returns [episodes, agents], nan of one that took no part. Default: their mean.
 
     Attributes:
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
@@ -69,7 +70,7 @@ class Collector:
         self.watch: Watch | None = None
         self.is_seeded = False
         self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
-        self._episodes = Episodes(envs.n, reward_metric)
+        self._episodes = Episodes(envs.n, reward_metric, envs.agents)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
         self._goal: Goal = StepGoal(0)
@@ -176,7 +177,7 @@ class Collector:
         if name == "n_step":
             self._goal = StepGoal(self._owed + int(count))
         else:
-            self._goal = EpisodeGoal(int(count), self.envs.n)
+            self._goal = EpisodeGoal(int(count), self.envs.n, self.envs.n_agents)
         self._is_open = True
         return self.resume()
 
@@ -275,8 +276,8 @@ class Collector:
         tally.n_vector_step += 1
         self.env_step += n_rows
         self._state = output.state
-        # A lost life ends an episode of the learner's alone; those of games that are over begin below.
-        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
+        # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
+        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated | outcome.truncated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
         if self.env_step >= self._look_at:  # now and then: a step pays nothing for it
@@ -288,7 +289,7 @@ class Collector:
             if self.watch is not None:
                 self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
-            self._end_episodes(env_ids[outcome.over], tally)
+            self._end_episodes(envs.whole_games(env_ids[outcome.over]), tally)
         self._needs_reset = False
 
     def _hand_on(self, transition: Transition) -> NDArray[np.int64] | None:
@@ -316,11 +317,11 @@ class Collector:
 
     def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
         """Write finished episodes down, and note where the next ones shall begin."""
-        self._episodes.finish(env_ids, tally)
+        played = self._episodes.finish(env_ids, tally)
         self._starts[env_ids] = True
         self._to_begin = self._goal.finish(env_ids)
         if self.watch is not None:
-            self.watch.ended(env_ids)
+            self.watch.ended(played)
             self.watch.created(self._to_begin)
 
     def _settle(self) -> None:

@@ -4,6 +4,7 @@ Here stacks of frames are made for acting, masks lifted into the observation, li
 checked, so that no row leaves this file that must not be learnt from.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -19,7 +20,7 @@ from trainkit.collector.reading import Column, Infos, is_finite
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.spaces import masked_space, stacked_space
+from trainkit.spaces import masked_space, stacked_space, zeros_of
 
 
 class VectorStep(NamedTuple):
@@ -40,7 +41,9 @@ class Envs:
     `reset` once, then `step` and, where episodes ended, `begin`.
 
     Attributes:
-        n: number of environments.
+        n: number of environments; where agents share a game, of agents in all games, each by itself a row.
+        agents: their names, the rows of a game in order; empty where an environment has one.
+        n_agents: per game.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         frame_space: of one environment as the buffer stores it: one frame, with the mask in.
@@ -56,9 +59,12 @@ class Envs:
         lives_key: str | None = None,
         seed: int | None = None,
         name: str = "custom",
+        agents: Sequence[str] = (),
     ) -> None:
         self._backend = backend
         self.n = backend.n
+        self.agents = tuple(agents)
+        self.n_agents = max(1, len(self.agents))
         self.name = name
         self.stack = stack
         self._mask_key = mask_key
@@ -125,7 +131,12 @@ class Envs:
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         self.ready = self.all_ids
-        self.obs = self._first_obs(begun)
+        if len(begun.env_ids) == self.n:
+            self.obs = self._first_obs(begun)
+        else:  # an agent may be missing when its game begins
+            self.obs = zeros_of(self.observation_space, self.n)
+            self._take(begun)
+            self.ready = begun.env_ids
         return self.obs
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> VectorStep:
@@ -150,6 +161,9 @@ class Envs:
             next_obs = shift(self.obs if everyone else _rows(self.obs, env_ids), frame)
         self.obs = next_obs if everyone else _put(self.obs, env_ids, next_obs)
         terminated, over = raw.terminated, raw.terminated | raw.truncated
+        if raw.over is not None:
+            self._turn(env_ids[over], self.all_ids[:0])  # an agent that leaves awaits another game
+            over = raw.over
         if self._lives_key is not None:
             lost = self._lose_lives(raw.infos, env_ids, over)
             terminated = terminated | lost
@@ -158,9 +172,7 @@ class Envs:
                 self.obs = _put(self.obs, env_ids[anew], repeat(_rows(frame, anew), self.stack))
         if raw.begun is not None:
             self._take(raw.begun)
-            self.ready = np.union1d(self.ready, raw.begun.env_ids)
-            if len(self.ready) == self.n:
-                self.ready = self.all_ids
+            self._turn(self.all_ids[:0], raw.begun.env_ids)
         return VectorStep(next_obs, raw.reward, terminated, raw.truncated, over, raw.infos)
 
     def begin(self, env_ids: Ids) -> None:
@@ -171,10 +183,17 @@ class Envs:
             begun = self._backend.begin(env_ids, self._seeds_of(env_ids), self._options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
-        if begun is None:
-            self.ready = np.setdiff1d(self.ready, env_ids)
-        else:
+        if begun is not None:
             self._take(begun)
+        if begun is None or self.agents:
+            self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
+
+    def whole_games(self, env_ids: Ids) -> Ids:
+        """Return the rows of all agents in the games that these rows are of."""
+        if self.n_agents == 1:
+            return env_ids
+        games: Ids = np.unique(env_ids // self.n_agents)
+        return (games[:, None] * self.n_agents + np.arange(self.n_agents)).ravel()
 
     def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
         """Call a method of single environments, or read an attribute; answers [K], of all where no ids are given."""
@@ -207,7 +226,13 @@ class Envs:
             self._backend.load_state_dict(state.get("processors", []))
 
     def _seeds_of(self, env_ids: Ids) -> list[int]:
-        return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        rows = [(env_id // self.n_agents, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        return [seeding.episode_seed(self._root, *row) for row in rows]
+
+    def _turn(self, away: Ids, here: Ids) -> None:
+        """Let some environments await an action no longer, and others from now on."""
+        ready = np.union1d(np.setdiff1d(self.ready, away), here)
+        self.ready = self.all_ids if len(ready) == self.n else ready
 
     def _take(self, begun: Begun) -> None:
         """Let begun episodes' first observations be acted on next."""
@@ -284,7 +309,9 @@ class Envs:
         raise BadEnvDataError(f"env {env_id}: {what} {values[tuple(at)]}{where}, at {self._when(env_id)}{acted}")
 
     def _when(self, env_id: int) -> str:
-        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}"
+        when = f"episode {self.episodes[env_id]} step {self._steps[env_id]}"
+        game, agent = divmod(env_id, self.n_agents)
+        return f"{when} of agent {self.agents[agent]!r} in game {game}" if self.agents else when
 
     def _explain(self, failure: Failure, acted: tuple[NDArray[Any], Ids] | None = None) -> EnvError:
         """Turn a backend's failure into an error that says which environment, when, and after which action."""
