@@ -1,6 +1,6 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
-from trainkit import presets
+from trainkit import plot, presets
 from trainkit.buffer import (
     MinTree,
     MixedBuffer,
@@ -221,6 +221,7 @@ __all__ = [
     "load_dataset",
     "load_policy",
     "make_envs",
+    "plot",
     "presets",
     "scalars",
     "weighted_importance_sampling",
