@@ -20,7 +20,8 @@ PUBLIC = """
     gae discounted_returns
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
-    Callback Checkpoint LogInfo StopAt
+    Callback Checkpoint Curriculum LogInfo RecordVideo StopAt
+    Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

@@ -16,7 +16,7 @@ from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
-from trainkit.stats import CollectStats
+from trainkit.stats import CollectStats, html_table
 
 _ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 
@@ -79,6 +79,13 @@ class Collector:
         self._is_open = False  # whether a collect has not returned yet
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
+
+    def _repr_html_(self) -> str:
+        recent = self._episodes.recent_returns
+        rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
+        rows |= {"env_step": self.env_step, "n_episode": self.n_episode}
+        rows |= {"mean of the last returns": None if recent is None else recent.mean}
+        return html_table(type(self).__name__, rows.items())
 
     @property
     def n_episode(self) -> int:

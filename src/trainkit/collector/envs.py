@@ -95,6 +95,11 @@ class Envs:
         self.is_seeded = True
 
     @property
+    def takes_options(self) -> bool:
+        """Whether `options` can reach the environments: not those that reset themselves."""
+        return self._backend.takes_options
+
+    @property
     def options(self) -> Options:
         """What every environment's next reset is told, Gymnasium's `reset(options=)`: a task, a level. Set it."""
         return self._options
@@ -103,7 +108,7 @@ class Envs:
     def options(self, options: Options) -> None:
         if options is not None and not isinstance(options, dict):
             raise ConfigError(f"Envs.options must be a dict or None, got {options!r}")
-        if options and not self._backend.takes_options:
+        if options and not self.takes_options:
             raise ConfigError(
                 f"Envs.options cannot reach the environments of {self.name}, which reset themselves: have the vector "
                 "environment made with AutoresetMode.DISABLED, or give make_envs an id or factories"

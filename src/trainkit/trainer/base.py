@@ -64,7 +64,7 @@ class Trainer:
         self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         evaluation = options.evaluator()
-        test_collector = None if evaluation is None else evaluation.collector
+        self.test_collector = test_collector = None if evaluation is None else evaluation.collector
         refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
         if options.reward_metric is not None:
@@ -89,6 +89,7 @@ class Trainer:
         )
         self._is_running = False
         self.reset()
+        self._hooks.check(self)
         if options.resume_from is not None:
             self.load(options.resume_from)
         self._logger = as_logger(options.logger)  # last: a run that is refused leaves no folder behind
@@ -135,8 +136,11 @@ class Trainer:
         """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training goes on the same."""
         return self.judge.look(self.clock)
 
-    def log(self, name: str, value: float, reduce: Reduce = "mean") -> None:
-        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last."""
+    def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
+        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last.
+
+        Of arrays `reduce="histogram"` shows the spread, in loggers that can: tensorboard's.
+        """
         self._reports.log(name, value, reduce)
 
     def stop(self, reason: str) -> None:
@@ -260,7 +264,7 @@ class Trainer:
         if not self._has_started:
             self._has_started = True
             self._logger.describe(self.settings())
-            self._hooks.fire("on_train_start", self)
+            self._hooks.start(self, self._collectors)
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self.epoch += 1
@@ -305,6 +309,7 @@ class Trainer:
         stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), None
         self._progress.show(stats)
         self._logger.write(self.clock, scalars(stats))
+        self._logger.write_histograms(self.clock, self._reports.take_histograms())
 
     def _watch_for_success(self, stats: CollectStats) -> None:
         """Note that training episodes look solved (`test_in_train`)."""
