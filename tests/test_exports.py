@@ -8,7 +8,7 @@ import trainkit
 PUBLIC = """
     make_envs Envs Collector Episode
     EnvContext check_env Finding
-    Processor PreviousStep TimeFeature DiscretizeActions MapActions MapObs
+    Processor PreviousStep TimeFeature Flatten DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
