@@ -11,6 +11,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
+from trainkit.checkpoint import inspect_checkpoint
 from trainkit.collector import (
     Collector,
     DiscretizeActions,
@@ -82,6 +83,7 @@ from trainkit.policy import (
     UpdateResult,
     discounted_returns,
     gae,
+    load_policy,
 )
 from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
@@ -215,7 +217,9 @@ __all__ = [
     "from_minari",
     "gae",
     "importance_sampling",
+    "inspect_checkpoint",
     "load_dataset",
+    "load_policy",
     "make_envs",
     "plot",
     "presets",

@@ -11,6 +11,7 @@ from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.resuming import Resumable
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
@@ -21,7 +22,7 @@ from trainkit.stats import CollectStats, html_table
 _ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 
 
-class Collector:
+class Collector(Resumable):
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 
     Construction checks that the three fit and has the buffer claim its memory, so that every misfit fails here.
@@ -210,32 +211,6 @@ class Collector:
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clock, the counts and the generators; episodes that run are not in it."""
-        return {
-            "env_step": self.env_step,
-            "owed": self._owed,
-            "is_open": self._is_open,
-            "collected": self._tally.n_step,
-            "options": dict(self._options),
-            "episodes": self._episodes.state_dict(),
-            "envs": self.envs.state_dict(),
-            "rng": self._rng.bit_generator.state,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
-        self.env_step = state["env_step"]
-        self._goal = StepGoal(state["owed"])
-        self._is_open = state["is_open"]
-        self._options = dict(state["options"])
-        self._tally = Tally()
-        self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
-        self._episodes.load_state_dict(state["episodes"])
-        self.envs.load_state_dict(state["envs"])
-        self._rng.bit_generator.state = state["rng"]
-        self._needs_reset = True
 
     @property
     def _owed(self) -> int:

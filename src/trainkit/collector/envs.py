@@ -16,7 +16,8 @@ from trainkit.collector.actions import Actions
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
-from trainkit.collector.reading import Column, Infos, is_finite
+from trainkit.collector.reading import Column, Infos, is_finite, read_infos
+from trainkit.collector.replays import PlayedActions
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
@@ -84,6 +85,7 @@ class Envs:
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
+        self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -126,8 +128,10 @@ class Envs:
             self.episodes[:] = -1
         self.episodes += 1
         self._steps[:] = 0
+        options = self._options if options is None else options
+        self._played.begin(self.all_ids, options)
         try:
-            begun = self._backend.reset(self._seeds_of(self.all_ids), self._options if options is None else options)
+            begun = self._backend.reset(self._seeds_of(self.all_ids), options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         self.ready = self.all_ids
@@ -156,6 +160,7 @@ class Envs:
         else:
             self._steps[env_ids] += 1
         self._check_reward(raw.reward, action, env_ids)
+        self._played.add(action, env_ids)
         next_obs = frame = self._frame(raw.next_obs, raw.infos, env_ids)
         if self.stack > 1:
             next_obs = shift(self.obs if everyone else _rows(self.obs, env_ids), frame)
@@ -179,6 +184,7 @@ class Envs:
         """Begin the next episode of environments whose episode ended; some are `ready` a step later only."""
         self.episodes[env_ids] += 1
         self._steps[env_ids] = 0
+        self._played.begin(env_ids, self._options)
         try:
             begun = self._backend.begin(env_ids, self._seeds_of(env_ids), self._options)
         except Failure as failure:
@@ -212,9 +218,10 @@ class Envs:
             self._is_closed = True
             self._backend.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the next episodes are seeded by, and what processors keep."""
-        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy()}
+    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
+        """Return what the next episodes are seeded by, what processors keep, and how those that run came to be."""
+        played = self._played.state_dict(self.obs) if with_running else None
+        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy(), "played": played}
         return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -259,18 +266,13 @@ class Envs:
     def _read_masks(self, masks: Column, env_ids: Ids) -> NDArray[np.int8]:
         """Read the masks [K, A] of K infos."""
         n_actions = int(self.action_space.n)  # type: ignore[attr-defined]  # masked_space lets only Discrete through
-        column = _as_array(masks)
-        if column.shape != (len(env_ids), n_actions) or column.dtype.kind not in "biu":
-            self._refuse_info(self._mask_key, masks, env_ids, f"{n_actions} bools, one per action", (n_actions,), "biu")
-        legal: NDArray[np.bool_] = column != 0
+        rule = f"info[{self._mask_key!r}] must be {n_actions} bools, one per action"
+        legal: NDArray[np.bool_] = read_infos(rule, masks, env_ids, self._when, shape=(n_actions,), kinds="biu") != 0
         return legal.astype(np.int8)
 
     def _read_lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
         """Read the lives [K] of K infos."""
-        column = _as_array(lives)
-        if column.shape != env_ids.shape or column.dtype.kind not in "iu":
-            self._refuse_info(self._lives_key, lives, env_ids, "a whole number", (), "iu")
-        return column
+        return read_infos(f"info[{self._lives_key!r}] must be a whole number", lives, env_ids, self._when, kinds="iu")
 
     def _lose_lives(self, infos: Infos, env_ids: Ids, over: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Write down what lives are left and return where one was lost [K]."""
@@ -283,16 +285,6 @@ class Envs:
         after = self._read_lives(lives, env_ids)
         self._lives[env_ids] = after
         return after < before
-
-    def _refuse_info(
-        self, key: str | None, values: Column, env_ids: Ids, rule: str, shape: tuple[int, ...], kinds: str
-    ) -> NoReturn:
-        """Refuse the first value of K infos that is no array of this shape and these kinds."""
-        must = f"info[{key!r}] must be {rule}, in every reset and step, got"
-        for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
-            if value.shape != shape or value.dtype.kind not in kinds:
-                raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {self._when(env_id)}")
-        raise BadEnvDataError(f"{self.name}: {must} {values!r}")  # each may be well, but not together
 
     def _check_reward(self, reward: NDArray[np.float64], action: NDArray[Any], env_ids: Ids) -> None:
         if not is_finite(reward):
@@ -325,16 +317,6 @@ class Envs:
             when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
         (seed,) = self._seeds_of(np.array([env_id]))
         return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
-
-
-def _as_array(values: Any) -> NDArray[Any]:
-    """Join the values of K infos, to something empty where they differ in length."""
-    if isinstance(values, np.ndarray) and values.dtype == np.object_:
-        values = values.tolist()
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return np.empty(0)
 
 
 def _rows(obs: Obs, env_ids: Ids) -> Obs:
