@@ -131,6 +131,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
     told = capsys.readouterr()
     assert told.err == "trainkit: interrupted\n"
     (line,) = re.findall(r"stopped at step 60; to go on: trainkit (.*)", told.out)
+    assert tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
     assert main([*shlex.split(line), "--quiet"]) == 0
     assert RunFolder.read("runs/dqn-CartPole-v1/seed1").rows[-1]["step"] == 120
 
