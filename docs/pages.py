@@ -36,7 +36,11 @@ ROOMS = {
 def on_config(config: Any) -> Any:
     """Fill the parts of the navigation that are made from what is there, and leave out what is not."""
     made = {"Reference": list(_reference()), "Results": list(_results()), "Examples": list(_examples())}
-    config.nav = [{title: made.get(title) or _present(pages)} for entry in config.nav for title, pages in entry.items()]
+    config.nav = [
+        {title: _present(pages) + made[title] if title in made else _present(pages)}
+        for entry in config.nav
+        for title, pages in entry.items()
+    ]
     return config
 
 

@@ -1,6 +1,6 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
-from trainkit import presets
+from trainkit import plot, presets
 from trainkit.buffer import (
     MinTree,
     MixedBuffer,
@@ -11,6 +11,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
+from trainkit.checkpoint import inspect_checkpoint
 from trainkit.collector import (
     Collector,
     DiscretizeActions,
@@ -82,6 +83,7 @@ from trainkit.policy import (
     UpdateResult,
     discounted_returns,
     gae,
+    load_policy,
 )
 from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
@@ -89,14 +91,17 @@ from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats
 from trainkit.trainer import (
     Callback,
     Checkpoint,
+    Curriculum,
     DatasetWriter,
     Estimate,
     Evaluation,
+    Histograms,
     History,
     LogInfo,
     OfflineTrainer,
     OffpolicyTrainer,
     OnpolicyTrainer,
+    RecordVideo,
     StopAt,
     Trainer,
     evaluate,
@@ -126,6 +131,7 @@ __all__ = [
     "ConservativePenalty",
     "Constant",
     "CriticNetwork",
+    "Curriculum",
     "DQNPolicy",
     "DatasetWriter",
     "DeviceError",
@@ -146,6 +152,7 @@ __all__ = [
     "ExpectedValue",
     "Finding",
     "Greedy",
+    "Histograms",
     "History",
     "Horizon",
     "ImplicitQNetwork",
@@ -179,6 +186,7 @@ __all__ = [
     "QNetwork",
     "QuantileValue",
     "RandomPolicy",
+    "RecordVideo",
     "ReinforcePolicy",
     "ReplayBuffer",
     "ReturnScale",
@@ -209,8 +217,11 @@ __all__ = [
     "from_minari",
     "gae",
     "importance_sampling",
+    "inspect_checkpoint",
     "load_dataset",
+    "load_policy",
     "make_envs",
+    "plot",
     "presets",
     "scalars",
     "weighted_importance_sampling",

@@ -3,7 +3,8 @@
 reset(seeds, options)       begin an episode everywhere
 step(action, ids)           step these environments; the answer's `next_obs` are true successors
 begin(ids, seeds, options)  begin the next episode where one ended; None where the environment does so by itself
-                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`
+                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`; where
+                            agents share a game, the ids are of whole games, and not all of them need be there
 call(name, args, ids)       call a method of single environments, or read an attribute
 """
 
@@ -51,6 +52,7 @@ class RawStep(NamedTuple):
     truncated: NDArray[np.bool_]  # [K]
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
+    over: NDArray[np.bool_] | None = None  # [K], whose game ended; None where every episode is a game of its own
 
 
 class Backend(Protocol):
@@ -60,6 +62,7 @@ class Backend(Protocol):
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     takes_options: bool  # whether `begin` can hand on the options of a reset
+    seeds_episodes: bool  # whether every episode begins by its own seed, so that it can be played again
 
     def reset(self, seeds: Seeds, options: Options) -> Begun: ...
 

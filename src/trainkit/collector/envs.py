@@ -4,6 +4,7 @@ Here stacks of frames are made for acting, masks lifted into the observation, li
 checked, so that no row leaves this file that must not be learnt from.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -15,11 +16,12 @@ from trainkit.collector.actions import Actions
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
-from trainkit.collector.reading import Column, Infos, is_finite
+from trainkit.collector.reading import Column, Infos, is_finite, read_infos
+from trainkit.collector.replays import PlayedActions
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.spaces import masked_space, stacked_space
+from trainkit.spaces import masked_space, stacked_space, zeros_of
 
 
 class VectorStep(NamedTuple):
@@ -40,7 +42,9 @@ class Envs:
     `reset` once, then `step` and, where episodes ended, `begin`.
 
     Attributes:
-        n: number of environments.
+        n: number of environments; where agents share a game, of agents in all games, each by itself a row.
+        agents: their names, the rows of a game in order; empty where an environment has one.
+        n_agents: per game.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         frame_space: of one environment as the buffer stores it: one frame, with the mask in.
@@ -56,9 +60,12 @@ class Envs:
         lives_key: str | None = None,
         seed: int | None = None,
         name: str = "custom",
+        agents: Sequence[str] = (),
     ) -> None:
         self._backend = backend
         self.n = backend.n
+        self.agents = tuple(agents)
+        self.n_agents = max(1, len(self.agents))
         self.name = name
         self.stack = stack
         self._mask_key = mask_key
@@ -78,6 +85,7 @@ class Envs:
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
+        self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -120,12 +128,19 @@ class Envs:
             self.episodes[:] = -1
         self.episodes += 1
         self._steps[:] = 0
+        options = self._options if options is None else options
+        self._played.begin(self.all_ids, options)
         try:
-            begun = self._backend.reset(self._seeds_of(self.all_ids), self._options if options is None else options)
+            begun = self._backend.reset(self._seeds_of(self.all_ids), options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         self.ready = self.all_ids
-        self.obs = self._first_obs(begun)
+        if len(begun.env_ids) == self.n:
+            self.obs = self._first_obs(begun)
+        else:  # an agent may be missing when its game begins
+            self.obs = zeros_of(self.observation_space, self.n)
+            self._take(begun)
+            self.ready = begun.env_ids
         return self.obs
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> VectorStep:
@@ -145,11 +160,15 @@ class Envs:
         else:
             self._steps[env_ids] += 1
         self._check_reward(raw.reward, action, env_ids)
+        self._played.add(action, env_ids)
         next_obs = frame = self._frame(raw.next_obs, raw.infos, env_ids)
         if self.stack > 1:
             next_obs = shift(self.obs if everyone else _rows(self.obs, env_ids), frame)
         self.obs = next_obs if everyone else _put(self.obs, env_ids, next_obs)
         terminated, over = raw.terminated, raw.terminated | raw.truncated
+        if raw.over is not None:
+            self._turn(env_ids[over], self.all_ids[:0])  # an agent that leaves awaits another game
+            over = raw.over
         if self._lives_key is not None:
             lost = self._lose_lives(raw.infos, env_ids, over)
             terminated = terminated | lost
@@ -158,23 +177,29 @@ class Envs:
                 self.obs = _put(self.obs, env_ids[anew], repeat(_rows(frame, anew), self.stack))
         if raw.begun is not None:
             self._take(raw.begun)
-            self.ready = np.union1d(self.ready, raw.begun.env_ids)
-            if len(self.ready) == self.n:
-                self.ready = self.all_ids
+            self._turn(self.all_ids[:0], raw.begun.env_ids)
         return VectorStep(next_obs, raw.reward, terminated, raw.truncated, over, raw.infos)
 
     def begin(self, env_ids: Ids) -> None:
         """Begin the next episode of environments whose episode ended; some are `ready` a step later only."""
         self.episodes[env_ids] += 1
         self._steps[env_ids] = 0
+        self._played.begin(env_ids, self._options)
         try:
             begun = self._backend.begin(env_ids, self._seeds_of(env_ids), self._options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
-        if begun is None:
-            self.ready = np.setdiff1d(self.ready, env_ids)
-        else:
+        if begun is not None:
             self._take(begun)
+        if begun is None or self.agents:
+            self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
+
+    def whole_games(self, env_ids: Ids) -> Ids:
+        """Return the rows of all agents in the games that these rows are of."""
+        if self.n_agents == 1:
+            return env_ids
+        games: Ids = np.unique(env_ids // self.n_agents)
+        return (games[:, None] * self.n_agents + np.arange(self.n_agents)).ravel()
 
     def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
         """Call a method of single environments, or read an attribute; answers [K], of all where no ids are given."""
@@ -193,9 +218,10 @@ class Envs:
             self._is_closed = True
             self._backend.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the next episodes are seeded by, and what processors keep."""
-        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy()}
+    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
+        """Return what the next episodes are seeded by, what processors keep, and how those that run came to be."""
+        played = self._played.state_dict(self.obs) if with_running else None
+        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy(), "played": played}
         return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -207,7 +233,13 @@ class Envs:
             self._backend.load_state_dict(state.get("processors", []))
 
     def _seeds_of(self, env_ids: Ids) -> list[int]:
-        return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        rows = [(env_id // self.n_agents, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        return [seeding.episode_seed(self._root, *row) for row in rows]
+
+    def _turn(self, away: Ids, here: Ids) -> None:
+        """Let some environments await an action no longer, and others from now on."""
+        ready = np.union1d(np.setdiff1d(self.ready, away), here)
+        self.ready = self.all_ids if len(ready) == self.n else ready
 
     def _take(self, begun: Begun) -> None:
         """Let begun episodes' first observations be acted on next."""
@@ -234,18 +266,13 @@ class Envs:
     def _read_masks(self, masks: Column, env_ids: Ids) -> NDArray[np.int8]:
         """Read the masks [K, A] of K infos."""
         n_actions = int(self.action_space.n)  # type: ignore[attr-defined]  # masked_space lets only Discrete through
-        column = _as_array(masks)
-        if column.shape != (len(env_ids), n_actions) or column.dtype.kind not in "biu":
-            self._refuse_info(self._mask_key, masks, env_ids, f"{n_actions} bools, one per action", (n_actions,), "biu")
-        legal: NDArray[np.bool_] = column != 0
+        rule = f"info[{self._mask_key!r}] must be {n_actions} bools, one per action"
+        legal: NDArray[np.bool_] = read_infos(rule, masks, env_ids, self._when, shape=(n_actions,), kinds="biu") != 0
         return legal.astype(np.int8)
 
     def _read_lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
         """Read the lives [K] of K infos."""
-        column = _as_array(lives)
-        if column.shape != env_ids.shape or column.dtype.kind not in "iu":
-            self._refuse_info(self._lives_key, lives, env_ids, "a whole number", (), "iu")
-        return column
+        return read_infos(f"info[{self._lives_key!r}] must be a whole number", lives, env_ids, self._when, kinds="iu")
 
     def _lose_lives(self, infos: Infos, env_ids: Ids, over: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Write down what lives are left and return where one was lost [K]."""
@@ -258,16 +285,6 @@ class Envs:
         after = self._read_lives(lives, env_ids)
         self._lives[env_ids] = after
         return after < before
-
-    def _refuse_info(
-        self, key: str | None, values: Column, env_ids: Ids, rule: str, shape: tuple[int, ...], kinds: str
-    ) -> NoReturn:
-        """Refuse the first value of K infos that is no array of this shape and these kinds."""
-        must = f"info[{key!r}] must be {rule}, in every reset and step, got"
-        for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
-            if value.shape != shape or value.dtype.kind not in kinds:
-                raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {self._when(env_id)}")
-        raise BadEnvDataError(f"{self.name}: {must} {values!r}")  # each may be well, but not together
 
     def _check_reward(self, reward: NDArray[np.float64], action: NDArray[Any], env_ids: Ids) -> None:
         if not is_finite(reward):
@@ -284,7 +301,9 @@ class Envs:
         raise BadEnvDataError(f"env {env_id}: {what} {values[tuple(at)]}{where}, at {self._when(env_id)}{acted}")
 
     def _when(self, env_id: int) -> str:
-        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}"
+        when = f"episode {self.episodes[env_id]} step {self._steps[env_id]}"
+        game, agent = divmod(env_id, self.n_agents)
+        return f"{when} of agent {self.agents[agent]!r} in game {game}" if self.agents else when
 
     def _explain(self, failure: Failure, acted: tuple[NDArray[Any], Ids] | None = None) -> EnvError:
         """Turn a backend's failure into an error that says which environment, when, and after which action."""
@@ -298,16 +317,6 @@ class Envs:
             when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
         (seed,) = self._seeds_of(np.array([env_id]))
         return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
-
-
-def _as_array(values: Any) -> NDArray[Any]:
-    """Join the values of K infos, to something empty where they differ in length."""
-    if isinstance(values, np.ndarray) and values.dtype == np.object_:
-        values = values.tolist()
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return np.empty(0)
 
 
 def _rows(obs: Obs, env_ids: Ids) -> Obs:

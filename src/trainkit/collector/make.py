@@ -11,6 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
+from trainkit.collector.agents import GamesBackend, is_game
 from trainkit.collector.backends import Backend
 from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
@@ -45,7 +46,8 @@ def make_envs(
 
     Args:
         spec: a registered id, a factory or class, a list of factories (then N is its length), "module.Class", or a
-            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own).
+            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own). A factory may make
+            parallel environments of several agents, known by `possible_agents`: each agent of each is a row.
         n: how many.
         seed: root of the episodes' seeds; None takes the trainer's. Every episode is seeded from (root, environment,
             episode); a vector environment that was passed in, or is the id's own, where all of it is reset.
@@ -112,7 +114,8 @@ def make_envs(
                 for one, context in zip(recipes, contexts, strict=True)
             ]
             if backend == "sync":
-                driver = made.enter_context(contextlib.closing(SyncBackend(factories)))
+                driver = made.enter_context(contextlib.closing(_drive(factories)))
+                options["agents"] = driver.agents if isinstance(driver, GamesBackend) else ()
             else:
                 driver = VectorBackend(made.enter_context(contextlib.closing(_start(factories))), owned=True)
         envs = Envs(Processed(driver, processors) if processors else driver, **options)
@@ -129,7 +132,10 @@ def make_single(spec: str | Callable[..., Any], env_kwargs: dict[str, Any]) -> g
             env_kwargs = {"disable_env_checker": True, **env_kwargs}
     elif not callable(spec):
         raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
-    return _make_one(spec, context, (), None, env_kwargs)
+    make = functools.partial(_make_one, spec, context, (), None, env_kwargs)
+    return _alone(
+        make, "check_env looks at environments of one agent", "pettingzoo.test.parallel_api_test looks at those"
+    )
 
 
 def _listed(spec: Any, n: int) -> list[Any]:
@@ -145,15 +151,32 @@ def _listed(spec: Any, n: int) -> list[Any]:
     return list(spec)
 
 
+def _drive(factories: Sequence[Callable[[], Any]]) -> SyncBackend | GamesBackend:
+    """Make environments, of one agent or of several each, to be driven in this process."""
+    first = factories[0]()
+    kind = GamesBackend if is_game(first) else SyncBackend
+    return kind([lambda: first, *factories[1:]])
+
+
 def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorEnv:
     """Start a process for each environment."""
     try:
         # Without shared memory: gymnasium's would broadcast an observation of the wrong shape without a word.
-        return AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.DISABLED, shared_memory=False)
+        told = 'make_envs.backend "async" is for environments of one agent', 'use "sync"'
+        alone = [functools.partial(_alone, factory, *told) for factory in factories]
+        return AsyncVectorEnv(alone, autoreset_mode=AutoresetMode.DISABLED, shared_memory=False)
     except (EOFError, ConnectionError) as error:
         raise EnvError("make_envs: an environment's process died while it was made; its words are above") from error
     except RuntimeError as error:
         raise ConfigError(f"make_envs: {error}") from error  # spaces that differ
+
+
+def _alone(make: Callable[[], Any], rule: str, advice: str) -> gym.Env[Any, Any]:
+    """Make an environment; refuse one of several agents."""
+    env: gym.Env[Any, Any] = make()
+    if is_game(env):
+        raise ConfigError(f"{rule}, and {env!r} is a game of several: {advice}")
+    return env
 
 
 def _make_one(
@@ -170,8 +193,13 @@ def _make_one(
         else:
             factory = _load_class(spec) if isinstance(spec, str) else spec
             env = factory(*([context] if takes_context(factory, env_kwargs) else ()), **env_kwargs)
-            if not isinstance(env, gym.Env):
-                raise ConfigError(f"make_envs: the factory must return a gymnasium.Env, got {env!r}")
+            if not isinstance(env, gym.Env) and not is_game(env):
+                raise ConfigError(
+                    "make_envs: the factory must return a gymnasium.Env, or a parallel environment of several agents, "
+                    f"got {env!r}"
+                )
+            if max_episode_steps is not None and is_game(env):
+                raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
             if max_episode_steps is not None:
                 env = gym.wrappers.TimeLimit(env, max_episode_steps)
         for wrapper in wrappers:

@@ -18,6 +18,7 @@ class SyncBackend:
     """Step environments one by one, in this process, each reset explicitly and seeded for each episode."""
 
     takes_options = True
+    seeds_episodes = True
 
     def __init__(self, factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
         self.envs: list[gym.Env[Any, Any]] = []

@@ -17,7 +17,7 @@ from trainkit.policy.distributions import Categorical, Distribution, distributio
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
@@ -42,7 +42,7 @@ class BCPolicy(Policy):
         horizon, observation_space, preprocess, device, seed: as in `Policy`.
 
     Metrics: loss, accuracy (share of rows whose action is the likeliest; not for Box), entropy, weight_mean,
-    grad_norm, lr.
+    effective_share (of the weights), grad_norm, lr.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class BCPolicy(Policy):
             return (rows.weight * per_row).mean()
 
         self.minimise("model", loss, step=step)
-        return self.end_update(step=step, weight_mean=rows.weight.mean(), **shown)
+        return self.end_update(step=step, **weight_metrics(rows.weight), **shown)
 
     def _loss(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (loss [B], scalars to show)."""

@@ -28,7 +28,7 @@ from trainkit.policy.exploration import (
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
 from trainkit.policy.implicit import ImplicitQNetwork
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import (
     ActionValues,
     PlainModule,
@@ -66,8 +66,8 @@ class DQNPolicy(Policy):
         flush_denormals: see `GradientStep`.
         store_action_prob: store how likely each action was, as `action_prob`.
 
-    Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, penalty_mean
-    (where there is one), and the value part's own.
+    Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
+    (before the clip), lr, target_followed, penalty_mean (where there is one), and the value part's own.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class DQNPolicy(Policy):
             return (rows.weight * per_row).mean()
 
         self.minimise("network", loss, step=step)
-        return self.end_update(step=step, priority=priority[0], weight_mean=rows.weight.mean(), **metrics)
+        return self.end_update(step=step, priority=priority[0], **weight_metrics(rows.weight), **metrics)
 
     def _loss(self, rows: TensorBatch, online: Network, target: Network) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return (loss [B], priority [B], scalars to show)."""
