@@ -1,6 +1,6 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
-from trainkit import presets
+from trainkit import plot, presets
 from trainkit.buffer import (
     MinTree,
     MixedBuffer,
@@ -19,6 +19,7 @@ from trainkit.collector import (
     Envs,
     Episode,
     Finding,
+    Flatten,
     MapActions,
     MapObs,
     PreviousStep,
@@ -151,6 +152,7 @@ __all__ = [
     "Evaluation",
     "ExpectedValue",
     "Finding",
+    "Flatten",
     "Greedy",
     "Histograms",
     "History",
@@ -221,6 +223,7 @@ __all__ = [
     "load_dataset",
     "load_policy",
     "make_envs",
+    "plot",
     "presets",
     "scalars",
     "weighted_importance_sampling",

@@ -16,7 +16,7 @@ from trainkit.collector.actions import Actions
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
-from trainkit.collector.reading import Column, Infos, as_array, is_finite
+from trainkit.collector.reading import Column, Infos, is_finite, read_infos
 from trainkit.collector.replays import PlayedActions
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
@@ -190,6 +190,8 @@ class Envs:
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         if begun is not None:
+            if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
+                self.obs = _put(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._take(begun)
         if begun is None or self.agents:
             self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
@@ -266,18 +268,13 @@ class Envs:
     def _read_masks(self, masks: Column, env_ids: Ids) -> NDArray[np.int8]:
         """Read the masks [K, A] of K infos."""
         n_actions = int(self.action_space.n)  # type: ignore[attr-defined]  # masked_space lets only Discrete through
-        column = as_array(masks)
-        if column.shape != (len(env_ids), n_actions) or column.dtype.kind not in "biu":
-            self._refuse_info(self._mask_key, masks, env_ids, f"{n_actions} bools, one per action", (n_actions,), "biu")
-        legal: NDArray[np.bool_] = column != 0
+        rule = f"info[{self._mask_key!r}] must be {n_actions} bools, one per action"
+        legal: NDArray[np.bool_] = read_infos(rule, masks, env_ids, self._when, shape=(n_actions,), kinds="biu") != 0
         return legal.astype(np.int8)
 
     def _read_lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
         """Read the lives [K] of K infos."""
-        column = as_array(lives)
-        if column.shape != env_ids.shape or column.dtype.kind not in "iu":
-            self._refuse_info(self._lives_key, lives, env_ids, "a whole number", (), "iu")
-        return column
+        return read_infos(f"info[{self._lives_key!r}] must be a whole number", lives, env_ids, self._when, kinds="iu")
 
     def _lose_lives(self, infos: Infos, env_ids: Ids, over: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Write down what lives are left and return where one was lost [K]."""
@@ -290,16 +287,6 @@ class Envs:
         after = self._read_lives(lives, env_ids)
         self._lives[env_ids] = after
         return after < before
-
-    def _refuse_info(
-        self, key: str | None, values: Column, env_ids: Ids, rule: str, shape: tuple[int, ...], kinds: str
-    ) -> NoReturn:
-        """Refuse the first value of K infos that is no array of this shape and these kinds."""
-        must = f"info[{key!r}] must be {rule}, in every reset and step, got"
-        for env_id, value in zip(env_ids.tolist(), map(as_array, values), strict=True):
-            if value.shape != shape or value.dtype.kind not in kinds:
-                raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {self._when(env_id)}")
-        raise BadEnvDataError(f"{self.name}: {must} {values!r}")  # each may be well, but not together
 
     def _check_reward(self, reward: NDArray[np.float64], action: NDArray[Any], env_ids: Ids) -> None:
         if not is_finite(reward):

@@ -244,6 +244,12 @@ class EpisodeGoal:
 Goal = StepGoal | EpisodeGoal
 
 
+def _mean_of_agents(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average [episodes, agents] over the agents that took part."""
+    mean: NDArray[np.float64] = np.nanmean(returns, axis=1)
+    return mean
+
+
 def saved_goal(state: dict[str, Any]) -> Goal:
     """Return the goal whose `state_dict` this is."""
     if "owed" in state:
@@ -251,9 +257,3 @@ def saved_goal(state: dict[str, Any]) -> Goal:
     goal = EpisodeGoal(0, len(state["quota"]) * state["n_agents"], state["n_agents"])
     goal.quota = state["quota"]
     return goal
-
-
-def _mean_of_agents(returns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average [episodes, agents] over the agents that took part."""
-    mean: NDArray[np.float64] = np.nanmean(returns, axis=1)
-    return mean
