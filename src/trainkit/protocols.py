@@ -1,6 +1,7 @@
 """What rooms may ask of each other: the borders of policy, buffer and logger."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -110,6 +111,10 @@ class Trainee(Policy, Seedable, Protocol):
     recipe: Mapping[str, Any] | None  # how to make one like it, in plain values; None where that is not known
     observation_space: Space[Any] | None  # None: not told yet
     action_space: Space[Any] | None
+
+    def save(self, path: str | Path) -> Path:
+        """Write what acting needs into a folder."""
+        ...
 
     def training_state(self) -> dict[str, Any]: ...
 
