@@ -6,7 +6,7 @@ import trainkit
 
 # Add a name here when it becomes public; taking one away is a breaking change.
 PUBLIC = """
-    make_envs Envs EnvContext Collector check_env Finding
+    make_envs Envs EnvContext Collector Episode check_env Finding
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
@@ -17,7 +17,8 @@ PUBLIC = """
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns
     Schedule Constant Piecewise Linear
-    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Callback Checkpoint Evaluation History evaluate
+    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
+    Callback Checkpoint LogInfo StopAt
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

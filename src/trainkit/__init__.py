@@ -11,7 +11,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
-from trainkit.collector import Collector, EnvContext, Envs, Finding, check_env, make_envs
+from trainkit.collector import Collector, EnvContext, Envs, Episode, Finding, check_env, make_envs
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
@@ -79,9 +79,11 @@ from trainkit.trainer import (
     Estimate,
     Evaluation,
     History,
+    LogInfo,
     OfflineTrainer,
     OffpolicyTrainer,
     OnpolicyTrainer,
+    StopAt,
     Trainer,
     evaluate,
     importance_sampling,
@@ -120,6 +122,7 @@ __all__ = [
     "EnvContext",
     "EnvError",
     "Envs",
+    "Episode",
     "EpochResult",
     "EpochStats",
     "EpsilonGreedy",
@@ -134,6 +137,7 @@ __all__ = [
     "ImplicitQuantileValue",
     "JsonlLogger",
     "Linear",
+    "LogInfo",
     "MLP",
     "MaxBackup",
     "MinTree",
@@ -167,6 +171,7 @@ __all__ = [
     "SoftQ",
     "SpaceMismatchError",
     "SquashedGaussian",
+    "StopAt",
     "SumTree",
     "Summary",
     "Target",

@@ -5,5 +5,6 @@ from trainkit.collector.collector import Collector
 from trainkit.collector.context import EnvContext
 from trainkit.collector.envs import Envs
 from trainkit.collector.make import make_envs
+from trainkit.collector.watching import Episode, Watch
 
-__all__ = ["Collector", "EnvContext", "Envs", "Finding", "check_env", "make_envs"]
+__all__ = ["Collector", "EnvContext", "Envs", "Episode", "Finding", "Watch", "check_env", "make_envs"]

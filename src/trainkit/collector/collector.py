@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Policy, Recorder, Store
@@ -38,6 +40,7 @@ class Collector:
         between_steps: called before every vector step when set; what it raises leaves everything whole, and
             `resume` goes on.
         recorders: hear every transition and every cut, buffer or not.
+        watch: hears of every event in the life of an episode, when set; what it raises leaves everything whole, too.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Collector:
         self._look_at = _ENDLESS  # env_step at which to look for episodes without end
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
+        self.watch: Watch | None = None
         self.is_seeded = False
         self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
         self._episodes = Episodes(envs.n, reward_metric)
@@ -73,6 +77,7 @@ class Collector:
         self._tally = Tally()
         self._is_open = False  # whether a collect has not returned yet
         self._needs_reset = True
+        self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
 
     @property
     def n_episode(self) -> int:
@@ -104,11 +109,18 @@ class Collector:
         if self._observes:
             self.policy.cut(self.envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
+        self._to_begin = self.envs.all_ids[:0]
+        if self.watch is not None:
+            self.watch.created(self.envs.all_ids)
+            self.watch.deliver()
         self.envs.reset(seed=seed, options=options)
         self._episodes.begin(self.envs.all_ids)
         self._starts[:] = True
         self._state = None
         self._needs_reset = False
+        if self.watch is not None:
+            self.watch.started(self.envs.all_ids, self.envs.obs)
+            self.watch.deliver()
 
     def collect(
         self,
@@ -174,10 +186,12 @@ class Collector:
                 self.reset(seed=self._options["seed"])
                 self._options["seed"] = None  # should a later reset be needed, not the same episodes again
                 self._tally.env_seconds += time.perf_counter() - began
+            self._settle()
             while not self._goal.is_reached:
                 if self.between_steps is not None:
                     self.between_steps()
                 self._vector_step(self._tally)
+                self._settle()
         finally:
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
@@ -234,7 +248,8 @@ class Collector:
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
         transition: Transition | None = None
-        if n_rows and (self.buffer is not None or self._observes or self.recorders):
+        slots: NDArray[np.int64] | None = None
+        if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):
             transition = Transition(
                 obs,
                 output.action,
@@ -245,7 +260,7 @@ class Collector:
                 env_ids,
                 output.extras,
             )
-            self._hand_on(transition)
+            slots = self._hand_on(transition)
         tally.act_seconds += acted - began
         tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
@@ -263,16 +278,18 @@ class Collector:
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
+            if self.watch is not None:
+                self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
             self._end_episodes(env_ids[outcome.over], tally)
         self._needs_reset = False
 
-    def _hand_on(self, transition: Transition) -> None:
-        """Store a step, and let the policy's statistics learn from it."""
-        if self.buffer is not None:
-            self.buffer.add(transition)
+    def _hand_on(self, transition: Transition) -> NDArray[np.int64] | None:
+        """Store a step, let the policy's statistics learn from it, and return where it is stored [K]."""
+        slots = None if self.buffer is None else self.buffer.add(transition)
         if self._observes:
             self.policy.observe(transition)
+        return slots
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
         if self._options["random"] or len(env_ids) == 0:
@@ -291,11 +308,29 @@ class Collector:
         )
 
     def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
-        """Write finished episodes down and begin the next ones."""
+        """Write finished episodes down, and note where the next ones shall begin."""
         self._episodes.finish(env_ids, tally)
         self._starts[env_ids] = True
-        again = self._goal.finish(env_ids)
-        if len(again):
-            began = time.perf_counter()
-            self.envs.begin(again)
-            tally.env_seconds += time.perf_counter() - began
+        self._to_begin = self._goal.finish(env_ids)
+        if self.watch is not None:
+            self.watch.ended(env_ids)
+            self.watch.created(self._to_begin)
+
+    def _settle(self) -> None:
+        """Tell what happened in a step that is whole, and begin the episodes that follow it.
+
+        A listener may raise at any point: what is not told or begun yet is when this is called again.
+        """
+        if self.watch is not None:
+            self.watch.deliver()
+        if not len(self._to_begin):
+            return
+        began = time.perf_counter()
+        self._needs_reset = True  # should it fail
+        self.envs.begin(self._to_begin)
+        self._needs_reset = False
+        begun, self._to_begin = self._to_begin, self._to_begin[:0]
+        self._tally.env_seconds += time.perf_counter() - began
+        if self.watch is not None:
+            self.watch.started(begun, self.envs.obs)
+            self.watch.deliver()

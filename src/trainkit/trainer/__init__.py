@@ -5,16 +5,20 @@ from trainkit.trainer.callbacks import Callback, Checkpoint
 from trainkit.trainer.estimation import Estimate, importance_sampling, weighted_importance_sampling
 from trainkit.trainer.evaluation import Evaluation, evaluate
 from trainkit.trainer.history import History
+from trainkit.trainer.info import LogInfo
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.recording import DatasetWriter
+from trainkit.trainer.stopping import StopAt
 
 __all__ = [
     "Callback",
     "Checkpoint",
     "Evaluation",
     "History",
+    "LogInfo",
+    "StopAt",
     "OfflineTrainer",
     "DatasetWriter",
     "Estimate",

@@ -13,7 +13,7 @@ from trainkit.logger import as_logger
 from trainkit.protocols import Seedable, Store, Trainee
 from trainkit.stats import CollectStats, RunInfo, html_table, scalars
 from trainkit.trainer import saving
-from trainkit.trainer.callbacks import Hooks, StopFn
+from trainkit.trainer.callbacks import Hooks
 from trainkit.trainer.history import History
 from trainkit.trainer.interrupt import DeferredInterrupt
 from trainkit.trainer.intervals import Reduce
@@ -22,6 +22,7 @@ from trainkit.trainer.options import Options
 from trainkit.trainer.parts import fill_seeds, refuse_misfits
 from trainkit.trainer.progress import Progress
 from trainkit.trainer.reports import Reports
+from trainkit.trainer.stopping import StopFn
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class Trainer:
         self._options = options
         self._stop_fn = next((own for own in callbacks if isinstance(own, StopFn)), None)
         self._hooks = Hooks(callbacks)
+        for collector in self._collectors:
+            self._hooks.watch(self, collector, in_evaluation=collector is test_collector)
         self._reports = Reports(policy, buffer)
         self._watch = self._reports.watch
         self._interrupt = DeferredInterrupt()
@@ -184,6 +187,11 @@ class Trainer:
         return self.policy.n_updates
 
     @property
+    def seconds(self) -> float:
+        """Time spent within `next()`."""
+        return self._watch.settle()
+
+    @property
     def is_finished(self) -> bool:
         """Whether no epoch is left to train."""
         return not self._is_in_epoch and (self.stop_reason is not None or self.epoch >= self.max_epoch)
@@ -200,7 +208,7 @@ class Trainer:
             best_epoch=self.judge.best_epoch,
             best_env_step=self.judge.best_env_step,
             last_test=self.judge.last_test,
-            seconds=self._watch.seconds,
+            seconds=self.seconds,
             stop_reason=self.stop_reason,
             run_dir=self._logger.folder,
         )
@@ -260,12 +268,7 @@ class Trainer:
             self._reports.begin_epoch(self.clock)
 
     def _is_epoch_over(self) -> bool:
-        """Tell whether the epoch has all its steps; a limit of the run that is reached stops it here."""
-        most_steps, most_seconds = self._options.max_env_step, self._options.max_seconds
-        if most_steps is not None and self.clock >= most_steps:
-            self.stop("max_env_step")
-        if most_seconds is not None and self._watch.settle() >= most_seconds:
-            self.stop("max_seconds")
+        """Tell whether the epoch has all its steps, or ends early because the run does."""
         return self.stop_reason is not None or self.clock - self._origin >= self.epoch * self.step_per_epoch
 
     def _end_epoch(self) -> None:
@@ -322,6 +325,7 @@ class Trainer:
         Episodes that ran when it was written are cut in the buffer and others begin.
         """
         saving.load(self, path)
+        self._hooks.fire("on_checkpoint_loaded", self, Path(path))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, and what judge and callbacks know; parts have states of their own."""

@@ -1,15 +1,18 @@
 """How good a policy is: the same episodes every time, on environments of their own, without exploring."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from trainkit import seeding
 from trainkit.collector import Collector, make_envs
+from trainkit.collector.episodes import Tally
 from trainkit.collector.make import EnvSpec
-from trainkit.errors import Checks
+from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Policy
 from trainkit.stats import CollectStats
+
+EvaluationFn = Callable[[Callable[..., CollectStats]], Mapping[str, float]]
 
 
 class Evaluation:
@@ -25,6 +28,9 @@ class Evaluation:
         at_start: evaluate before the first step as well.
         explore: whether the policy explores.
         seed: root of the episodes; None takes the trainer's.
+        fn: instead of `duration`, how to evaluate. It is called with a function that plays: `play(n_episode=5)` takes
+            what `Collector.collect` takes and returns its `CollectStats`. The numbers that `fn` returns are shown as
+            `custom/test/name`; the evaluation's statistics, and its score, are of all that was played.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class Evaluation:
         at_start: bool = False,
         explore: bool = False,
         seed: int | None = None,
+        fn: EvaluationFn | None = None,
     ) -> None:
         checks = Checks("Evaluation")
         checks.integer("duration", duration, low=1)
@@ -50,8 +57,11 @@ class Evaluation:
         checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
         has_buffer = fits and collector.buffer is not None
         checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
+        checks.require(fn is None or callable(fn), f".fn must be callable, got {fn!r}")
         checks.done()
         self.collector = collector
+        self.numbers: dict[str, float] = {}  # of `fn`, the last time
+        self._fn = fn
         self.every, self.unit, self.at_start = every, unit, at_start
         self.duration, self.duration_unit = duration, duration_unit
         self._explore = explore
@@ -84,6 +94,8 @@ class Evaluation:
 
     def _play(self, step: int, seed: int) -> CollectStats:
         """Play from fresh episodes on."""
+        if self._fn is not None:
+            return self._play_by(self._fn, step, seed)
         asked: dict[str, Any] = {"explore": self._explore, "step": step}
         if self.duration_unit == "episodes":
             self._is_open = True
@@ -91,6 +103,26 @@ class Evaluation:
         self.collector.reset(seed=seed)
         self._is_open = True
         return self.collector.collect(n_step=self.duration, **asked)
+
+    def _play_by(self, fn: EvaluationFn, step: int, seed: int) -> CollectStats:
+        """Let a function say what is played; what interrupts it lets it begin anew."""
+        played: list[CollectStats] = []
+
+        def play(*, n_step: int | None = None, n_episode: int | None = None, **asked: Any) -> CollectStats:
+            asked = {"explore": self._explore, "step": step} | asked
+            own = seeding.derive(seed, "play", len(played))
+            if n_step is not None:
+                self.collector.reset(seed=own)
+                played.append(self.collector.collect(n_step=n_step, n_episode=n_episode, **asked))
+            else:
+                played.append(self.collector.collect(n_episode=n_episode, seed=own, **asked))
+            return played[-1]
+
+        numbers: object = fn(play)
+        if not isinstance(numbers, Mapping):
+            raise ConfigError(f"Evaluation.fn must return a dict of numbers, got {numbers!r}")
+        self.numbers = {str(name): float(number) for name, number in numbers.items()}
+        return CollectStats.merge(played) or Tally().stats(None)
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:

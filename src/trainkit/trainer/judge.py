@@ -91,6 +91,8 @@ class Judge:
             self.epoch_test = self.unreported = self._test(trainer.clock)
             self.epoch_score = self.score(self.epoch_test)
             self._n_periods = self._periods(trainer)
+            for name, number in self.evaluation.numbers.items():
+                trainer.log(f"test/{name}", number, "last")
             self._is_tested = True
             if self._is_best(self.epoch_score, trainer):
                 self._hooks.fire("on_best", trainer, self.epoch_test)
@@ -103,7 +105,11 @@ class Judge:
             raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
         self.evaluation.forget()  # one that was interrupted is played again when the run goes on
         self.evaluation.collector.between_steps = None
-        self.last_test = self.evaluation.run(step)
+        watch, self.evaluation.collector.watch = self.evaluation.collector.watch, None
+        try:
+            self.last_test = self.evaluation.run(step)
+        finally:
+            self.evaluation.collector.watch = watch
         return self.last_test
 
     def _periods(self, trainer: "Trainer") -> int:

@@ -79,6 +79,7 @@ class OfflineTrainer(Trainer):
         step = self.clock
         with self._watch.measure("update"):
             batch = self.buffer.sample(self.batch_size, horizon=self.policy.horizon, step=step)
+            batch = self._hooks.refine(self, batch)
             result = self.policy.update(batch, step=step)
             if self.buffer.prioritized:
                 priority = result.read_priority()

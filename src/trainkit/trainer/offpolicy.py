@@ -130,6 +130,7 @@ class OffpolicyTrainer(Trainer):
         """Draw a batch, learn from it, and write its priorities back."""
         step = self.env_step
         batch = self.buffer.sample(self.batch_size, horizon=self.policy.horizon, step=step)
+        batch = self._hooks.refine(self, batch)
         result = self.policy.update(batch, step=step)
         if self.buffer.prioritized:
             priority = result.read_priority()

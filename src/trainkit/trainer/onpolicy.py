@@ -91,7 +91,7 @@ class OnpolicyTrainer(Trainer):
                 stats = self._collect()
             if not len(self.buffer):  # the last collect went over by as much as this one was to make
                 return
-            rollout = self.buffer.read(self.policy.horizon)
+            rollout = self._hooks.refine(self, self.buffer.read(self.policy.horizon))
             self._updates = iter(
                 self.policy.learn(
                     rollout, step=self.env_step, batch_size=self.batch_size, repeat=self.repeat_per_collect

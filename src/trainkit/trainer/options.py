@@ -16,11 +16,11 @@ from trainkit.trainer.callbacks import (
     Checkpoint,
     SaveBestFn,
     SaveCheckpointFn,
-    StopFn,
     TestFn,
     TrainFn,
 )
 from trainkit.trainer.evaluation import Evaluation
+from trainkit.trainer.stopping import StopAt, StopFn
 
 
 class TrainerOptions(TypedDict, total=False):
@@ -126,6 +126,10 @@ class Options:
             for name in _OF_EVALUATIONS:
                 needless = getattr(self, name) is None
                 checks.require(needless, f".{name} needs evaluations: give test_collector or evaluation")
+            for callback in self.callbacks:
+                needless = not getattr(callback, "needs_evaluation", False)
+                told = f": {type(callback).__name__} needs evaluations: give test_collector or evaluation"
+                checks.require(needless, told)
         checks.require(not self.test_in_train or self.stop_fn is not None, ".test_in_train needs a stop_fn")
         known = self.checkpoint is None or isinstance(self.checkpoint, (Checkpoint, str, Path))
         checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {self.checkpoint!r}")
@@ -145,6 +149,8 @@ class Options:
             made.append(TestFn(self.test_fn))
         if self.stop_fn is not None:
             made.append(StopFn(self.stop_fn))
+        if self.max_env_step is not None or self.max_seconds is not None:
+            made.append(StopAt(env_step=self.max_env_step, seconds=self.max_seconds))
         if self.save_best_fn is not None:
             made.append(SaveBestFn(self.save_best_fn))
         if self.save_checkpoint_fn is not None:
