@@ -6,7 +6,9 @@ import trainkit
 
 # Add a name here when it becomes public; taking one away is a breaking change.
 PUBLIC = """
-    make_envs Envs EnvContext Collector Episode check_env Finding
+    make_envs Envs Collector Episode
+    EnvContext check_env Finding
+    Processor PreviousStep TimeFeature DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
@@ -18,7 +20,7 @@ PUBLIC = """
     gae discounted_returns
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
-    Callback Checkpoint LogInfo StopAt
+    Callback Checkpoint Curriculum LogInfo RecordVideo StopAt
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

@@ -31,7 +31,8 @@ def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> Non
         on_evaluate_start {best} on_evaluate_end
         on_epoch_end on_checkpoint_saved
     """
-    expected = ["on_train_start", *epoch.format(best="on_best").split(), *epoch.format(best="").split(), "on_train_end"]
+    start = ["on_train_start", *["on_env_created"] * 4]
+    expected = [*start, *epoch.format(best="on_best").split(), *epoch.format(best="").split(), "on_train_end"]
     assert [event for event in log.events if not event.startswith("on_episode_")] == expected
 
 

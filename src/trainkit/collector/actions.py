@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trainkit.collector.backends import Ids
 from trainkit.collector.reading import is_finite
 from trainkit.errors import BadEnvDataError, EnvError
+from trainkit.spaces import discrete_bounds
 
 
 class Actions:
@@ -26,7 +27,7 @@ class Actions:
             space = gym.spaces.Discrete(int(space.n))
         self.space: gym.Space[Any] = space
         self._shape = space.shape or ()
-        self._bounds = _bounds(space)
+        self._bounds = None if isinstance(space, gym.spaces.Box) else discrete_bounds(space)
 
     def check(self, action: NDArray[Any], env_ids: Ids, when: Callable[[int], str]) -> None:
         """Refuse what no environment can take, before one sees it; `when(env_id)` says where that one stands."""
@@ -61,12 +62,3 @@ class Actions:
         env_id = int(env_ids[at[0]])
         where = f" at index {tuple(at[1:].tolist())}" if len(at) > 1 else ""
         raise BadEnvDataError(f"env {env_id}: the policy produced {what} {action[tuple(at)]}{where}, at {when(env_id)}")
-
-
-def _bounds(space: gym.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the least and the largest action, None for a Box, whose actions are clipped."""
-    if isinstance(space, gym.spaces.Discrete):
-        return np.array(0), np.array(int(space.n) - 1)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return (np.array(0), np.array(1)) if isinstance(space, gym.spaces.MultiBinary) else None

@@ -14,6 +14,7 @@ from trainkit import seeding, tree
 from trainkit.collector.actions import Actions
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options
 from trainkit.collector.frames import checked_frames
+from trainkit.collector.processing import Processed
 from trainkit.collector.reading import Column, Infos, is_finite
 from trainkit.collector.stacks import repeat, shift
 from trainkit.data import ACTION_MASK, Obs
@@ -88,6 +89,11 @@ class Envs:
         self.is_seeded = True
 
     @property
+    def takes_options(self) -> bool:
+        """Whether `options` can reach the environments: not those that reset themselves."""
+        return self._backend.takes_options
+
+    @property
     def options(self) -> Options:
         """What every environment's next reset is told, Gymnasium's `reset(options=)`: a task, a level. Set it."""
         return self._options
@@ -96,7 +102,7 @@ class Envs:
     def options(self, options: Options) -> None:
         if options is not None and not isinstance(options, dict):
             raise ConfigError(f"Envs.options must be a dict or None, got {options!r}")
-        if options and not self._backend.takes_options:
+        if options and not self.takes_options:
             raise ConfigError(
                 f"Envs.options cannot reach the environments of {self.name}, which reset themselves: have the vector "
                 "environment made with AutoresetMode.DISABLED, or give make_envs an id or factories"
@@ -188,14 +194,17 @@ class Envs:
             self._backend.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next episodes are seeded by."""
-        return {"root": self._root, "episodes": self.episodes.copy()}
+        """Return what the next episodes are seeded by, and what processors keep."""
+        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy()}
+        return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the seeds of the episodes after those saved; a reset must follow."""
         self._root = state["root"]
         self.episodes[:] = state["episodes"]
         self.is_seeded = True
+        if isinstance(self._backend, Processed):
+            self._backend.load_state_dict(state.get("processors", []))
 
     def _seeds_of(self, env_ids: Ids) -> list[int]:
         return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
@@ -215,7 +224,8 @@ class Envs:
         for path, leaf in tree.named_leaves(obs):
             if leaf.dtype.kind == "f" and not is_finite(leaf):
                 name = f"observation[{path}]" if path else "observation"
-                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned {name}", leaf)
+                through = " (through its processors)" if isinstance(self._backend, Processed) else ""
+                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned{through} {name}", leaf)
         if self._mask_key is None:
             return obs
         inner = {"obs": obs} if self._is_bare else obs

@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from trainkit.collector.backends import Backend
 from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
+from trainkit.collector.processing import Processed, Processor
 from trainkit.collector.sync import SyncBackend
 from trainkit.collector.vector import VectorBackend
 from trainkit.errors import Checks, ConfigError, EnvError, MissingExtraError
@@ -35,6 +36,7 @@ def make_envs(
     mask_key: str | None = None,
     lives_key: str | None = None,
     wrappers: Sequence[Wrapper] = (),
+    processors: Sequence[Processor] = (),
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     in_evaluation: bool = False,
@@ -56,6 +58,8 @@ def make_envs(
         lives_key: the key of the info that counts lives. Losing one ends the learner's episode: the row is stored as
             terminated and the stack begins anew. The game goes on, and what is counted is whole games.
         wrappers: applied to each environment, the first innermost.
+        processors: change what the policy sees and does, on rows of all environments at once, the first innermost.
+            They see single frames, and no mask that `mask_key` lifts.
         max_episode_steps: truncate episodes there; replaces an id's own limit.
         env_kwargs: passed to the id's, class's or factory's constructor.
         in_evaluation: what the factory's `EnvContext` says; a factory with one positional parameter that has no
@@ -69,6 +73,8 @@ def make_envs(
         checks.integer("seed", seed, low=0)
     if max_episode_steps is not None:
         checks.integer("max_episode_steps", max_episode_steps, low=1)
+    for place, own in enumerate(processors):
+        checks.require(isinstance(own, Processor), f".processors[{place}] must be a Processor, got {own!r}")
     checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
     if isinstance(spec, (VectorEnv, Envs)):
         n_made = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
@@ -76,6 +82,7 @@ def make_envs(
         given: dict[str, Any] = {"wrappers": wrappers, "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs}
         if isinstance(spec, Envs):
             given |= {"stack": stack > 1, "mask_key": mask_key, "lives_key": lives_key, "seed": seed is not None}
+            given["processors"] = processors
         late = ", ".join(name for name, value in given.items() if value)
         checks.require(not late, f": {late} came too late for environments already made")
     elif backend == "vector":
@@ -108,7 +115,7 @@ def make_envs(
                 driver = made.enter_context(contextlib.closing(SyncBackend(factories)))
             else:
                 driver = VectorBackend(made.enter_context(contextlib.closing(_start(factories))), owned=True)
-        envs = Envs(driver, **options)
+        envs = Envs(Processed(driver, processors) if processors else driver, **options)
         made.pop_all()
     return envs
 

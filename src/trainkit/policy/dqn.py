@@ -199,7 +199,7 @@ class DQNPolicy(Policy):
         legal, name = checked_legal(obs, env_ids), type(self).__name__
         q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
         how = self.exploration if explore else Greedy()
-        action = how.choose(q, legal, step=step, env_ids=env_ids, rng=self.rng)
+        action = how.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)
         stored = (
             chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
             if self._extras_spec

@@ -17,7 +17,10 @@ from trainkit.spaces import random_legal
 
 
 class Exploration(Protocol):
-    """Choose among values q [K, A], -inf where illegal; `legal` [K, A] is None where everything is."""
+    """Choose among values q [K, A], -inf where illegal; `legal` [K, A] is None where everything is.
+
+    `starts` [K] says whose episode begins here: what is kept per environment, of `env_ids` [K], begins anew there.
+    """
 
     def choose(
         self,
@@ -26,6 +29,7 @@ class Exploration(Protocol):
         *,
         step: int,
         env_ids: NDArray[np.intp] | None,
+        starts: NDArray[np.bool_] | None,
         rng: np.random.Generator,
     ) -> NDArray[np.int64]: ...
 
@@ -57,6 +61,7 @@ class Greedy:
         step: int,
         env_ids: NDArray[np.intp] | None,
         rng: np.random.Generator,
+        starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         best: NDArray[np.int64] = q.argmax(axis=1)
         return best
@@ -105,6 +110,7 @@ class EpsilonGreedy:
         step: int,
         env_ids: NDArray[np.intp] | None,
         rng: np.random.Generator,
+        starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         n_rows, n_actions = q.shape
         epsilon = self._epsilon_of(np.arange(n_rows) if env_ids is None else env_ids, step)
@@ -158,6 +164,7 @@ class SoftQ:
         step: int,
         env_ids: NDArray[np.intp] | None,
         rng: np.random.Generator,
+        starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         drawn = self._scaled(q, step) + rng.gumbel(size=q.shape)  # the largest is distributed as the softmax
         action: NDArray[np.int64] = drawn.argmax(axis=1)

@@ -2,6 +2,7 @@
 
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks import Callback, Checkpoint
+from trainkit.trainer.curriculum import Curriculum
 from trainkit.trainer.estimation import Estimate, importance_sampling, weighted_importance_sampling
 from trainkit.trainer.evaluation import Evaluation, evaluate
 from trainkit.trainer.history import History
@@ -11,6 +12,7 @@ from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.recording import DatasetWriter
 from trainkit.trainer.stopping import StopAt
+from trainkit.trainer.video import RecordVideo
 
 __all__ = [
     "Callback",
@@ -18,6 +20,8 @@ __all__ = [
     "Evaluation",
     "History",
     "LogInfo",
+    "Curriculum",
+    "RecordVideo",
     "StopAt",
     "OfflineTrainer",
     "DatasetWriter",

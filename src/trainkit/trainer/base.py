@@ -64,7 +64,7 @@ class Trainer:
         self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         evaluation = options.evaluator()
-        test_collector = None if evaluation is None else evaluation.collector
+        self.test_collector = test_collector = None if evaluation is None else evaluation.collector
         refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
         if options.reward_metric is not None:
@@ -89,6 +89,7 @@ class Trainer:
         )
         self._is_running = False
         self.reset()
+        self._hooks.check(self)
         if options.resume_from is not None:
             self.load(options.resume_from)
         self._logger = as_logger(options.logger)  # last: a run that is refused leaves no folder behind
@@ -261,6 +262,7 @@ class Trainer:
             self._has_started = True
             self._logger.describe(self.settings())
             self._hooks.fire("on_train_start", self)
+            self._hooks.introduce(self, self._collectors)
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self.epoch += 1

@@ -3,6 +3,7 @@
 The order within an epoch, once each unless said otherwise:
 
     on_train_start          before the first epoch
+    on_env_created          then, for every environment, and when one was made anew
     on_collect_start        before every collect            (train_fn)
     on_episode_created      before an environment is reset
     on_episode_start        after it
@@ -25,11 +26,12 @@ cuts has no end. Several callbacks hear one event in the order they were given, 
 exception goes through; the callbacks after the one that raised it hear the event when the trainer goes on.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainkit.collector import Collector, Episode, Watch
+from trainkit.collector import Collector, Envs, Episode, Watch
 from trainkit.data import EpochResult, Rollout, TransitionBatch
 from trainkit.errors import Checks, ConfigError, nearest
 from trainkit.stats import CollectStats
@@ -43,13 +45,10 @@ L = TypeVar("L", TransitionBatch, Rollout)
 
 
 class Callback:
-    """Hear what happens in a run; override the events you need. A misspelt event is refused.
+    """Hear what happens in a run; override the events you need. A misspelt event is refused."""
 
-    Attributes:
-        needs_evaluation: whether it is of no use without evaluations, and refused there.
-    """
-
-    needs_evaluation = False
+    def check(self, trainer: "Trainer") -> None:
+        """Refuse, with a ConfigError, a run this is of no use in; called when the trainer is constructed."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -59,6 +58,9 @@ class Callback:
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Hear that the first epoch begins."""
+
+    def on_env_created(self, trainer: "Trainer", envs: Envs, env_id: int) -> None:
+        """Hear of an environment, of training or of evaluation; `envs.call(name, env_ids=[env_id])` reaches into it."""
 
     def on_collect_start(self, trainer: "Trainer") -> None:
         """Hear that a collect begins."""
@@ -141,6 +143,12 @@ class Hooks:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
         self._tell(event, (trainer, *news), self._hearers[event])
 
+    def introduce(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
+        """Tell of every environment there is."""
+        for collector in collectors if self._hearers["on_env_created"] else ():
+            for env_id in collector.envs.all_ids.tolist():
+                self.fire("on_env_created", trainer, collector.envs, env_id)
+
     def refine(self, trainer: "Trainer", batch: L) -> L:
         """Let everybody see what is about to be learnt from, each what the one before made of it."""
         for callback in self._hearers["on_train_batch"]:
@@ -156,6 +164,13 @@ class Hooks:
                 raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {made!r}")
             batch = made
         return batch
+
+    def check(self, trainer: "Trainer") -> None:
+        """Have everybody look at the run, and refuse it with all that they say."""
+        checks = Checks(type(trainer).__name__)
+        for callback in self._callbacks:
+            checks.gather(functools.partial(callback.check, trainer))
+        checks.done()
 
     def watch(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
         """Have a collector tell of its episodes, if anybody wants to hear of them."""

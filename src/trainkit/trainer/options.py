@@ -126,10 +126,6 @@ class Options:
             for name in _OF_EVALUATIONS:
                 needless = getattr(self, name) is None
                 checks.require(needless, f".{name} needs evaluations: give test_collector or evaluation")
-            for callback in self.callbacks:
-                needless = not getattr(callback, "needs_evaluation", False)
-                told = f": {type(callback).__name__} needs evaluations: give test_collector or evaluation"
-                checks.require(needless, told)
         checks.require(not self.test_in_train or self.stop_fn is not None, ".test_in_train needs a stop_fn")
         known = self.checkpoint is None or isinstance(self.checkpoint, (Checkpoint, str, Path))
         checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {self.checkpoint!r}")
