@@ -1,7 +1,7 @@
 """The collector: drives a policy through environments and hands every real step to a buffer."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,13 @@ from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.restarts import left
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
-from trainkit.errors import Checks, ConfigError
+from trainkit.errors import Checks, ConfigError, EnvError
 from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
 from trainkit.stats import CollectStats
-
-_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 
 
 class Collector:
@@ -63,7 +62,6 @@ class Collector:
         self.buffer = buffer
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
-        self._look_at = _ENDLESS  # env_step at which to look for episodes without end
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
@@ -102,12 +100,7 @@ class Collector:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Cut what is open and begin an episode everywhere; a seed repeats the same episodes."""
-        if self.buffer is not None:
-            self.buffer.cut(self.envs.all_ids)
-        for recorder in self.recorders:
-            recorder.cut(self.envs.all_ids)
-        if self._observes:
-            self.policy.cut(self.envs.all_ids)
+        self._break_off(self.envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
         self._to_begin = self.envs.all_ids[:0]
         if self.watch is not None:
@@ -163,7 +156,7 @@ class Collector:
         if seed is not None and n_episode is None:
             raise ConfigError("Collector.collect(seed=) seeds the reset that n_episode begins with: use reset(seed=)")
         self._options = {"explore": explore, "random": random, "step": step, "seed": seed}
-        self._tally = Tally()
+        self._tally = Tally(self.envs.n_restarts)
         if name == "n_episode" or (isinstance(self._goal, EpisodeGoal) and self.is_interrupted):
             self._needs_reset = True  # a quota given up half-way leaves environments at an episode's end
         if name == "n_step":
@@ -197,7 +190,7 @@ class Collector:
         self._is_open = False
         if isinstance(self._goal, EpisodeGoal):
             self._needs_reset = True
-        return self._tally.stats(self._episodes.recent_returns)
+        return self._tally.stats(self._episodes.recent_returns, self.envs.n_restarts)
 
     def close(self) -> None:
         """Close the environments."""
@@ -222,7 +215,7 @@ class Collector:
         self._goal = StepGoal(state["owed"])
         self._is_open = state["is_open"]
         self._options = dict(state["options"])
-        self._tally = Tally()
+        self._tally = Tally(self.envs.n_restarts)
         self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
@@ -247,6 +240,9 @@ class Collector:
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
+        if outcome.lost:
+            obs, output = left(env_ids, outcome.env_ids, obs, output)
+            env_ids, n_rows = outcome.env_ids, len(outcome.env_ids)
         transition: Transition | None = None
         slots: NDArray[np.int64] | None = None
         if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):
@@ -272,9 +268,6 @@ class Collector:
         self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
-        if self.env_step >= self._look_at:  # now and then: a step pays nothing for it
-            self._look_at = self.env_step + _ENDLESS
-            self._episodes.warn_of_endless(_ENDLESS)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
@@ -282,6 +275,8 @@ class Collector:
                 self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
             self._end_episodes(env_ids[outcome.over], tally)
+        if outcome.lost:
+            self._lose_episodes(outcome.lost, drops=envs.drops_faulty)
         self._needs_reset = False
 
     def _hand_on(self, transition: Transition) -> NDArray[np.int64] | None:
@@ -315,6 +310,25 @@ class Collector:
         if self.watch is not None:
             self.watch.ended(env_ids)
             self.watch.created(self._to_begin)
+
+    def _break_off(self, env_ids: Ids, *, drops: bool = False) -> None:
+        """Have all who follow episodes end the open ones here, or take them back."""
+        for keeper in (self.buffer, *self.recorders):
+            if keeper is not None:
+                (keeper.drop if drops else keeper.cut)(env_ids)
+        if self._observes:
+            self.policy.cut(env_ids)
+
+    def _lose_episodes(self, lost: Mapping[int, EnvError], *, drops: bool) -> None:
+        """Give up the open episodes of environments that failed, and note that their next ones shall begin."""
+        env_ids = np.array(sorted(lost))
+        self._break_off(env_ids, drops=drops)
+        self._episodes.begin(env_ids)
+        self._starts[env_ids] = True
+        self._tally.n_faulty_episodes += len(env_ids)
+        self._to_begin = np.union1d(self._to_begin, env_ids)
+        if self.watch is not None:
+            self.watch.failed(lost)
 
     def _settle(self) -> None:
         """Tell what happened in a step that is whole, and begin the episodes that follow it.

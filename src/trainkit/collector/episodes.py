@@ -14,15 +14,22 @@ from trainkit.stats import CollectStats, Summary
 
 _log = logging.getLogger(__name__)
 
+_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 _RECENT = 100  # episodes in `recent_returns`
 
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 class Tally:
-    """What happens during one `collect`, interruptions left out."""
+    """What happens during one `collect`, interruptions left out.
 
-    def __init__(self) -> None:
+    Args:
+        n_restarts: of environments, ever before.
+    """
+
+    def __init__(self, n_restarts: int = 0) -> None:
+        self._n_restarts_before = n_restarts
+        self.n_faulty_episodes = 0
         self.seconds = 0.0
         self.n_step = self.n_vector_step = 0
         self.act_seconds = self.env_seconds = self.store_seconds = 0.0
@@ -30,8 +37,8 @@ class Tally:
         self.lengths: list[int] = []
         self.durations: list[float] = []
 
-    def stats(self, recent_returns: Summary | None) -> CollectStats:
-        """Tell what was counted."""
+    def stats(self, recent_returns: Summary | None, n_restarts: int = 0) -> CollectStats:
+        """Tell what was counted; `n_restarts` are those of environments, ever."""
         other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds
         steps = self.n_vector_step
         per_step = 1e3 / steps if steps else None
@@ -44,8 +51,8 @@ class Tally:
             recent_returns=recent_returns,
             seconds=self.seconds,
             n_vector_step=steps,
-            n_faulty_episodes=0,
-            n_env_restarts=0,
+            n_faulty_episodes=self.n_faulty_episodes,
+            n_env_restarts=n_restarts - self._n_restarts_before,
             env_ms=per_step and self.env_seconds * per_step,
             act_ms=per_step and self.act_seconds * per_step,
             store_ms=per_step and self.store_seconds * per_step,
@@ -64,6 +71,7 @@ class Episodes:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._recent_summary: Summary | None = None  # made when asked for
         self.n_finished = 0
+        self._n_vector_steps = 0
         self._has_warned = False  # of an episode without end
 
     def step(self, env_ids: NDArray[np.intp], reward: NDArray[np.float64]) -> None:
@@ -74,6 +82,9 @@ class Episodes:
         else:
             self._returns[env_ids] += reward
             self._lengths[env_ids] += 1
+        self._n_vector_steps += 1
+        if self._n_vector_steps % _ENDLESS == 0:  # now and then: a step pays nothing for it
+            self._warn_of_endless()
 
     def finish(self, env_ids: NDArray[np.intp], tally: Tally) -> None:
         """Write finished episodes into the tally and begin to count the next ones."""
@@ -99,18 +110,6 @@ class Episodes:
         self._lengths[env_ids] = 0
         self._began[env_ids] = time.perf_counter() if now is None else now
 
-    def warn_of_endless(self, n_steps: int) -> None:
-        """Warn, once, of an episode that has so many steps already."""
-        endless = np.flatnonzero(self._lengths >= n_steps)
-        if len(endless) and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "env %d has made %s steps without an episode's end, so returns and evaluations wait for ever: let it "
-                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
-                endless[0],
-                f"{self._lengths[endless[0]]:,}",
-            )
-
     @property
     def recent_returns(self) -> Summary | None:
         """The last 100 finished episodes, None when there were none."""
@@ -128,6 +127,18 @@ class Episodes:
         self._recent = deque(state["recent"], maxlen=_RECENT)
         self._recent_summary = None
         self.begin(np.arange(len(self._returns)))
+
+    def _warn_of_endless(self) -> None:
+        """Warn, once, of an episode that has too many steps already."""
+        endless = np.flatnonzero(self._lengths >= _ENDLESS)
+        if len(endless) and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "env %d has made %s steps without an episode's end, so returns and evaluations wait for ever: let it "
+                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
+                endless[0],
+                f"{self._lengths[endless[0]]:,}",
+            )
 
 
 class StepGoal:
