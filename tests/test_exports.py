@@ -21,6 +21,7 @@ PUBLIC = """
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
     Callback Checkpoint Curriculum LogInfo RecordVideo StopAt
+    Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

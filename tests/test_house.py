@@ -16,7 +16,7 @@ MODULES = {
 # A room imports from its own level and below; the package itself stands on the roof and re-exports.
 LEVELS = [
     {"errors", "files", "scaling", "schedules", "seeding", "tree"},
-    {"data", "spaces", "stats", "protocols"},
+    {"dashboards", "data", "spaces", "stats", "protocols"},
     {"buffer", "collector", "policy", "logger", "checkpoint"},
     {"trainer"},
     {"presets", "cli", "plot"},

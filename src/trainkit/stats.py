@@ -65,6 +65,7 @@ class CollectStats:
     act_ms: float | None
     store_ms: float | None
     other_ms: float | None
+    agents: Mapping[str, Summary] = field(default_factory=dict)  # {name: returns}, where several share a game
 
     @classmethod
     def merge(cls, parts: "Sequence[CollectStats]") -> "CollectStats | None":
@@ -92,6 +93,11 @@ class CollectStats:
             act_ms=mean_ms("act_ms"),
             store_ms=mean_ms("store_ms"),
             other_ms=mean_ms("other_ms"),
+            agents={
+                name: summary
+                for name in dict.fromkeys(name for part in parts for name in part.agents)
+                if (summary := Summary.merge(part.agents.get(name) for part in parts))
+            },
         )
 
 
@@ -126,7 +132,11 @@ class EpochStats:
             if value is None:
                 return None
             if isinstance(value, Mapping):
-                return value.get("/".join(names[position:]))
+                rest = "/".join(names[position:])
+                if rest in value or name not in value:
+                    return value.get(rest)
+                value = value[name]
+                continue
             known = [item.name for item in fields(value)] if is_dataclass(value) else []
             if name not in known:
                 raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{nearest(name, known)}")

@@ -39,6 +39,7 @@ class Journey(Processor):
         return self.seen(obs, env_ids)
 
     def observe(self, obs: Obs, action: Any, reward: Any, env_ids: Any) -> Obs:
+        assert len(env_ids), "nobody is called for no rows"
         self.total[env_ids] += decode(obs)[:, 2]
         return self.seen(obs, env_ids)
 
@@ -145,8 +146,8 @@ def test_observations_go_out_through_all_and_actions_in() -> None:
     heard: list[str] = []
 
     class Scribe(Processor):
-        def __init__(self, name: str) -> None:
-            self.name = name
+        def __init__(self, name: str, adds: int = 0) -> None:
+            self.name, self.adds = name, adds
 
         def begin(self, obs: Obs, env_ids: Any) -> Obs:
             heard.append(f"{self.name} begins")
@@ -158,9 +159,9 @@ def test_observations_go_out_through_all_and_actions_in() -> None:
 
         def act(self, action: Any, env_ids: Any) -> Any:
             heard.append(f"{self.name} takes {action.tolist()}")
-            return action
+            return action + self.adds
 
-    chain = [Scribe("inner"), MapActions(doubled, gym.spaces.Discrete(10, start=3)), Scribe("outer")]
+    chain = [Scribe("inner", adds=1), MapActions(doubled, gym.spaces.Discrete(10, start=3)), Scribe("outer")]
     envs = make_envs(partial(ToldEnv, action_space=space), 2, processors=chain)
     assert envs.action_space == gym.spaces.Discrete(10)
     envs.reset()
@@ -173,7 +174,7 @@ def test_observations_go_out_through_all_and_actions_in() -> None:
         "inner sees [6, 24]",
         "outer sees [3, 12]",
     ]
-    assert ask_told(envs, "actions") == [[6], [24]]
+    assert ask_told(envs, "actions") == [[7], [25]]
 
 
 def ask_told(envs: Envs, name: str) -> list[Any]:
@@ -242,6 +243,8 @@ def test_each_set_of_environments_has_its_own() -> None:
     one.step(np.zeros(1, np.int64), np.array([1]))
     one.step(np.zeros(1, np.int64), np.array([1]))
     assert one.obs["time"][:, 0].tolist() == [0.0, 0.5]
+    one.step(np.zeros(1, np.int64), np.array([0]))
+    assert one.obs["time"][:, 0].tolist() == [0.25, 0.5]  # by environment
     other.step(np.zeros(1, np.int64), np.array([1]))
     assert other.obs["time"][:, 0].tolist() == [0.0, 0.25]
 

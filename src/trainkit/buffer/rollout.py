@@ -11,6 +11,7 @@ from trainkit import tree
 from trainkit.buffer.nstep import Columns, shape_reward
 from trainkit.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
 from trainkit.errors import ConfigError, EmptyBufferError
+from trainkit.stats import html_table
 
 
 class RolloutBuffer:
@@ -32,6 +33,9 @@ class RolloutBuffer:
 
     def __repr__(self) -> str:
         return f"RolloutBuffer({len(self):,} rows, {self.nbytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [("row", self._spec)])
 
     @property
     def nbytes(self) -> int:

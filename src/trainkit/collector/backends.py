@@ -46,6 +46,7 @@ class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outsi
 
 
 Failures = Mapping[int, Failure]  # by environment
+_NONE: Failures = {}
 
 
 class Begun(NamedTuple):
@@ -54,7 +55,7 @@ class Begun(NamedTuple):
     env_ids: Ids  # [K], where they did
     obs: Obs  # [K, ...]
     infos: Infos  # of K rows
-    failures: Failures  # where they could not
+    failures: Failures = _NONE  # where they could not
 
     def without(self, env_id: int) -> "Begun":
         """Return all but one of the rows."""
@@ -73,7 +74,13 @@ class RawStep(NamedTuple):
     truncated: NDArray[np.bool_]  # [K]
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
-    failures: Failures  # of those that did not answer
+    failures: Failures = _NONE  # of those that did not answer
+    over: NDArray[np.bool_] | None = None  # [K], whose game ended; None where every episode is a game of its own
+
+    @property
+    def game_over(self) -> NDArray[np.bool_]:
+        """Whose game ended, [K]."""
+        return self.terminated | self.truncated if self.over is None else self.over
 
     def without(self, env_id: int) -> "RawStep":
         """Return all but one of the rows."""

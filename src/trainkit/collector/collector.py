@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import seeding, tree
+from trainkit.collector.agents import whole_games
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
@@ -17,7 +18,7 @@ from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError, EnvError
 from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
-from trainkit.stats import CollectStats
+from trainkit.stats import CollectStats, html_table
 
 
 class Collector:
@@ -67,7 +68,7 @@ class Collector:
         self.watch: Watch | None = None
         self.is_seeded = False
         self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
-        self._episodes = Episodes(envs.n, reward_metric)
+        self._episodes = Episodes(envs.n, reward_metric, envs.agents)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
         self._goal: Goal = StepGoal(0)
@@ -76,6 +77,13 @@ class Collector:
         self._is_open = False  # whether a collect has not returned yet
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
+
+    def _repr_html_(self) -> str:
+        recent = self._episodes.recent_returns
+        rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
+        mean = None if recent is None else recent.mean
+        rows |= {"env_step": self.env_step, "n_episode": self.n_episode, "mean of the last returns": mean}
+        return html_table(type(self).__name__, rows.items())
 
     @property
     def n_episode(self) -> int:
@@ -156,13 +164,13 @@ class Collector:
         if seed is not None and n_episode is None:
             raise ConfigError("Collector.collect(seed=) seeds the reset that n_episode begins with: use reset(seed=)")
         self._options = {"explore": explore, "random": random, "step": step, "seed": seed}
-        self._tally = Tally(self.envs.n_restarts)
+        self._tally = Tally(self.envs.restarts.n)
         if name == "n_episode" or (isinstance(self._goal, EpisodeGoal) and self.is_interrupted):
             self._needs_reset = True  # a quota given up half-way leaves environments at an episode's end
         if name == "n_step":
             self._goal = StepGoal(self._owed + int(count))
         else:
-            self._goal = EpisodeGoal(int(count), self.envs.n)
+            self._goal = EpisodeGoal(int(count), self.envs.n, self.envs.n_agents)
         self._is_open = True
         return self.resume()
 
@@ -188,9 +196,8 @@ class Collector:
         finally:
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
-        if isinstance(self._goal, EpisodeGoal):
-            self._needs_reset = True
-        return self._tally.stats(self._episodes.recent_returns, self.envs.n_restarts)
+        self._needs_reset |= isinstance(self._goal, EpisodeGoal)
+        return self._tally.stats(self._episodes.recent_returns, self.envs.restarts.n)
 
     def close(self) -> None:
         """Close the environments."""
@@ -215,7 +222,7 @@ class Collector:
         self._goal = StepGoal(state["owed"])
         self._is_open = state["is_open"]
         self._options = dict(state["options"])
-        self._tally = Tally(self.envs.n_restarts)
+        self._tally = Tally(self.envs.restarts.n)
         self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
@@ -229,8 +236,7 @@ class Collector:
 
     def _vector_step(self, tally: Tally) -> None:
         """Act, step, store: one action in every environment that awaits one."""
-        clock = time.perf_counter
-        envs = self.envs
+        clock, envs = time.perf_counter, self.envs
         env_ids = self._goal.open(envs.ready)
         n_rows = len(env_ids)  # 0 where every environment is being reset by its next step
         obs = envs.obs if n_rows == envs.n else tree.map_tree(lambda leaf: leaf[env_ids], envs.obs)
@@ -256,7 +262,9 @@ class Collector:
                 env_ids,
                 output.extras,
             )
-            slots = self._hand_on(transition)
+            slots = None if self.buffer is None else self.buffer.add(transition)
+            if self._observes:
+                self.policy.observe(transition)
         tally.act_seconds += acted - began
         tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
@@ -264,8 +272,8 @@ class Collector:
         tally.n_vector_step += 1
         self.env_step += n_rows
         self._state = output.state
-        # A lost life ends an episode of the learner's alone; those of games that are over begin below.
-        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
+        # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
+        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated | outcome.truncated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
         if transition is not None:
@@ -274,17 +282,10 @@ class Collector:
             if self.watch is not None:
                 self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
-            self._end_episodes(env_ids[outcome.over], tally)
+            self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents), tally)
         if outcome.lost:
-            self._lose_episodes(outcome.lost, drops=envs.drops_faulty)
+            self._lose_episodes(outcome.lost)
         self._needs_reset = False
-
-    def _hand_on(self, transition: Transition) -> NDArray[np.int64] | None:
-        """Store a step, let the policy's statistics learn from it, and return where it is stored [K]."""
-        slots = None if self.buffer is None else self.buffer.add(transition)
-        if self._observes:
-            self.policy.observe(transition)
-        return slots
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
         if self._options["random"] or len(env_ids) == 0:
@@ -304,25 +305,24 @@ class Collector:
 
     def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
         """Write finished episodes down, and note where the next ones shall begin."""
-        self._episodes.finish(env_ids, tally)
+        played = self._episodes.finish(env_ids, tally)
         self._starts[env_ids] = True
         self._to_begin = self._goal.finish(env_ids)
         if self.watch is not None:
-            self.watch.ended(env_ids)
+            self.watch.ended(played)
             self.watch.created(self._to_begin)
 
     def _break_off(self, env_ids: Ids, *, drops: bool = False) -> None:
         """Have all who follow episodes end the open ones here, or take them back."""
-        for keeper in (self.buffer, *self.recorders):
-            if keeper is not None:
-                (keeper.drop if drops else keeper.cut)(env_ids)
+        for keeper in [*([] if self.buffer is None else [self.buffer]), *self.recorders]:
+            (keeper.drop if drops else keeper.cut)(env_ids)
         if self._observes:
             self.policy.cut(env_ids)
 
-    def _lose_episodes(self, lost: Mapping[int, EnvError], *, drops: bool) -> None:
+    def _lose_episodes(self, lost: Mapping[int, EnvError]) -> None:
         """Give up the open episodes of environments that failed, and note that their next ones shall begin."""
         env_ids = np.array(sorted(lost))
-        self._break_off(env_ids, drops=drops)
+        self._break_off(env_ids, drops=self.envs.restarts.drops)
         self._episodes.begin(env_ids)
         self._starts[env_ids] = True
         self._tally.n_faulty_episodes += len(env_ids)

@@ -4,7 +4,7 @@ Here stacks of frames are made for acting, masks lifted into the observation, li
 checked, so that no row leaves this file that must not be learnt from.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,11 +51,14 @@ class Envs:
     `reset` once, then `step` and, where episodes ended, `begin`.
 
     Attributes:
-        n: number of environments.
+        n: number of environments; where agents share a game, of agents in all games, each by itself a row.
+        agents: their names, the rows of a game in order; empty where an environment has one.
+        n_agents: per game.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         frame_space: of one environment as the buffer stores it: one frame, with the mask in.
         stack: frames per observation.
+        restarts: of environments that failed.
     """
 
     def __init__(
@@ -67,13 +70,16 @@ class Envs:
         lives_key: str | None = None,
         seed: int | None = None,
         name: str = "custom",
+        agents: Sequence[str] = (),
         restarts: Restarts | None = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
+        self.agents = tuple(agents)
+        self.n_agents = max(1, len(self.agents))
         self.name = name
         self.stack = stack
-        self._restarts = restarts
+        self.restarts = Restarts(backend.n) if restarts is None else restarts
         self._lives_key = lives_key
         self._actions = Actions(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space
@@ -129,16 +135,6 @@ class Envs:
             )
         self._options = options
 
-    @property
-    def n_restarts(self) -> int:
-        """Environments made anew, ever."""
-        return 0 if self._restarts is None else self._restarts.n
-
-    @property
-    def drops_faulty(self) -> bool:
-        """Whether rows of an episode that an environment broke off by failing are taken back, not kept."""
-        return self._restarts is not None and self._restarts.drops
-
     def reset(self, *, seed: int | None = None, options: Options = None) -> Obs:
         """Begin an episode everywhere and return the observations [N, ...].
 
@@ -180,7 +176,9 @@ class Envs:
         if self.stack > 1:
             next_obs = shift(self.obs if everyone else rows_of(self.obs, env_ids), frame)
         self.obs = next_obs if everyone else put_rows(self.obs, env_ids, next_obs)
-        terminated, over = raw.terminated, raw.terminated | raw.truncated
+        terminated, over = raw.terminated, raw.game_over
+        if self.agents:
+            self._turn(env_ids[terminated | raw.truncated], self.all_ids[:0])  # who leaves awaits another game
         if lives is not None:
             has_lost = lives < self._lives[env_ids]
             self._lives[env_ids] = lives
@@ -190,11 +188,9 @@ class Envs:
                 self.obs = put_rows(self.obs, env_ids[anew], repeat(rows_of(frame, anew), self.stack))
         if raw.begun is not None:
             self._take(raw.begun)
-            self.ready = np.union1d(self.ready, raw.begun.env_ids)
-            if len(self.ready) == self.n:
-                self.ready = self.all_ids
-        if self._restarts is not None and np.count_nonzero(over):
-            self._restarts.forgive(env_ids[over].tolist())
+            self._turn(self.all_ids[:0], raw.begun.env_ids)
+        if np.count_nonzero(over):
+            self.restarts.forgive(env_ids[over].tolist())
         failed = dict(self._broken) if self._broken else _NONE
         return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, over, raw.infos, failed)
 
@@ -239,7 +235,13 @@ class Envs:
             self._backend.load_state_dict(state.get("processors", []))
 
     def _seeds_of(self, env_ids: Ids) -> list[int]:
-        return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        rows = [(env_id // self.n_agents, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        return [seeding.episode_seed(self._root, *row) for row in rows]
+
+    def _turn(self, away: Ids, here: Ids) -> None:
+        """Let some environments await an action no longer, and others from now on."""
+        ready = np.union1d(np.setdiff1d(self.ready, away), here)
+        self.ready = self.all_ids if len(ready) == self.n else ready
 
     # ---- episodes that begin ----
 
@@ -256,17 +258,17 @@ class Envs:
 
     def _start_well(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
         seeds = self._seeds_of(env_ids)
+        begun: Begun | None = None
         try:
-            begun: Begun | None
             begun = self._backend.reset(seeds, options) if is_reset else self._backend.begin(env_ids, seeds, options)
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
-        if begun is None:
-            self.ready = np.setdiff1d(self.ready, env_ids)
-            return
-        for lost in begun.failures.values():
-            self._lose(self._explain(lost))
-        self._take(begun)
+        if begun is not None:
+            for lost in begun.failures.values():
+                self._lose(self._explain(lost))
+            self._take(begun)
+        if begun is None or self.agents:  # an agent may be missing when its game begins
+            self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
 
     def _take(self, begun: Begun) -> None:
         """Let begun episodes' first observations be acted on next."""
@@ -287,7 +289,7 @@ class Envs:
         frame = self._vetting.frames(raw.next_obs, raw.infos, raw.env_ids, acted)
         if self._lives_key is None:
             return frame, None
-        lives, over = raw.infos.column(self._lives_key), raw.terminated | raw.truncated
+        lives, over = raw.infos.column(self._lives_key), raw.game_over
         if np.count_nonzero(over):  # ale-py's SAME_STEP keeps a game's last info to itself: no life was lost there
             known = zip(lives, self._lives[raw.env_ids], over, strict=True)
             lives = [left if ended and own is None else own for own, left, ended in known]
@@ -303,17 +305,16 @@ class Envs:
 
     def _lose(self, error: EnvError) -> int:
         """Note that an environment is to be made anew and return its id, or raise."""
-        if self._restarts is None or error.env_id is None:
+        if error.env_id is None or not self.restarts.are_allowed:
             raise error
         self._broken[error.env_id] = error
         return error.env_id
 
     def _mend(self, env_id: int, options: Options) -> None:
         """Make an environment anew and begin an episode in it, as often as it takes and is allowed."""
-        assert self._restarts is not None, "else it would have raised"
         only = np.array([env_id])
         while env_id in self._broken:
-            self._restarts.allow(env_id, self._broken[env_id])
+            self.restarts.allow(env_id, self._broken[env_id])
             try:
                 self._backend.rebuild(env_id)
                 begun = self._backend.begin(only, self._seeds_of(only), options)
@@ -331,8 +332,10 @@ class Envs:
     def _when(self, env_id: int, acted: Acted | None = None) -> str:
         """Say where an environment stands, and all it takes to come there again."""
         (seed,) = self._seeds_of(np.array([env_id]))
+        game, agent = divmod(env_id, self.n_agents)
+        who = f" of agent {self.agents[agent]!r} in game {game}" if self.agents else ""
         action = "" if acted is None else f" (action {action_of(env_id, acted)})"
-        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}{action}, episode seed {seed}"
+        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}{who}{action}, episode seed {seed}"
 
     def _explain(self, failure: Failure, acted: Acted | None = None) -> EnvError:
         """Turn a backend's failure into an error that says which environment, when, and after which action."""

@@ -11,6 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
+from trainkit.collector.agents import GamesBackend, is_game
 from trainkit.collector.backends import Backend
 from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
@@ -52,7 +53,8 @@ def make_envs(
 
     Args:
         spec: a registered id, a factory or class, a list of factories (then N is its length), "module.Class", or a
-            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own).
+            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own). A factory may make
+            parallel environments of several agents, known by `possible_agents`: each agent of each is a row.
         n: how many.
         seed: root of the episodes' seeds; None takes the trainer's. Every episode is seeded from (root, environment,
             episode); a vector environment that was passed in, or is the id's own, where all of it is reset.
@@ -108,8 +110,7 @@ def make_envs(
         given: dict[str, Any] = {"wrappers": wrappers, "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs}
         if isinstance(spec, Envs):
             given |= {"stack": stack > 1, "mask_key": mask_key, "lives_key": lives_key, "seed": seed is not None}
-            given["processors"] = processors
-            given["on_error"] = on_error == "restart"
+            given |= {"processors": processors, "on_error": on_error == "restart"}
         late = ", ".join(name for name, value in given.items() if value)
         checks.require(not late, f": {late} came too late for environments already made")
     elif backend == "vector":
@@ -138,12 +139,13 @@ def make_envs(
                 functools.partial(_make_one, one, context, tuple(wrappers), max_episode_steps, arguments)
                 for one, context in zip(recipes, contexts, strict=True)
             ]
-            driver = SyncBackend(factories) if backend == "sync" else WorkerBackend(factories, step_timeout_s)
+            driver = _drive(factories) if backend == "sync" else _start(factories, step_timeout_s)
             made.enter_context(contextlib.closing(driver))
+            options["agents"] = driver.agents if isinstance(driver, GamesBackend) else ()
             if on_error == "restart":
-                options["restarts"] = Restarts(
-                    driver.n, max_restarts=max_restarts, delay_s=restart_delay_s, faulty=faulty
-                )
+                if isinstance(driver, GamesBackend):
+                    raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
+                options["restarts"] = Restarts(driver.n, max_restarts, delay_s=restart_delay_s, faulty=faulty)
         envs = Envs(Processed(driver, processors) if processors else driver, **options)
         made.pop_all()
     return envs
@@ -158,7 +160,10 @@ def make_single(spec: str | Callable[..., Any], env_kwargs: dict[str, Any]) -> g
             env_kwargs = {"disable_env_checker": True, **env_kwargs}
     elif not callable(spec):
         raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
-    return _make_one(spec, context, (), None, env_kwargs)
+    make = functools.partial(_make_one, spec, context, (), None, env_kwargs)
+    return _alone(
+        make, "check_env looks at environments of one agent", "pettingzoo.test.parallel_api_test looks at those"
+    )
 
 
 def _listed(spec: Any, n: int) -> list[Any]:
@@ -172,6 +177,27 @@ def _listed(spec: Any, n: int) -> list[Any]:
     if n not in (1, len(spec)):
         raise ConfigError(f"make_envs.n is {n}, but {len(spec)} factories were given: leave n out")
     return list(spec)
+
+
+def _drive(factories: Sequence[Callable[[], Any]]) -> SyncBackend | GamesBackend:
+    """Make environments, of one agent or of several each, to be driven in this process."""
+    made = [factories[0]()]
+    kind = GamesBackend if is_game(made[0]) else SyncBackend
+    return kind([lambda: made.pop() if made else factories[0](), *factories[1:]])
+
+
+def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]], timeout_s: float | None) -> WorkerBackend:
+    """Start a process for each environment."""
+    told = 'make_envs.backend "async" is for environments of one agent', 'use "sync"'
+    return WorkerBackend([functools.partial(_alone, factory, *told) for factory in factories], timeout_s)
+
+
+def _alone(make: Callable[[], Any], rule: str, advice: str) -> gym.Env[Any, Any]:
+    """Make an environment; refuse one of several agents."""
+    env: gym.Env[Any, Any] = make()
+    if is_game(env):
+        raise ConfigError(f"{rule}, and {env!r} is a game of several: {advice}")
+    return env
 
 
 def _make_one(
@@ -188,8 +214,13 @@ def _make_one(
         else:
             factory = _load_class(spec) if isinstance(spec, str) else spec
             env = factory(*([context] if takes_context(factory, env_kwargs) else ()), **env_kwargs)
-            if not isinstance(env, gym.Env):
-                raise ConfigError(f"make_envs: the factory must return a gymnasium.Env, got {env!r}")
+            if not isinstance(env, gym.Env) and not is_game(env):
+                raise ConfigError(
+                    "make_envs: the factory must return a gymnasium.Env, or a parallel environment of several agents, "
+                    f"got {env!r}"
+                )
+            if max_episode_steps is not None and is_game(env):
+                raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
             if max_episode_steps is not None:
                 env = gym.wrappers.TimeLimit(env, max_episode_steps)
         for wrapper in wrappers:

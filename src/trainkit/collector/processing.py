@@ -64,8 +64,7 @@ class Processed:
 
     def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
         self._backend = backend
-        self.n = backend.n
-        self.takes_options = backend.takes_options
+        self.n, self.takes_options = backend.n, backend.takes_options
         self._chain = [copy.deepcopy(processor) for processor in processors]
         self._names = [f"processors[{place}] ({type(own).__name__})" for place, own in enumerate(processors)]
         spaces = backend.observation_space, backend.action_space

@@ -22,15 +22,24 @@ class Restarts:
 
     Args:
         n_envs: N.
-        max_restarts: of one environment in a row; an episode that ends well begins a new row.
+        max_restarts: of one environment in a row; an episode that ends well begins a new row. None: the first error
+            is raised.
         delay_s: before the second in a row, doubled for each that follows, 30 s at most; the first is made at once.
         faulty: whether rows of an episode that was broken off are taken back ("drop") or kept ("cut").
     """
 
-    def __init__(self, n_envs: int, *, max_restarts: int, delay_s: float, faulty: Literal["drop", "cut"]) -> None:
+    def __init__(
+        self,
+        n_envs: int,
+        max_restarts: int | None = None,
+        *,
+        delay_s: float = 0.1,
+        faulty: Literal["drop", "cut"] = "drop",
+    ) -> None:
+        self.are_allowed = max_restarts is not None
         self.drops = faulty == "drop"
         self.n = 0  # of all environments, ever
-        self._max, self._delay_s = max_restarts, delay_s
+        self._max, self._delay_s = max_restarts or 0, delay_s
         self._in_a_row = np.zeros(n_envs, np.int64)  # [N]
 
     def forgive(self, env_ids: Iterable[int]) -> None:

@@ -60,7 +60,7 @@ class VectorBackend:
             return None
         if self._mode is AutoresetMode.SAME_STEP:
             rows = self._reader.rows(self._last_obs, self.n, env_ids)
-            return Begun(env_ids, rows, VectorInfos(self._last_infos, env_ids), {})
+            return Begun(env_ids, rows, VectorInfos(self._last_infos, env_ids))
         return self._reset_rows(env_ids, options)
 
     def rebuild(self, env_id: int) -> None:
@@ -90,7 +90,7 @@ class VectorBackend:
         begun: Begun | None = None
         if self._mode is AutoresetMode.NEXT_STEP and np.count_nonzero(self._begins):
             ids = np.flatnonzero(self._begins)
-            begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, ids), {})
+            begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, ids))
             self._begins[:] = False
         self._over = ended = terminated | truncated
         if self._mode is AutoresetMode.SAME_STEP and np.count_nonzero(ended):
@@ -99,7 +99,7 @@ class VectorBackend:
             row_infos = VectorInfos(infos, env_ids, ended=ended)
         if len(env_ids) < n:
             reward, terminated, truncated = reward[env_ids], terminated[env_ids], truncated[env_ids]
-        return RawStep(env_ids, next_obs, reward, terminated, truncated, row_infos, begun, {})
+        return RawStep(env_ids, next_obs, reward, terminated, truncated, row_infos, begun)
 
     def _reset_rows(self, env_ids: Ids, options: Options = None) -> Begun:
         """Reset some environments, which go on drawing from the streams they have."""
@@ -112,7 +112,7 @@ class VectorBackend:
         result = self._call(self.venv.reset, **arguments)
         try:
             obs, infos = self._reader.unpack_reset(result)
-            return Begun(env_ids, self._reader.rows(obs, self.n, env_ids), VectorInfos(infos, env_ids), {})
+            return Begun(env_ids, self._reader.rows(obs, self.n, env_ids), VectorInfos(infos, env_ids))
         except MISREAD as error:
             raise Failure(None, str(error), BadEnvDataError) from None
 

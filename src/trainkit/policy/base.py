@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
+from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
+from trainkit.policy.showing import policy_table
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
@@ -79,6 +82,8 @@ class Policy(nn.Module):
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Tensor] = {}  # of the update that runs
 
+    _repr_html_ = policy_table
+
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
         """Columns that `act` gives with each action, to be stored; none unless a subclass says so."""
@@ -123,6 +128,10 @@ class Policy(nn.Module):
             rows = tree.map_tree(lambda leaf: leaf[None], rows)
         action = self.act(rows, step=self.last_step, explore=explore).action
         return action[0] if is_one else action
+
+    def export(self, path: str | Path) -> None:
+        """Write the greedy policy as one ONNX file, preprocessing and mask inside; see `export_onnx`."""
+        export_onnx(self, path)
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments whose spaces are not those the policy was made for; take over what it was not told."""
@@ -246,17 +255,16 @@ class Policy(nn.Module):
         self.last_step = step
         steps = self._gradient_steps
         rates = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
+        followed = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
+        if followed:
+            rates["target_followed"] = sum(followed) / len(followed)
         self._meter.add({**self._shown, **metrics}, **rates)
         self._shown = {}
-        for target in self._targets.values():
-            target.follow(step=step, n_updates=self.n_updates)
         return UpdateResult(priority)
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means over all updates since the last call, and begin anew; empty when there were none."""
         metrics = self._meter.read()
-        if not metrics:
-            return {}
         first, self._n_updates_read = self._n_updates_read + 1, self.n_updates
         if metrics.pop("skipped", 0.0) > 0:
             raise DivergedError(

@@ -5,6 +5,7 @@ from trainkit.trainer.callbacks import Callback, Checkpoint
 from trainkit.trainer.curriculum import Curriculum
 from trainkit.trainer.estimation import Estimate, importance_sampling, weighted_importance_sampling
 from trainkit.trainer.evaluation import Evaluation, evaluate
+from trainkit.trainer.histograms import Histograms
 from trainkit.trainer.history import History
 from trainkit.trainer.info import LogInfo
 from trainkit.trainer.offline import OfflineTrainer
@@ -18,6 +19,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "Evaluation",
+    "Histograms",
     "History",
     "LogInfo",
     "Curriculum",

@@ -136,8 +136,11 @@ class Trainer:
         """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training goes on the same."""
         return self.judge.look(self.clock)
 
-    def log(self, name: str, value: float, reduce: Reduce = "mean") -> None:
-        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last."""
+    def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
+        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last.
+
+        Of arrays `reduce="histogram"` shows the spread, in loggers that can: tensorboard's.
+        """
         self._reports.log(name, value, reduce)
 
     def stop(self, reason: str) -> None:
@@ -261,8 +264,7 @@ class Trainer:
         if not self._has_started:
             self._has_started = True
             self._logger.describe(self.settings())
-            self._hooks.fire("on_train_start", self)
-            self._hooks.introduce(self, self._collectors)
+            self._hooks.start(self, self._collectors)
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self.epoch += 1
@@ -307,6 +309,7 @@ class Trainer:
         stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), None
         self._progress.show(stats)
         self._logger.write(self.clock, scalars(stats))
+        self._logger.write_histograms(self.clock, self._reports.take_histograms())
 
     def _watch_for_success(self, stats: CollectStats) -> None:
         """Note that training episodes look solved (`test_in_train`)."""

@@ -143,11 +143,14 @@ class Hooks:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
         self._tell(event, (trainer, *news), self._hearers[event])
 
-    def introduce(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
-        """Tell of every environment there is."""
-        for collector in collectors if self._hearers["on_env_created"] else ():
+    def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
+        """Tell that a run starts, and of every environment it has."""
+        self._unheard.append(("on_train_start", (trainer,), self._hearers["on_train_start"]))
+        for collector in collectors:
             for env_id in collector.envs.all_ids.tolist():
-                self.fire("on_env_created", trainer, collector.envs, env_id)
+                news = (trainer, collector.envs, env_id)
+                self._unheard.append(("on_env_created", news, self._hearers["on_env_created"]))
+        self.finish()
 
     def refine(self, trainer: "Trainer", batch: L) -> L:
         """Let everybody see what is about to be learnt from, each what the one before made of it."""
@@ -196,7 +199,7 @@ class Hooks:
                 getattr(callback, event)(*arguments)
             except BaseException as error:
                 first = position if isinstance(error, KeyboardInterrupt) else position + 1
-                self._unheard.append((event, arguments, hearers[first:]))
+                self._unheard.insert(0, (event, arguments, hearers[first:]))
                 _name_the_place(error, callback, event, arguments[0])
                 raise
 

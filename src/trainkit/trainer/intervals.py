@@ -40,8 +40,8 @@ class Credit:
         self._n_steps, self._n_paid = state["n_steps"], state["n_paid"]
 
 
-Reduce = Literal["mean", "sum", "min", "max", "last"]
-REDUCES = ("mean", "sum", "min", "max", "last")
+Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
+REDUCES = ("mean", "sum", "min", "max", "last", "histogram")
 
 
 class Logged:

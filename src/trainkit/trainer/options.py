@@ -67,7 +67,8 @@ class Options:
         compute_score_fn: score of an evaluation, None for none; default: its mean return.
         save_best_fn: called with the policy when a score is the best so far.
         save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
-        reward_metric: turns the returns of finished episodes into what statistics and scores show.
+        reward_metric: turns the returns of finished episodes into what statistics and scores show; where agents share a
+            game, returns [episodes, agents], nan of one that took no part; default: their mean.
         test_in_train: evaluate before the next collect when the training episodes of one satisfy `stop_fn`.
         max_env_step: ends the run at this many steps.
         max_seconds: ends the run after this time spent within `next()`; this makes a run irreproducible.
