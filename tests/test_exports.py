@@ -10,6 +10,7 @@ PUBLIC = """
     EnvContext check_env Finding
     Processor PreviousStep TimeFeature DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
+    inspect_checkpoint load_policy
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
@@ -26,7 +27,7 @@ PUBLIC = """
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
     EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
-    presets
+    plot presets
 """.split()
 
 

@@ -1,6 +1,6 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
-from trainkit import presets
+from trainkit import plot, presets
 from trainkit.buffer import (
     MinTree,
     MixedBuffer,
@@ -11,6 +11,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
+from trainkit.checkpoint import inspect_checkpoint
 from trainkit.collector import (
     Collector,
     DiscretizeActions,
@@ -82,6 +83,7 @@ from trainkit.policy import (
     UpdateResult,
     discounted_returns,
     gae,
+    load_policy,
 )
 from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
@@ -215,8 +217,11 @@ __all__ = [
     "from_minari",
     "gae",
     "importance_sampling",
+    "inspect_checkpoint",
     "load_dataset",
+    "load_policy",
     "make_envs",
+    "plot",
     "presets",
     "scalars",
     "weighted_importance_sampling",

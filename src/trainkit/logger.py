@@ -19,6 +19,7 @@ from trainkit.errors import ConfigError
 from trainkit.protocols import HistogramLogger, Logger
 
 _log = logging.getLogger(__name__)
+CLAIM = ".trainkit-run"  # marks a folder that a run writes to
 _BINS = 30  # of a histogram
 
 
@@ -29,7 +30,7 @@ def free_folder(folder: str | Path) -> Path:
         candidate = base if number == 1 else base.with_name(f"{base.name}_{number}")
         try:
             candidate.mkdir(parents=True, exist_ok=True)
-            (candidate / ".trainkit-run").open("x").close()
+            (candidate / CLAIM).open("x").close()
         except FileExistsError:
             if not candidate.is_dir():
                 raise ConfigError(f"logger cannot write to {candidate}, which is a file: name a folder") from None

@@ -107,6 +107,7 @@ class Trainee(Policy, Seedable, Protocol):
 
     horizon: Horizon
     n_updates: int
+    recipe: Mapping[str, Any] | None  # how to make one like it, in plain values; None where that is not known
     observation_space: Space[Any] | None  # None: not told yet
     action_space: Space[Any] | None
 

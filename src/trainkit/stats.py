@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,17 @@ class CollectStats:
     store_ms: float | None
     other_ms: float | None
     agents: Mapping[str, Summary] = field(default_factory=dict)  # {name: returns}, where several share a game
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it in values that JSON keeps."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "CollectStats":
+        """Read what `to_plain` returned."""
+        read: dict[str, Any] = {name: x for name, x in plain.items() if not isinstance(x, dict)}
+        read |= {name: Summary(**x) for name, x in plain.items() if isinstance(x, dict) and name != "agents"}
+        return cls(**read | {"agents": {name: Summary(**one) for name, one in plain["agents"].items()}})
 
     @classmethod
     def merge(cls, parts: "Sequence[CollectStats]") -> "CollectStats | None":

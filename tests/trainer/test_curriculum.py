@@ -36,6 +36,8 @@ def test_a_task_reaches_each_environment_at_its_next_reset(tmp_path: Path) -> No
     Slope.levels.clear()
     again = tk.Curriculum(lambda trainer: None)  # which has nothing to say
     resumed = make_trainer(env=Slope, callbacks=[again], max_epoch=3, step_per_epoch=40, resume_from=tmp_path)
+    assert {str(options) for options in Slope.levels} == {"{'level': 1, 'name': 'slope'}"}  # played again
+    Slope.levels.clear()
     next(resumed)
     assert again.task == {"level": 2, "name": "slope"}
     assert {str(options) for options in Slope.levels} == {"{'level': 2, 'name': 'slope'}"}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import trainkit as tk
 from tests.trainer.test_base import Raising
 from tests.trainer.test_interrupt import Keyboard
-from tests.trainer.toys import Log, Walk, leaves, make_policy, untimed
+from tests.trainer.toys import Log, Walk, is_aside, leaves, make_policy, untimed
 
 N_ROWS = 50
 
@@ -63,7 +63,7 @@ def everything(trainer: tk.OfflineTrainer) -> dict[str, Any]:
         "buffer": trainer.buffer.state_dict(),
         "trainer": trainer.state_dict(),
     }
-    return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
+    return {path: leaf for path, leaf in leaves(parts) if not is_aside(path)}
 
 
 # ---- the clock ----

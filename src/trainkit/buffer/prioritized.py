@@ -52,6 +52,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Look at all rows, environment by environment from the oldest, and return their priorities [size]."""
         return np.empty(0) if self._bound is None else self._sampler.priority(self._all_rows)
 
+    def probabilities(self) -> NDArray[np.float64]:
+        """Look at all rows as `priorities` does, and return how likely each is to be drawn next [size]."""
+        if len(self) == 0:
+            return np.empty(0)
+        mass: NDArray[np.float64] = self._sampler.mass(self._all_rows)
+        mass /= mass.sum()
+        return mass
+
     def weights(self, step: int = 0) -> NDArray[np.float64]:
         """Look at all rows as `priorities` does, and return their importance weights [size], over the largest."""
         if len(self) == 0:

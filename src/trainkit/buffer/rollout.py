@@ -148,12 +148,34 @@ class RolloutBuffer:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: rows that were not learnt from when a run was saved are collected anew."""
-        return {}
+        """Return all rows that were not forgotten, and how far each episode is. Arrays may be views."""
+        if self._spec is None:
+            return {}
+        n_steps = int(self._n_rows.max())
+        return {
+            "columns": tree.to_plain(tree.map_tree(lambda column: column[:n_steps], self._columns)),
+            "ends": [[rows, tree.to_plain(obs)] for rows, obs in self._ends],
+            "pending": tree.to_plain(self._pending),
+            "n_rows": self._n_rows.copy(),
+            "is_open": self._is_open.copy(),
+            "age": self._age.copy(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Forget every row."""
+        """Take over what a buffer bound to rows of the same shape returned."""
         self.clear()
+        if not state:
+            return
+        assert self._spec is not None, "bound by its collector"
+        for name, own in (("n_rows", self._n_rows), ("is_open", self._is_open), ("age", self._age)):
+            own[:] = state[name]
+        n_steps = int(self._n_rows.max())
+        if n_steps > self._room:
+            self._claim(n_steps)
+        saved = tree.from_plain(state["columns"])
+        _write(tree.map_tree(lambda column: column[:n_steps], self._columns), slice(None), saved)
+        _write(self._pending, slice(None), tree.from_plain(state["pending"]))
+        self._ends = [(rows, tree.from_plain(obs)) for rows, obs in state["ends"]]
 
     def _break_off(self, env_ids: NDArray[np.intp]) -> None:
         """End the rows of open episodes here; whether the episodes go on in another rollout is left open."""

@@ -145,6 +145,11 @@ class Prioritized:
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
         return rows, weight.ravel().astype(np.float32)
 
+    def mass(self, rows: Rows) -> NDArray[np.float64]:
+        """Return (priority + eps)**alpha of rows."""
+        self._settle()
+        return self._tree[rows]
+
     def priority(self, rows: Rows) -> NDArray[np.float64]:
         """Return the priorities of rows, as they were written; 1 where alpha 0 keeps none."""
         self._settle()

@@ -102,6 +102,7 @@ class Backend(Protocol):
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     takes_options: bool  # whether `begin` can hand on the options of a reset
+    seeds_episodes: bool  # whether every episode begins by its own seed, so that it can be played again
 
     def reset(self, seeds: Seeds, options: Options) -> Begun: ...
 

@@ -13,6 +13,7 @@ from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
 from trainkit.collector.restarts import left
+from trainkit.collector.resuming import Resumable
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError, EnvError
@@ -21,7 +22,7 @@ from trainkit.spaces import array_specs, random_actions, random_probability
 from trainkit.stats import CollectStats, html_table
 
 
-class Collector:
+class Collector(Resumable):
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 
     Construction checks that the three fit and has the buffer claim its memory, so that every misfit fails here.
@@ -164,7 +165,7 @@ class Collector:
         if seed is not None and n_episode is None:
             raise ConfigError("Collector.collect(seed=) seeds the reset that n_episode begins with: use reset(seed=)")
         self._options = {"explore": explore, "random": random, "step": step, "seed": seed}
-        self._tally = Tally(self.envs.restarts.n)
+        self._tally = Tally()
         if name == "n_episode" or (isinstance(self._goal, EpisodeGoal) and self.is_interrupted):
             self._needs_reset = True  # a quota given up half-way leaves environments at an episode's end
         if name == "n_step":
@@ -197,37 +198,12 @@ class Collector:
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
         self._needs_reset |= isinstance(self._goal, EpisodeGoal)
-        return self._tally.stats(self._episodes.recent_returns, self.envs.restarts.n)
+        self._tally.n_env_restarts += self.envs.restarts.take_count()
+        return self._tally.stats(self._episodes.recent_returns)
 
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clock, the counts and the generators; episodes that run are not in it."""
-        return {
-            "env_step": self.env_step,
-            "owed": self._owed,
-            "is_open": self._is_open,
-            "collected": self._tally.n_step,
-            "options": dict(self._options),
-            "episodes": self._episodes.state_dict(),
-            "envs": self.envs.state_dict(),
-            "rng": self._rng.bit_generator.state,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
-        self.env_step = state["env_step"]
-        self._goal = StepGoal(state["owed"])
-        self._is_open = state["is_open"]
-        self._options = dict(state["options"])
-        self._tally = Tally(self.envs.restarts.n)
-        self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
-        self._episodes.load_state_dict(state["episodes"])
-        self.envs.load_state_dict(state["envs"])
-        self._rng.bit_generator.state = state["rng"]
-        self._needs_reset = True
 
     @property
     def _owed(self) -> int:

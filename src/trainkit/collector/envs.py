@@ -18,6 +18,7 @@ from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, R
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
 from trainkit.collector.reading import Infos
+from trainkit.collector.replays import PlayedActions
 from trainkit.collector.restarts import Restarts
 from trainkit.collector.stacks import put_rows, repeat, rows_of, shift
 from trainkit.collector.vetting import Acted, Vetting, action_of
@@ -84,7 +85,6 @@ class Envs:
         self._actions = Actions(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space
         self._vetting = Vetting(
-            name,
             backend.observation_space,
             self.action_space,
             mask_key=mask_key,
@@ -104,6 +104,7 @@ class Envs:
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
         self._broken: dict[int, EnvError] = {}  # environments that failed and are not made anew yet
+        self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -145,7 +146,7 @@ class Envs:
             self.seed(seed)
             self.episodes[:] = -1
         self.ready = self.all_ids
-        if self.obs is None:
+        if self.obs is None or self.agents:  # an agent may be missing when its game begins
             self.obs = zeros_of(self.observation_space, self.n)
         self._start(self.all_ids, self._options if options is None else options, is_reset=True)
         return self.obs
@@ -170,7 +171,9 @@ class Envs:
         else:
             self._steps[env_ids] += 1
         raw, (frame, lives) = self._sound(raw, partial(self._vetted, acted=acted))
-        env_ids = raw.env_ids
+        if len(raw.env_ids) < len(env_ids):
+            action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
+        self._played.add(action, env_ids)
         everyone = len(env_ids) == self.n
         next_obs = frame
         if self.stack > 1:
@@ -195,12 +198,10 @@ class Envs:
         return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, over, raw.infos, failed)
 
     def begin(self, env_ids: Ids) -> None:
-        """Begin the next episode of environments whose episode ended; some are `ready` a step later only.
-
-        Environments that failed are made anew.
+        """Begin the next episode where one ended or an environment failed; some are `ready` a step later only.
 
         Raises:
-            EnvError: too often in a row.
+            EnvError: an environment failed too often in a row.
         """
         self._start(env_ids, self._options)
 
@@ -221,9 +222,10 @@ class Envs:
             self._is_closed = True
             self._backend.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the next episodes are seeded by, and what processors keep."""
-        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy()}
+    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
+        """Return what the next episodes are seeded by, what processors keep, and how those that run came to be."""
+        played = self._played.state_dict(self.obs) if with_running else None
+        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy(), "played": played}
         return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -249,6 +251,7 @@ class Envs:
         """Begin the next episode of environments [K], those anew that failed."""
         self.episodes[env_ids] += 1
         self._steps[env_ids] = 0
+        self._played.begin(env_ids, options)
         broken = [env_id for env_id in env_ids.tolist() if env_id in self._broken]
         well = np.setdiff1d(env_ids, broken) if broken else env_ids
         if len(well):

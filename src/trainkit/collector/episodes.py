@@ -21,15 +21,10 @@ RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 class Tally:
-    """What happens during one `collect`, interruptions left out.
+    """What happens during one `collect`, interruptions left out."""
 
-    Args:
-        n_restarts: of environments, ever before.
-    """
-
-    def __init__(self, n_restarts: int = 0) -> None:
-        self._n_restarts_before = n_restarts
-        self.n_faulty_episodes = 0
+    def __init__(self) -> None:
+        self.n_faulty_episodes = self.n_env_restarts = 0
         self.seconds = 0.0
         self.n_step = self.n_vector_step = 0
         self.act_seconds = self.env_seconds = self.store_seconds = 0.0
@@ -38,8 +33,16 @@ class Tally:
         self.durations: list[float] = []
         self.agent_returns: dict[str, list[float]] = {}  # {agent: of the games it took part in}
 
-    def stats(self, recent_returns: Summary | None, n_restarts: int = 0) -> CollectStats:
-        """Tell what was counted; `n_restarts` are those of environments, ever."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that was counted."""
+        return {name: list(count) if isinstance(count, list) else count for name, count in vars(self).items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved count."""
+        vars(self).update(state)
+
+    def stats(self, recent_returns: Summary | None) -> CollectStats:
+        """Tell what was counted."""
         other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds
         steps = self.n_vector_step
         per_step = 1e3 / steps if steps else None
@@ -53,7 +56,7 @@ class Tally:
             seconds=self.seconds,
             n_vector_step=steps,
             n_faulty_episodes=self.n_faulty_episodes,
-            n_env_restarts=n_restarts - self._n_restarts_before,
+            n_env_restarts=self.n_env_restarts,
             env_ms=per_step and self.env_seconds * per_step,
             act_ms=per_step and self.act_seconds * per_step,
             store_ms=per_step and self.store_seconds * per_step,
@@ -152,15 +155,29 @@ class Episodes:
         return self._recent_summary
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what outlives a run: the count and the recent returns."""
-        return {"n_finished": self.n_finished, "recent": list(self._recent)}
+        """Return the count, the recent returns and the episodes that run."""
+        return {
+            "n_finished": self.n_finished,
+            "recent": list(self._recent),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            "game_lengths": self._game_lengths.copy(),
+            "seconds": time.perf_counter() - self._began,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved count; the running episodes begin anew."""
+        """Take over a saved count; the episodes that ran go on."""
         self.n_finished = state["n_finished"]
         self._recent = deque(state["recent"], maxlen=_RECENT)
         self._recent_summary = None
-        self.begin(np.arange(len(self._returns)))
+        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        self._game_lengths[:] = state["game_lengths"]
+        self._began = time.perf_counter() - state["seconds"]
+
+    def have_returns(self, returns: NDArray[np.float64]) -> bool:
+        """Whether the episodes that run have these returns [N], to the last bit."""
+        runs = self._lengths > 0
+        return self._returns[runs].tobytes() == returns[runs].tobytes()
 
     def _warn_of_endless(self) -> None:
         """Warn, once, of an episode that has too many steps already."""
@@ -180,6 +197,9 @@ class StepGoal:
 
     def __init__(self, owed: int) -> None:
         self.owed = owed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"owed": self.owed}
 
     @property
     def is_reached(self) -> bool:
@@ -206,6 +226,9 @@ class EpisodeGoal:
         self.quota = share + (np.arange(n_games) < rest)  # of each, 10 on 4 environments: 3, 3, 2, 2
         self._n_agents = n_agents
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"quota": self.quota.copy(), "n_agents": self._n_agents}
+
     @property
     def is_reached(self) -> bool:
         return not self.quota.any()
@@ -230,3 +253,12 @@ def _mean_of_agents(returns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Average [episodes, agents] over the agents that took part."""
     mean: NDArray[np.float64] = np.nanmean(returns, axis=1)
     return mean
+
+
+def saved_goal(state: dict[str, Any]) -> Goal:
+    """Return the goal whose `state_dict` this is."""
+    if "owed" in state:
+        return StepGoal(state["owed"])
+    goal = EpisodeGoal(0, len(state["quota"]) * state["n_agents"], state["n_agents"])
+    goal.quota = state["quota"]
+    return goal

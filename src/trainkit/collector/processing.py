@@ -64,7 +64,8 @@ class Processed:
 
     def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
         self._backend = backend
-        self.n, self.takes_options = backend.n, backend.takes_options
+        self.n = backend.n
+        self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
         self._chain = [copy.deepcopy(processor) for processor in processors]
         self._names = [f"processors[{place}] ({type(own).__name__})" for place, own in enumerate(processors)]
         spaces = backend.observation_space, backend.action_space

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.data import ArraySpec, Obs
+from trainkit.errors import BadEnvDataError
 from trainkit.spaces import array_specs
 
 _log = logging.getLogger(__name__)
@@ -215,3 +216,41 @@ def _info_of(infos: dict[str, Any], env_id: int) -> dict[str, Any]:
         if marks is None or bool(np.asarray(marks)[env_id]):
             present[key] = _info_of(values, env_id) if isinstance(values, dict) else values[env_id]
     return present
+
+
+def read_infos(
+    rule: str,
+    values: Column,
+    env_ids: NDArray[np.intp],
+    when: Callable[[int], str],
+    *,
+    shape: tuple[int, ...] = (),
+    kinds: str,
+) -> NDArray[Any]:
+    """Read the values of one key of K infos as [K, *shape], of a dtype of these kinds; refuse the first that is not.
+
+    Args:
+        rule: what is told of a value that is refused: which key must be what.
+        values: None where an info has no such key.
+        env_ids: [K].
+        when: tells where an environment stands.
+    """
+    column = _as_array(values) if len(env_ids) else np.empty((0, *shape), np.int64)
+    if column.shape == (len(env_ids), *shape) and column.dtype.kind in kinds:
+        return column
+    must = f"{rule}, in every reset and step, got"
+    for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
+        if value.shape != shape or value.dtype.kind not in kinds:
+            what = f"{value.dtype} {value.shape} at {when(env_id)}"
+            raise BadEnvDataError(f"env {env_id}: {must} {what}", env_id=env_id)
+    raise BadEnvDataError(f"{must} {values!r}")  # each may be well, but not together
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """Join the values of K infos, to something empty where they differ in length."""
+    if isinstance(values, np.ndarray) and values.dtype == np.object_:
+        values = values.tolist()
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty(0)

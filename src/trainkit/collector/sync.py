@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class SyncBackend:
     """Step environments one by one, in this process, each reset explicitly and seeded for each episode."""
 
-    takes_options = True
+    takes_options = seeds_episodes = True
 
     def __init__(self, factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
         self.envs: list[gym.Env[Any, Any]] = []

@@ -27,6 +27,7 @@ class VectorBackend:
         check_spaces(self.observation_space, self.action_space)
         self._mode = _autoreset_mode(venv)
         self.takes_options = self._mode is AutoresetMode.DISABLED
+        self.seeds_episodes = False  # of one seed, all at once
         self._reader = RowReader(self.observation_space)
         self._over = np.zeros(self.n, np.bool_)  # [N], where an episode ended in the last step
         self._begins = np.zeros(self.n, np.bool_)  # [N], asked to begin at the next step (NEXT_STEP)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.collector.backends import Ids
-from trainkit.collector.reading import Column, Infos, is_finite
+from trainkit.collector.reading import Column, Infos, is_finite, read_infos
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError
 from trainkit.spaces import masked_space
@@ -21,7 +21,6 @@ class Vetting:
     """Check rows of N environments.
 
     Args:
-        name: of the environments, for messages.
         space: of one observation.
         action_space: of one action.
         mask_key: of the info that holds the legal actions.
@@ -35,7 +34,6 @@ class Vetting:
 
     def __init__(
         self,
-        name: str,
         space: gym.Space[Any],
         action_space: gym.Space[Any],
         *,
@@ -44,7 +42,7 @@ class Vetting:
         when: Callable[..., str],
         through: str = "",
     ) -> None:
-        self._name, self._mask_key, self._lives_key, self._when = name, mask_key, lives_key, when
+        self._mask_key, self._lives_key, self._when = mask_key, lives_key, when
         self._through = through
         self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
         self._n_actions = int(getattr(action_space, "n", 0))  # masked_space lets only Discrete through
@@ -68,30 +66,14 @@ class Vetting:
 
     def lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
         """Read the lives [K] of K infos."""
-        column = _as_array(lives) if len(env_ids) else np.empty(0, np.int64)
-        if column.shape != env_ids.shape or column.dtype.kind not in "iu":
-            self._refuse_info(self._lives_key, lives, env_ids, "a whole number", (), "iu")
-        return column
+        return read_infos(f"info[{self._lives_key!r}] must be a whole number", lives, env_ids, self._when, kinds="iu")
 
     def _masks(self, masks: Column, env_ids: Ids) -> NDArray[np.int8]:
         """Read the masks [K, A] of K infos."""
-        column = _as_array(masks)
-        n_actions = self._n_actions
-        if len(env_ids) and (column.shape != (len(env_ids), n_actions) or column.dtype.kind not in "biu"):
-            self._refuse_info(self._mask_key, masks, env_ids, f"{n_actions} bools, one per action", (n_actions,), "biu")
-        legal: NDArray[np.bool_] = column.reshape(len(env_ids), n_actions) != 0
+        shape = (self._n_actions,)
+        rule = f"info[{self._mask_key!r}] must be {self._n_actions} bools, one per action"
+        legal: NDArray[np.bool_] = read_infos(rule, masks, env_ids, self._when, shape=shape, kinds="biu") != 0
         return legal.astype(np.int8)
-
-    def _refuse_info(
-        self, key: str | None, values: Column, env_ids: Ids, rule: str, shape: tuple[int, ...], kinds: str
-    ) -> NoReturn:
-        """Refuse the first value of K infos that is no array of this shape and these kinds."""
-        must = f"info[{key!r}] must be {rule}, in every reset and step, got"
-        for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
-            if value.shape != shape or value.dtype.kind not in kinds:
-                what = f"{value.dtype} {value.shape} at {self._when(env_id)}"
-                raise BadEnvDataError(f"env {env_id}: {must} {what}", env_id=env_id)
-        raise BadEnvDataError(f"{self._name}: {must} {values!r}")  # each may be well, but not together
 
     def _refuse_first(
         self,
@@ -113,13 +95,3 @@ def action_of(env_id: int, acted: Acted) -> Any:
     """Return one environment's action among those of several."""
     action, env_ids = acted
     return action[np.flatnonzero(env_ids == env_id)[0]]
-
-
-def _as_array(values: Any) -> NDArray[Any]:
-    """Join the values of K infos, to something empty where they differ in length."""
-    if isinstance(values, np.ndarray) and values.dtype == np.object_:
-        values = values.tolist()
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return np.empty(0)

@@ -39,7 +39,7 @@ class WorkerBackend:
         timeout_s: for a step, a reset or a call; who gives no answer is killed. None waits for ever.
     """
 
-    takes_options = True
+    takes_options = seeds_episodes = True
 
     def __init__(self, factories: Sequence[Callable[[], gym.Env[Any, Any]]], timeout_s: float | None = None) -> None:
         self.n = len(factories)

@@ -95,7 +95,7 @@ class EpsilonGreedy:
         for factor in () if per_env is None else per_env:
             checks.number("per_env", factor, low=0, high=1)
         checks.done()
-        self._per_env = None if per_env is None else np.asarray(per_env, np.float64)
+        self.per_env = None if per_env is None else np.asarray(per_env, np.float64)
 
     @classmethod
     def linear(cls, start: float, end: float, n_steps: int) -> "EpsilonGreedy":
@@ -128,7 +128,7 @@ class EpsilonGreedy:
         env_ids: NDArray[np.intp] | None = None,
     ) -> NDArray[np.float64]:
         """Return epsilon / legal actions, and 1 - epsilon more for the best, [K, A]."""
-        if self._per_env is not None and env_ids is None:
+        if self.per_env is not None and env_ids is None:
             raise ConfigError(
                 "EpsilonGreedy(per_env=) is another policy in each environment: its probabilities need env_ids"
             )
@@ -139,7 +139,7 @@ class EpsilonGreedy:
 
     def _epsilon_of(self, env_ids: NDArray[np.intp] | None, step: int) -> float | NDArray[np.float64]:
         epsilon = self.epsilon(step)
-        return epsilon if self._per_env is None else epsilon * self._per_env[env_ids]
+        return epsilon if self.per_env is None else epsilon * self.per_env[env_ids]
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"epsilon": self.epsilon(step)}

@@ -81,7 +81,7 @@ class Preset:
         refuse_unknown(repr(self), [domain], self._tables)
         return dict(self._tables[domain])
 
-    def _domain_of_id(self, env: object) -> str | None:
+    def domain_of_id(self, env: object) -> str | None:
         """Say by an environment's id which table to take; None where it tells nothing."""
         domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
         return domain if domain in self.domains else None
@@ -116,7 +116,7 @@ class Preset:
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
-        domain = self._domain_of_id(env)
+        domain = self.domain_of_id(env)
         making = {**self.settings(domain), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
         table = self.settings(self._domain(envs) if domain is None else domain)

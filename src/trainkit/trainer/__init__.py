@@ -1,7 +1,8 @@
 """Training: the iterators that drive collector, buffer and policy."""
 
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.callbacks import Callback, Checkpoint
+from trainkit.trainer.callbacks import Callback
+from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.curriculum import Curriculum
 from trainkit.trainer.estimation import Estimate, importance_sampling, weighted_importance_sampling
 from trainkit.trainer.evaluation import Evaluation, evaluate

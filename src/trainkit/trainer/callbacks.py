@@ -264,22 +264,3 @@ class SaveCheckpointFn(Callback):
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
         self._fn(trainer.epoch, trainer.env_step, trainer.gradient_step)
-
-
-class Checkpoint(Callback):
-    """Write a checkpoint folder at the end of every `every`-th epoch and of the run.
-
-    The folder always holds the newest whole one.
-    """
-
-    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
-        self.folder = Path(folder)
-        checks = Checks("Checkpoint")
-        checks.integer("every", every, low=1)
-        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
-        checks.done()
-        self._every = every
-
-    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
-        if trainer.epoch % self._every == 0 or trainer.is_finished:
-            trainer.save(self.folder)

@@ -80,6 +80,16 @@ class Evaluation:
         """Whether an evaluation was left unfinished by an exception."""
         return self._is_open and self.collector.is_interrupted
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next evaluation begins with; one that was interrupted is played again."""
+        return {"root": self.root, "collector": self.collector.state_dict(with_running=False)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what was saved."""
+        self.seed(state["root"])
+        self.collector.load_state_dict(state["collector"])
+        self._is_open = False
+
     def forget(self) -> None:
         """Let the next evaluation begin anew, whatever interrupted the last."""
         self._is_open = False

@@ -88,7 +88,7 @@ class OffpolicyTrainer(Trainer):
         checks.done()
         self.batch_size = batch_size
         self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect
-        self.learning_starts = max(learning_starts or 0, batch_size)
+        self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size)
         self._warmup = warmup
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
         if training_intensity is not None:
@@ -124,7 +124,7 @@ class OffpolicyTrainer(Trainer):
         if not self._is_due:
             with self._watch.measure("collect"):
                 stats = self._collect()
-            if self.env_step >= self.learning_starts:
+            if self.env_step >= self._learns_from:
                 self._credit.add(stats.n_step)
             self._reports.add_collect(stats)
             self._watch_for_success(stats)
@@ -143,7 +143,7 @@ class OffpolicyTrainer(Trainer):
         if collector.is_interrupted:
             return collector.resume()
         self._hooks.fire("on_collect_start", self)
-        is_random = self._warmup == "random" and self.env_step < self.learning_starts
+        is_random = self._warmup == "random" and self.env_step < self._learns_from
         return collector.collect(n_step=self.step_per_collect, random=is_random)
 
     def _refine(self, batch: TransitionBatch) -> TransitionBatch:
@@ -161,10 +161,17 @@ class OffpolicyTrainer(Trainer):
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""
         own = {"credit": self._credit.state_dict(), "updates": self._updates.state_dict()}
-        return super().state_dict() | own
+        return super().state_dict() | own | {"learns_from": self._learns_from}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved counters."""
         super().load_state_dict(state)
         self._credit.load_state_dict(state["credit"])
         self._updates.load_state_dict(state["updates"])
+        self._learns_from = state["learns_from"]
+
+    def _lose_rows(self) -> None:
+        """Collect as many rows again as learning starts with, before learning goes on."""
+        self._learns_from = self.env_step + self.learning_starts
+        self._credit.forgive()
+        self._updates.load_state_dict({"drawn": [], "learnt": []})

@@ -13,12 +13,12 @@ from trainkit.errors import Checks
 from trainkit.stats import CollectStats
 from trainkit.trainer.callbacks import (
     Callback,
-    Checkpoint,
     SaveBestFn,
     SaveCheckpointFn,
     TestFn,
     TrainFn,
 )
+from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.evaluation import Evaluation
 from trainkit.trainer.stopping import StopAt, StopFn
 
@@ -78,8 +78,9 @@ class Options:
         show_progress: one bar; None shows it on a terminal and in notebooks.
         callbacks: hear what happens; see `Callback`.
         evaluation: instead of `test_collector` and `episode_per_test`.
-        checkpoint: a folder, or a `Checkpoint`, written at the end of epochs.
-        resume_from: a checkpoint to go on from.
+        checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
+        resume_from: a checkpoint to go on from, or the folder of several: then the newest. "auto" takes the newest
+            whole one of `checkpoint`, and begins anew where there is none.
         seed: fills every part that was given none, by named independent streams.
     """
 

@@ -45,11 +45,11 @@ class RecordVideo(Callback):
             checks.integer("fps", fps, low=1)
         checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
         checks.done()
-        _ffmpeg()
+        find_ffmpeg()
         self._every, self._n_episode, self._fps = every, n_episode, fps
         self._n_evaluations = 0
         self._n_begun = n_episode  # recorded in this evaluation; none is left to do between two
-        self._films: dict[Episode, _Film] = {}
+        self._films: dict[Episode, Film] = {}
 
     def check(self, trainer: "Trainer") -> None:
         """Refuse a run without evaluations, and environments that cannot draw."""
@@ -75,7 +75,7 @@ class RecordVideo(Callback):
             return
         path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_begun}.mp4"
         self._n_begun += 1
-        self._films[episode] = _Film(path, self._fps or 30)
+        self._films[episode] = Film(path, self._fps or 30)
         self._shoot(trainer, episode)
 
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
@@ -109,7 +109,7 @@ class RecordVideo(Callback):
         self._films.clear()
 
 
-class _Film:
+class Film:
     """One video, written frame by frame beside its place, and moved there when it is whole.
 
     A disk that is full costs the video, not the run.
@@ -127,7 +127,7 @@ class _Film:
             if self._frames is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 size = frame.shape[1], frame.shape[0]
-                self._frames = _ffmpeg().write_frames(str(self._beside), size, fps=self._fps, macro_block_size=2)
+                self._frames = find_ffmpeg().write_frames(str(self._beside), size, fps=self._fps, macro_block_size=2)
                 self._frames.send(None)
             self._frames.send(np.ascontiguousarray(frame))
 
@@ -158,9 +158,10 @@ def _envs(trainer: "Trainer", name: str) -> Envs:
     return trainer.test_collector.envs
 
 
-def _ffmpeg() -> Any:
+def find_ffmpeg() -> Any:
+    """Return the package that writes videos, or refuse to record any."""
     try:
         import imageio_ffmpeg
     except ImportError as error:
-        raise MissingExtraError("RecordVideo needs imageio-ffmpeg: pip install trainkit[video]") from error
+        raise MissingExtraError("a video needs imageio-ffmpeg: pip install trainkit[video]") from error
     return imageio_ffmpeg
