@@ -146,7 +146,7 @@ class Envs:
             self.seed(seed)
             self.episodes[:] = -1
         self.ready = self.all_ids
-        if self.obs is None or self.agents:  # an agent may be missing when its game begins
+        if self.obs is None:
             self.obs = zeros_of(self.observation_space, self.n)
         self._start(self.all_ids, self._options if options is None else options, is_reset=True)
         return self.obs
@@ -269,6 +269,8 @@ class Envs:
         if begun is not None:
             for lost in begun.failures.values():
                 self._lose(self._explain(lost))
+            if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
+                self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._take(begun)
         if begun is None or self.agents:  # an agent may be missing when its game begins
             self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
@@ -315,21 +317,17 @@ class Envs:
 
     def _mend(self, env_id: int, options: Options) -> None:
         """Make an environment anew and begin an episode in it, as often as it takes and is allowed."""
-        only = np.array([env_id])
         while env_id in self._broken:
             self.restarts.allow(env_id, self._broken[env_id])
+            before = self._broken.pop(env_id)
             try:
                 self._backend.rebuild(env_id)
-                begun = self._backend.begin(only, self._seeds_of(only), options)
-                assert begun is not None, "what can be made anew does not reset itself"
-                for failure in begun.failures.values():
-                    raise failure
-                self.obs = put_rows(self.obs, only, self._first_obs(begun))
-                del self._broken[env_id]
-            except Failure as failure:
-                self._broken[env_id] = self._explain(failure)
+                self._start_well(np.array([env_id]), options, is_reset=False)
             except EnvError as error:
                 self._broken[env_id] = error
+            except BaseException:  # Ctrl-C: it is not whole yet
+                self._broken[env_id] = before
+                raise
             self.episodes[env_id] += env_id in self._broken  # another seed, should it be the seed's fault
 
     def _when(self, env_id: int, acted: Acted | None = None) -> str:
