@@ -159,6 +159,8 @@ class Store(Stateful, Protocol):
 
     def cut(self, env_ids: ArrayLike) -> None: ...
 
+    def drop(self, env_ids: ArrayLike) -> int: ...
+
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
@@ -171,6 +173,10 @@ class Recorder(Protocol):
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """Hear that the open episodes of these environments ended here, without a flag."""
+        ...
+
+    def drop(self, env_ids: NDArray[np.intp]) -> object:
+        """Hear that the open episodes of these environments were broken off, and are not to be kept."""
         ...
 
 
