@@ -231,6 +231,15 @@ class Logger(Protocol):
 
 
 @runtime_checkable
+class PurgingLogger(Protocol):
+    """A logger that can take back what a run wrote before it was killed, and writes again when it goes on."""
+
+    def purge(self, step: int) -> None:
+        """Forget what was written after this step."""
+        ...
+
+
+@runtime_checkable
 class HistogramLogger(Protocol):
     """A logger that can show how numbers are spread; one that cannot is never told."""
 

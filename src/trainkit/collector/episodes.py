@@ -1,5 +1,6 @@
 """Counting episodes: returns and lengths that are exact across calls, and the time each part took."""
 
+import copy
 import logging
 import time
 from collections import deque
@@ -33,7 +34,7 @@ class Tally:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was counted."""
-        return {name: list(count) if isinstance(count, list) else count for name, count in vars(self).items()}
+        return copy.deepcopy(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved count."""
