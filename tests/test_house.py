@@ -15,7 +15,7 @@ MODULES = {
 
 # A room imports from its own level and below; the package itself stands on the roof and re-exports.
 LEVELS = [
-    {"errors", "files", "scaling", "schedules", "seeding", "tree"},
+    {"calls", "errors", "files", "hints", "scaling", "schedules", "seeding", "tree"},
     {"data", "spaces", "stats", "protocols"},
     {"buffer", "collector", "policy", "logger", "checkpoint"},
     {"trainer"},
