@@ -113,3 +113,38 @@ def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFix
     assert "300 rows of a DQN half-way" in told
     assert set(returns) == {"bc", "cql"}
     assert all(mean > 0 for mean in returns.values())
+
+
+class TestTwoAgents:
+    def test_both_ways_train_and_tell_of_each_agent(self) -> None:
+        example = load("two_agents")
+        for make, n_steps in ((example.by_dqn, 1_040), (example.by_ppo, 512)):
+            with make(max_epoch=1, step_per_epoch=n_steps, verbose=False) as trainer:
+                _, stats, info = next(trainer)
+            assert info.env_step >= n_steps
+            assert stats["train/agents/left/mean"] > 5
+            assert stats.test.agents.keys() == {"left", "right"}
+            assert stats.test.n_episode == 20
+
+    def test_a_run_of_games_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
+        example = load("two_agents")
+        short: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 512, "verbose": False}
+        with example.by_ppo(**short) as first:
+            next(first)
+            first.save(tmp_path / "run")
+        weights = []
+        for _ in range(2):
+            with example.by_ppo(**short, resume_from=tmp_path / "run") as again:
+                assert again.run().epoch == 2
+                weights.append(again.policy.training_state()["weights"])
+        assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("way", ["by_dqn", "by_ppo"])
+    def test_both_ways_reach_95_percent_of_the_most_there_is(self, way: str) -> None:
+        example = load("two_agents")
+        with getattr(example, way)(seed=4, verbose=False) as trainer:
+            trainer.run()
+            played = tk.evaluate(trainer.policy, example.TwoPoles, n_episode=50, seed=7)
+        assert played.returns is not None
+        assert played.returns.mean >= 475  # of 500; random play: 22

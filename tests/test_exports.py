@@ -7,7 +7,10 @@ import trainkit
 # Add a name here when it becomes public; taking one away is a breaking change.
 PUBLIC = """
     make_envs Envs Collector Episode
+    EnvContext check_env Finding
+    Processor PreviousStep TimeFeature DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
+    inspect_checkpoint load_policy
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
@@ -18,12 +21,13 @@ PUBLIC = """
     gae discounted_returns
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
-    Callback Checkpoint LogInfo StopAt
+    Callback Checkpoint Curriculum LogInfo RecordVideo StopAt
+    Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
     EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
-    presets
+    plot presets
 """.split()
 
 

@@ -91,6 +91,21 @@ def test_a_plain_string_or_path_means_tensorboard_in_that_folder(tmp_path: Path)
         assert scalars(Path(folder))["train/n_step"] == [(24, 24.0)]
 
 
+def test_a_histogram_counts_every_number_once(tmp_path: Path) -> None:
+    logger = tk.TensorboardLogger(tmp_path)
+    logger.write_histograms(7, {"custom/x": np.array([0.0, 0.0, 1.0, 30.0]), "custom/same": np.array([2.0, 2.0])})
+    reader = events(tmp_path)
+    ((step, histogram),) = [(event.step, event.histogram_value) for event in reader.Histograms("custom/x")]
+    assert (step, histogram.min, histogram.max, histogram.num, histogram.sum) == (7, 0.0, 30.0, 4, 31.0)
+    assert histogram.sum_squares == 901.0
+    assert {edge: n for edge, n in zip(histogram.bucket_limit, histogram.bucket, strict=True) if n} == {
+        1: 2,
+        2: 1,
+        30: 1,
+    }
+    assert sum(reader.Histograms("custom/same")[0].histogram_value.bucket) == 2
+
+
 # ---- lines of JSON ----
 
 

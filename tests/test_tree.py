@@ -1,5 +1,6 @@
 """Nested observations are walked leaf by leaf, in one fixed order."""
 
+import json
 from collections import OrderedDict
 from typing import Any
 
@@ -61,3 +62,9 @@ def test_trees_of_other_lengths_do_not_fit(one: Any, other: Any) -> None:
 def test_trees_of_other_keys_do_not_fit() -> None:
     with pytest.raises(KeyError, match="b"):
         tree.map_tree(max, {"a": 1, "b": 2}, {"a": 1})
+
+
+def test_a_tree_comes_back_from_plain_lists_through_json() -> None:
+    nested = {"b": (1, {"d": [2, 2], "c": 3}), "a": (4,)}
+    assert tree.from_plain(json.loads(json.dumps(tree.to_plain(nested)))) == nested
+    assert tree.from_plain(tree.to_plain(5)) == 5

@@ -2,7 +2,7 @@
 
 import sys
 
-from trainkit import presets
+from trainkit import plot, presets
 from trainkit.buffer import (
     MinTree,
     MixedBuffer,
@@ -14,7 +14,22 @@ from trainkit.buffer import (
     load_dataset,
 )
 from trainkit.calls import guard
-from trainkit.collector import Collector, Envs, Episode, make_envs
+from trainkit.checkpoint import inspect_checkpoint
+from trainkit.collector import (
+    Collector,
+    DiscretizeActions,
+    EnvContext,
+    Envs,
+    Episode,
+    Finding,
+    MapActions,
+    MapObs,
+    PreviousStep,
+    Processor,
+    TimeFeature,
+    check_env,
+    make_envs,
+)
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.errors import (
     BadEnvDataError,
@@ -71,6 +86,7 @@ from trainkit.policy import (
     UpdateResult,
     discounted_returns,
     gae,
+    load_policy,
 )
 from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
@@ -78,14 +94,17 @@ from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats
 from trainkit.trainer import (
     Callback,
     Checkpoint,
+    Curriculum,
     DatasetWriter,
     Estimate,
     Evaluation,
+    Histograms,
     History,
     LogInfo,
     OfflineTrainer,
     OffpolicyTrainer,
     OnpolicyTrainer,
+    RecordVideo,
     StopAt,
     Trainer,
     evaluate,
@@ -115,13 +134,16 @@ __all__ = [
     "ConservativePenalty",
     "Constant",
     "CriticNetwork",
+    "Curriculum",
     "DQNPolicy",
     "DatasetWriter",
     "DeviceError",
     "DiscreteBCQPolicy",
+    "DiscretizeActions",
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
+    "EnvContext",
     "EnvError",
     "Envs",
     "Episode",
@@ -131,7 +153,9 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "ExpectedValue",
+    "Finding",
     "Greedy",
+    "Histograms",
     "History",
     "Horizon",
     "ImplicitQNetwork",
@@ -140,6 +164,8 @@ __all__ = [
     "Linear",
     "LogInfo",
     "MLP",
+    "MapActions",
+    "MapObs",
     "MaxBackup",
     "MinTree",
     "MissingExtraError",
@@ -156,11 +182,14 @@ __all__ = [
     "Policy",
     "Prediction",
     "Preprocess",
+    "PreviousStep",
     "PrioritizedReplayBuffer",
     "PriorityError",
+    "Processor",
     "QNetwork",
     "QuantileValue",
     "RandomPolicy",
+    "RecordVideo",
     "ReinforcePolicy",
     "ReplayBuffer",
     "ReturnScale",
@@ -178,19 +207,24 @@ __all__ = [
     "Target",
     "TensorBatch",
     "TensorboardLogger",
+    "TimeFeature",
     "TimeStats",
     "Trainer",
     "TrainkitError",
     "Transition",
     "TransitionBatch",
     "UpdateResult",
+    "check_env",
     "discounted_returns",
     "evaluate",
     "from_minari",
     "gae",
     "importance_sampling",
+    "inspect_checkpoint",
     "load_dataset",
+    "load_policy",
     "make_envs",
+    "plot",
     "presets",
     "scalars",
     "weighted_importance_sampling",

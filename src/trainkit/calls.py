@@ -36,6 +36,7 @@ _OURS = {
     "target_update_freq": "target",
 }
 
+_GUARDED: set[Function] = set()
 _takers: dict[str, list[str]] = {}  # {option: public calls that take it}
 
 
@@ -91,22 +92,23 @@ def _guarded(function: Function, taker: str, *, is_record: bool = False) -> Func
     shape = _Shape.of(bare)
     for name in shape.options:
         _takers.setdefault(name, []).append(taker)
-    if bare is not function:
+    if function in _GUARDED:
         return function
     looks_first = not is_record and (bool(shape.told) or shape.has_rest)  # Python would not, or not at once
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         if looks_first:
-            _refuse_misfits(function, args, options)
+            _refuse_misfits(bare, args, options)
         try:
             return function(*args, **options)
         except TrainkitError:
             raise
         except Exception as error:
-            _refuse_misfits(function, args, options, error)
+            _refuse_misfits(bare, args, options, error)
             raise
 
+    _GUARDED.add(call)
     return call
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def fits(value: object, hint: Any) -> bool:
     members = _members(hint)
     if len(members) > 1:
         return any(fits(value, member) for member in members)
-    kind, inner = _origin(hint), get_args(hint)
+    kind, inner = _origin(members[0]), get_args(members[0])
     if kind is Literal:
         return value in inner
     if kind in (Sequence, tuple, list):
@@ -106,6 +106,8 @@ def _asked(protocol: Any) -> list[str]:
 
 def _members(hint: Any) -> tuple[Any, ...]:
     """Return the annotations a union is of, or the one there is."""
+    if isinstance(hint, TypeVar):
+        hint = Any if hint.__bound__ is None else hint.__bound__
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (NoneType if hint is None else hint,)
 
 

@@ -11,10 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.dashboards import charts_of
 from trainkit.errors import ConfigError
-from trainkit.protocols import Logger
+from trainkit.protocols import HistogramLogger, Logger
 
 _log = logging.getLogger(__name__)
+CLAIM = ".trainkit-run"  # marks a folder that a run writes to
+_BINS = 30  # of a histogram
 
 
 def free_folder(folder: str | Path) -> Path:
@@ -24,7 +30,7 @@ def free_folder(folder: str | Path) -> Path:
         candidate = base if number == 1 else base.with_name(f"{base.name}_{number}")
         try:
             candidate.mkdir(parents=True, exist_ok=True)
-            (candidate / ".trainkit-run").open("x").close()
+            (candidate / CLAIM).open("x").close()
         except FileExistsError:
             if not candidate.is_dir():
                 raise ConfigError(f"logger cannot write to {candidate}, which is a file: name a folder") from None
@@ -45,7 +51,9 @@ class TensorboardLogger:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._event, self._summary, self._histogram = event_pb2.Event, summary_pb2.Summary, summary_pb2.HistogramProto
+        self._tags: set[str] = set()  # written so far
+        self._n_charts = 0  # in the layout
         self.folder: str | None = str(free_folder(folder))
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
         self._file = (Path(self.folder) / name).open("wb")
@@ -57,6 +65,26 @@ class TensorboardLogger:
         """Write numbers as one event and flush it, so that a dashboard sees all of them at once."""
         values = [self._summary.Value(tag=tag, simple_value=number) for tag, number in numbers.items()]
         self._add(step=step, summary=self._summary(value=values))
+        if not self._tags.issuperset(numbers):
+            self._tags.update(numbers)
+            self._sort_charts()
+
+    def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        """Write how often each size came, in 30 equal bins from the smallest to the largest."""
+        told = []
+        for tag, numbers in values.items():
+            counts, edges = np.histogram(numbers, bins=_BINS)
+            histogram = self._histogram(
+                min=edges[0],
+                max=edges[-1],
+                num=len(numbers),
+                sum=numbers.sum(),
+                sum_squares=numbers @ numbers,
+                bucket_limit=edges[1:].tolist(),
+                bucket=counts.tolist(),
+            )
+            told.append(self._summary.Value(tag=tag, histo=histogram))
+        self._add(step=step, summary=self._summary(value=told))
 
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as text, and those that are numbers or words as hyper-parameters."""
@@ -77,6 +105,28 @@ class TensorboardLogger:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _sort_charts(self) -> None:
+        """Write which charts there are, in order, when there are more of them; a dashboard takes the last word."""
+        charts = charts_of(self._tags)
+        n_charts = sum(map(len, charts.values()))
+        if n_charts == self._n_charts:
+            return
+        from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+        from tensorboard.util import tensor_util
+
+        self._n_charts = n_charts
+        layout = layout_pb2.Layout()
+        for group, patterns in charts.items():
+            category = layout.category.add(title=group)
+            for title, pattern in patterns.items():
+                category.chart.add(title=title).multiline.tag.append(f"({pattern})$")
+        value = self._summary.Value(
+            tag=metadata.CONFIG_SUMMARY_TAG,
+            metadata=metadata.create_summary_metadata(),
+            tensor=tensor_util.make_tensor_proto(layout.SerializeToString()),
+        )
+        self._add(step=0, summary=self._summary(value=[value]))
 
     def _add(self, **content: Any) -> None:
         self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
@@ -124,6 +174,11 @@ class Loggers:
         """Write to each."""
         self._each("write", step, numbers)
 
+    def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        """Write to each that shows histograms."""
+        if values:
+            self._each("write_histograms", step, values, only=HistogramLogger)
+
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Describe to each."""
         self._each("describe", settings)
@@ -132,8 +187,10 @@ class Loggers:
         """Close each."""
         self._each("close")
 
-    def _each(self, method: str, *arguments: Any) -> None:
+    def _each(self, method: str, *arguments: Any, only: type = object) -> None:
         for number, logger in enumerate(self._loggers):
+            if not isinstance(logger, only):
+                continue
             try:
                 getattr(logger, method)(*arguments)
             except OSError as error:
@@ -144,7 +201,7 @@ class Loggers:
                 self._is_failing[number] = False
 
 
-def as_logger(logger: object) -> Logger:
+def as_logger(logger: object) -> Loggers:
     """Turn what a user gives into a logger: a folder means tensorboard there, None nothing, a list all of it."""
     return Loggers(_listed(logger))
 

@@ -107,6 +107,7 @@ class Trainee(Policy, Seedable, Protocol):
 
     horizon: Horizon
     n_updates: int
+    recipe: Mapping[str, Any] | None  # how to make one like it, in plain values; None where that is not known
     observation_space: Space[Any] | None  # None: not told yet
     action_space: Space[Any] | None
 
@@ -187,6 +188,17 @@ class Buffer(Store, Seedable, Protocol):
 
 
 @runtime_checkable
+class RoundBuffer(Buffer, Protocol):
+    """What an off-policy trainer asks of a buffer where updates come in rounds."""
+
+    def sample_round(
+        self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> list[TransitionBatch]:
+        """Draw the batches of several updates, in one pass where that is quicker."""
+        ...
+
+
+@runtime_checkable
 class Dataset(Buffer, Protocol):
     """What an offline trainer asks of a buffer: all of it, too, once before it begins."""
 
@@ -216,3 +228,12 @@ class Logger(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HistogramLogger(Protocol):
+    """A logger that can show how numbers are spread; one that cannot is never told."""
+
+    def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        """Write the numbers [K], K at least 1, of each tag at an environment step."""
+        ...

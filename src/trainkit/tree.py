@@ -37,3 +37,20 @@ def leaves(tree: Any) -> list[Any]:
 def first_leaf(tree: Any) -> Any:
     """Return any one leaf, to read a length or a device from."""
     return next(named_leaves(tree))[1]
+
+
+def to_plain(tree: Any) -> list[Any]:
+    """Return a tree as lists and dicts with its leaves in them, so that JSON keeps tuples apart from leaves."""
+    if isinstance(tree, dict):
+        return ["dict", {key: to_plain(child) for key, child in tree.items()}]
+    if isinstance(tree, tuple):
+        return ["tuple", [to_plain(child) for child in tree]]
+    return ["leaf", tree]
+
+
+def from_plain(plain: Any) -> Any:
+    """Return the tree that `to_plain` was given."""
+    kind, content = plain
+    if kind == "dict":
+        return {key: from_plain(child) for key, child in content.items()}
+    return tuple(map(from_plain, content)) if kind == "tuple" else content

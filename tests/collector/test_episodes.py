@@ -44,6 +44,21 @@ def test_recent_returns_are_the_last_hundred_and_none_before_the_first() -> None
     assert episodes.recent_returns == Summary.of(range(50, 150))
 
 
+def test_an_episode_without_end_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    episodes = Episodes(2, None)
+    for _ in range(9):
+        episodes.step(BOTH, np.ones(2))
+    episodes.finish(np.array([0]), Tally())
+    episodes.warn_of_endless(10)
+    assert caplog.messages == []
+    episodes.step(BOTH, np.ones(2))
+    episodes.warn_of_endless(10)
+    episodes.warn_of_endless(10)
+    (message,) = caplog.messages
+    assert message.startswith("env 1 has made 10 steps without an episode's end")
+    assert "max_episode_steps, which is gymnasium.wrappers.TimeLimit" in message
+
+
 def test_a_saved_count_goes_on_and_the_running_episodes_begin_anew() -> None:
     one, other, tally = Episodes(2, None), Episodes(2, None), Tally()
     one.step(BOTH, np.array([1.0, 2.0]))

@@ -94,6 +94,9 @@ def calls(folder: Path) -> dict[str, Call]:
     preset = {"env": Walk, "n_envs": 2, "hidden": (4,), "device": "cpu", "seed": 0, "verbose": False}
     evaluated = tk.Collector(learner(), envs())
     critics = {"actor": linear(np.zeros((4, 4))), "critics": tk.CriticNetwork((4,), 2, hidden=(4,))}
+    run = offpolicy()()
+    run.run()
+    checkpoint = run.save(folder / "run")
     found = {
         "A2CPolicy": actor_critic(tk.A2CPolicy),
         "A2CPolicy.for_envs": Call(tk.A2CPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
@@ -114,12 +117,15 @@ def calls(folder: Path) -> dict[str, Call]:
         "DatasetWriter": Call(tk.DatasetWriter, {"folder": folder / "episodes"}),
         "DiscreteBCQPolicy": Call(tk.DiscreteBCQPolicy, {"network": small_net(), "imitation": small_net(), **CPU}),
         "DiscreteBCQPolicy.for_envs": Call(tk.DiscreteBCQPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
+        "Curriculum": Call(tk.Curriculum, {"fn": lambda trainer: None}),
+        "DiscretizeActions": Call(tk.DiscretizeActions, {"bins": 3}),
         "DoubleBackup": Call(tk.DoubleBackup, {}),
         "EpsilonGreedy": Call(tk.EpsilonGreedy, {"epsilon": 0.1}),
         "Evaluation": Call(tk.Evaluation, {"collector": evaluated}),
         "ExpectedValue": Call(tk.ExpectedValue, {}),
         "Greedy": Call(tk.Greedy, {}),
         "History": Call(tk.History, {}),
+        "Histograms": Call(tk.Histograms, {}),
         "Horizon": Call(tk.Horizon, {}),
         "ImplicitQNetwork": Call(tk.ImplicitQNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
         "ImplicitQuantileValue": Call(tk.ImplicitQuantileValue, {}),
@@ -127,6 +133,8 @@ def calls(folder: Path) -> dict[str, Call]:
         "Linear": Call(tk.Linear, {"start": 1.0, "end": 0.1}),
         "LogInfo": Call(lambda keys, **options: tk.LogInfo(keys, **options), {"keys": "score"}),
         "MLP": Call(tk.MLP, {"sizes": (4, 8, 3)}),
+        "MapActions": Call(tk.MapActions, {"fn": np.negative, "space": BOX}),
+        "MapObs": Call(tk.MapObs, {"fn": np.negative, "space": BOX}),
         "MaxBackup": Call(tk.MaxBackup, {}),
         "MinTree": Call(tk.MinTree, {"size": 3}),
         "MixedBuffer": Call(tk.MixedBuffer, {"shares": {tk.ReplayBuffer(10): 1.0}}),
@@ -141,10 +149,12 @@ def calls(folder: Path) -> dict[str, Call]:
         "Piecewise": Call(tk.Piecewise, {"knots": [(0, 1.0), (10, 0.1)]}),
         "Policy": Call(tk.Policy, CPU),
         "Preprocess": Call(tk.Preprocess, {"space": FOUR_NUMBERS}),
+        "PreviousStep": Call(tk.PreviousStep, {}),
         "PrioritizedReplayBuffer": Call(tk.PrioritizedReplayBuffer, {"capacity": 10}),
         "QNetwork": Call(tk.QNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
         "QuantileValue": Call(tk.QuantileValue, {}),
         "RandomPolicy": Call(tk.RandomPolicy, {"action_space": THREE_ACTIONS}),
+        "RecordVideo": Call(tk.RecordVideo, {"folder": folder / "films"}),
         "ReinforcePolicy": actor_critic(tk.ReinforcePolicy),
         "ReplayBuffer": Call(tk.ReplayBuffer, {"capacity": 10}),
         "ReplayBuffer.from_arrays": Call(tk.ReplayBuffer.from_arrays, arrays),
@@ -158,11 +168,15 @@ def calls(folder: Path) -> dict[str, Call]:
         "SumTree": Call(tk.SumTree, {"size": 3}),
         "Target": Call(tk.Target, {}),
         "TensorboardLogger": Call(tk.TensorboardLogger, {"folder": folder / "tensorboard"}),
+        "TimeFeature": Call(tk.TimeFeature, {"limit": 5}),
+        "check_env": Call(tk.check_env, {"env": Walk, "n_steps": 5}),
         "discounted_returns": Call(tk.discounted_returns, {**returns, "gamma": 0.9}),
         "evaluate": Call(tk.evaluate, {"policy": learner(), "env": Walk, "n_episode": 1}),
         "gae": Call(tk.gae, {**columns, "gamma": 0.9, "lam": 0.9}),
         "importance_sampling": estimation(tk.importance_sampling),
+        "inspect_checkpoint": Call(tk.inspect_checkpoint, {"path": checkpoint}),
         "load_dataset": Call(tk.load_dataset, {"path": saved}),
+        "load_policy": Call(tk.load_policy, {"path": checkpoint, "device": "cpu"}),
         "make_envs": Call(tk.make_envs, {"spec": Walk, "n": 2}),
         "presets.dqn": Call(tk.presets.dqn, preset),
         "presets.ppo": Call(tk.presets.ppo, preset),

@@ -14,7 +14,18 @@ from tests.faults.makers import Call, calls
 from trainkit.calls import _known
 
 # What nobody gives options: errors, protocols, bases, and records that only trainkit fills in.
-RECORDS = {"ActOutput", "CollectStats", "Envs", "Episode", "EpochResult", "EpochStats", "Estimate", "Prediction"}
+RECORDS = {
+    "ActOutput",
+    "EnvContext",
+    "Finding",
+    "CollectStats",
+    "Envs",
+    "Episode",
+    "EpochResult",
+    "EpochStats",
+    "Estimate",
+    "Prediction",
+}
 RECORDS |= {
     "Rollout",
     "RunInfo",
@@ -25,11 +36,12 @@ RECORDS |= {
     "TransitionBatch",
     "UpdateResult",
 }
-BASES = {"Callback", "Schedule", "Trainer", "presets"}
+BASES = {"Callback", "Processor", "Schedule", "Trainer", "plot", "presets"}
 NEEDS_AN_EXTRA = {"from_minari"}
 
 WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]
 FINE = {("scalars", "stats"), ("scalars", "prefix")}  # shows whatever there is
+FINE |= {("check_env", option) for option in ("env", "mask_key", "env_kwargs")}  # tells what it found instead
 
 
 @pytest.fixture(scope="module")

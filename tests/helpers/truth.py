@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tests.helpers.tagged import Form, TaggedEnv, decode, is_lost, is_terminated, is_truncated, length, reward, spawn
 from trainkit.collector import Envs, make_envs
-from trainkit.collector.backends import SyncBackend, VectorBackend
+from trainkit.collector.sync import SyncBackend
+from trainkit.collector.vector import VectorBackend
 from trainkit.data import Transition, TransitionBatch
 
 IN_PROCESS = ["sync", *(f"SyncVectorEnv {mode.name}" for mode in AutoresetMode)]

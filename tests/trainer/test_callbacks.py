@@ -17,7 +17,7 @@ def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> Non
     trainer = make_trainer(
         test=True,
         callbacks=[log],
-        checkpoint=tmp_path / "saved",
+        checkpoint=tk.Checkpoint(tmp_path / "saved", keep_best=None),
         max_epoch=2,
         step_per_epoch=4,
         update_per_step=0.5,
@@ -31,7 +31,8 @@ def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> Non
         on_evaluate_start {best} on_evaluate_end
         on_epoch_end on_checkpoint_saved
     """
-    expected = ["on_train_start", *epoch.format(best="on_best").split(), *epoch.format(best="").split(), "on_train_end"]
+    start = ["on_train_start", *["on_env_created"] * 4]
+    expected = [*start, *epoch.format(best="on_best").split(), *epoch.format(best="").split(), "on_train_end"]
     assert [event for event in log.events if not event.startswith("on_episode_")] == expected
 
 
@@ -53,7 +54,7 @@ def test_events_bring_what_they_are_about(tmp_path: Path) -> None:
     assert collected.n_step == 2
     assert tested is best is result.stats.test
     assert news["on_epoch_end"][0] is result
-    assert news["on_checkpoint_saved"] == (tmp_path / "saved",)
+    assert news["on_checkpoint_saved"] == (tmp_path / "saved" / "save-000001",)
     assert all(news[event] == () for event in ("on_train_start", "on_collect_start", "on_update_end", "on_train_end"))
 
 

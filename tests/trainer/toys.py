@@ -164,14 +164,19 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def everything(trainer: tk.Trainer) -> dict[str, Any]:
     """Take down every bit a run goes on from: weights, moments, rows, priorities, counters, generators."""
-    assert trainer.train_collector is not None
     parts = {
         "policy": trainer.policy.training_state(),
         "buffer": trainer.buffer.state_dict(),
-        "collector": trainer.train_collector.state_dict(),
         "trainer": trainer.state_dict(),
     }
-    return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
+    if trainer.train_collector is not None:
+        parts["collector"] = trainer.train_collector.state_dict()
+    return {path: leaf for path, leaf in leaves(parts) if not is_aside(path)}
+
+
+def is_aside(path: str) -> bool:
+    """Say whether a leaf tells the time, or is kept for callbacks alone."""
+    return path.endswith(("seconds", "_ms")) or any(part in path for part in ("/durations", "/rows/", "/watch/"))
 
 
 def untimed(result: EpochResult) -> dict[str, float]:

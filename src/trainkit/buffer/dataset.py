@@ -70,3 +70,13 @@ def read_episodes(rings: Rings) -> Iterator[RecordedEpisode]:
                 truncated=bool(rings.truncated[own[-1]]),
                 extras={name: column[own] for name, column in rings.extras.items()},
             )
+
+
+def count_episodes(rings: Rings | None) -> int:
+    """Count the episodes that live rows are of, those that began before the oldest row and those that run included."""
+    if rings is None:
+        return 0
+    has_rows = rings.count > 0
+    head, count = rings.head[has_rows], rings.count[has_rows]
+    newest, oldest = rings.episode[rings.after(head, -1)], rings.episode[rings.after(head, -count)]
+    return int((newest - oldest + 1).sum())

@@ -13,6 +13,7 @@ from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
 from trainkit.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
+from trainkit.stats import html_table
 
 
 class MixedBuffer:
@@ -55,6 +56,9 @@ class MixedBuffer:
     def __repr__(self) -> str:
         parts = zip(self.shares.tolist(), self.sources, strict=True)
         return f"MixedBuffer({', '.join(f'{share:g} of {source!r}' for share, source in parts)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [(f"source {i}", source) for i, source in enumerate(self.sources)])
 
     @property
     def capacity(self) -> int:
@@ -152,6 +156,12 @@ class MixedBuffer:
             slots=joined(*(self._slots(position, batch.slots) for position, batch in drawn.items())),
             extras={name: extras[name] for name in columns},
         )
+
+    def sample_round(
+        self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> list[TransitionBatch]:
+        """Draw the batches of several updates, one by one: each has shares of its own."""
+        return [self.sample(batch_size, horizon=horizon, step=step, columns=columns) for _ in range(n_batches)]
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Go once through all rows of every source, so many at a time."""

@@ -10,15 +10,17 @@ from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import files, seeding
-from trainkit.buffer.dataset import read_episodes, recorded
+from trainkit.buffer.batches import cut_up, read_column
+from trainkit.buffer.dataset import count_episodes, read_episodes, recorded
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows, spec_of
 from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, TransitionBatch
-from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, nearest, refuse_unknown
+from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, refuse_unknown
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import Spaces
+from trainkit.stats import html_table
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +75,9 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} of {self.capacity:,} transitions, {self.nbytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [("episodes", count_episodes(self._bound)), ("row", self.spec)])
 
     @property
     def nbytes(self) -> int:
@@ -154,15 +159,26 @@ class ReplayBuffer:
         Raises:
             EmptyBufferError: there is no row.
         """
-        if isinstance(batch_size, bool) or not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
-            raise ConfigError(f"{type(self).__name__}.sample needs a whole batch_size >= 1, got {batch_size!r}")
+        return self.sample_round(1, batch_size, horizon=horizon, step=step, columns=columns)[0]
+
+    def sample_round(
+        self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> list[TransitionBatch]:
+        """Draw the batches of several updates in one pass, views of the same arrays; see `sample`.
+
+        A stratified draw is dealt out like cards, so that each batch is stratified; weights are divided by the
+        largest of each batch.
+        """
+        for name, count in (("n_batches", n_batches), ("batch_size", batch_size)):
+            if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
+                raise ConfigError(f"{type(self).__name__}.sample needs a whole {name} >= 1, got {count!r}")
         if len(self) == 0:
             raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
-        rows, weight = self._sampler.draw(batch_size, step, self._rng)
+        rows, weight = self._sampler.draw(batch_size, step, self._rng, n_batches)
         rings = self._rings
         windows = read_windows(rings, rows, horizon, self._rng)
         self._scratch.turn()
-        return TransitionBatch(
+        drawn = TransitionBatch(
             obs=rings.obs_at(rows, self._scratch),
             action=rings.action[rows],
             reward=windows.reward,
@@ -172,6 +188,7 @@ class ReplayBuffer:
             slots=rings.slots(rows),
             extras={name: self._column(name, rows, windows, step) for name in columns},
         )
+        return cut_up(drawn, n_batches)
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Go once through all rows, in order per environment, so many at a time."""
@@ -213,7 +230,8 @@ class ReplayBuffer:
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about the buffer."""
-        return {"size": float(len(self)), **self._sampler.metrics(step)}
+        n_episodes = float(count_episodes(self._bound))
+        return {"size": float(len(self)), "n_episodes": n_episodes, **self._sampler.metrics(step)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything: rows, priorities, counters, the generator. Arrays may be views: copy or write them."""
@@ -325,22 +343,6 @@ class ReplayBuffer:
         return {"capacity": self.capacity, "n_envs": self._n_envs, "stack": self._stack}
 
     def _column(self, name: str, rows: Rows, windows: Windows, step: int) -> NDArray[Any]:
-        rings = self._rings
-        if name == "n":
-            return windows.n_steps
-        if name == "env_id":
-            return rows % rings.n_envs
         if name == "weight":
             return self._sampler.weight(rows, step)
-        stored = {
-            "t": rings.age,
-            "episode": rings.episode,
-            "terminated": rings.terminated,
-            "truncated": rings.truncated,
-            **rings.extras,
-        }
-        if name not in stored:
-            known = ["n", "env_id", "weight", *stored]
-            raise ConfigError(f"{type(self).__name__} has no column {name!r}, only {known}{nearest(name, known)}")
-        column: NDArray[Any] = stored[name][rows]
-        return column
+        return read_column(type(self).__name__, name, self._rings, rows, windows)

@@ -24,7 +24,11 @@ class Sampler(Protocol):
     def touch(self, *rows: Rows) -> None:
         """Hear of rows that were added or died."""
 
-    def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]: ...
+    def draw(
+        self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
+    ) -> tuple[Rows, NDArray[np.float32]]:
+        """Return rows and weights [n_batches * B], batch after batch."""
+        ...
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
         """Return the weights of rows, (size * P)**-beta, not divided by a largest one."""
@@ -55,9 +59,11 @@ class Uniform:
     def touch(self, *rows: Rows) -> None:
         """Need nothing: whether a row lives is read off the rings."""
 
-    def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]:
-        index = rng.integers(self._rings.n_live, size=n_rows)
-        return self._rings.live_row(index), np.ones(n_rows, np.float32)
+    def draw(
+        self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
+    ) -> tuple[Rows, NDArray[np.float32]]:
+        index = rng.integers(self._rings.n_live, size=n_batches * batch_size)
+        return self._rings.live_row(index), np.ones(len(index), np.float32)
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
         return np.ones(len(rows))
@@ -84,8 +90,9 @@ class Prioritized:
     """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016, section 3.3).
 
     New rows get the largest priority written so far. A draw of B is stratified: one point in each of B equal
-    parts of the total mass ("iid" draws B independent points). The weight (size * P)**-beta is divided by the
-    largest of the batch, or of the buffer.
+    parts of the total mass ("iid" draws B independent points). Of several batches at once, each has one point in
+    each of its B equal parts too. The weight (size * P)**-beta is divided by the largest of the batch, or of the
+    buffer.
     """
 
     _rings: Rings
@@ -122,18 +129,34 @@ class Prioritized:
         if len(self._pending) > _MOST_PENDING:
             self._settle()
 
-    def draw(self, n_rows: int, step: int, rng: np.random.Generator) -> tuple[Rows, NDArray[np.float32]]:
+    def draw(
+        self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
+    ) -> tuple[Rows, NDArray[np.float32]]:
         self._settle()
+        n_rows = n_batches * batch_size
         total = self._tree.total
         if self.how == "stratified":
             point = (np.arange(n_rows) + rng.random(n_rows)) * (total / n_rows)
         else:
             point = rng.random(n_rows) * total
-        rows = self._tree.find(point)
-        mass = self._tree[rows]
-        smallest = mass.min() if self._min_tree is None else self._min_tree.min
+        rows = self._tree.find(point).reshape(batch_size, n_batches).T.ravel()  # neighbours go to different batches
+        mass = self._tree[rows].reshape(n_batches, batch_size)
+        smallest = mass.min(axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
-        return rows, weight.astype(np.float32)
+        return rows, weight.ravel().astype(np.float32)
+
+    def mass(self, rows: Rows) -> NDArray[np.float64]:
+        """Return (priority + eps)**alpha of rows."""
+        self._settle()
+        return self._tree[rows]
+
+    def priority(self, rows: Rows) -> NDArray[np.float64]:
+        """Return the priorities of rows, as they were written; 1 where alpha 0 keeps none."""
+        self._settle()
+        if self.alpha == 0:
+            return np.ones(len(rows))
+        priority: NDArray[np.float64] = np.maximum(self._tree[rows] ** (1 / self.alpha) - self.eps, 0.0)
+        return priority
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
         self._settle()

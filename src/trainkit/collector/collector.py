@@ -11,15 +11,18 @@ from trainkit import seeding, tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.resuming import Resumable
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
-from trainkit.stats import CollectStats
+from trainkit.stats import CollectStats, html_table
+
+_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 
 
-class Collector:
+class Collector(Resumable):
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 
     Construction checks that the three fit and has the buffer claim its memory, so that every misfit fails here.
@@ -31,7 +34,8 @@ class Collector:
         buffer: receives every real step; the transition's arrays are borrowed until the next step.
         observe: whether the policy's running statistics learn from the steps; default: where there is a buffer, so
             that evaluation changes nothing.
-        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show.
+        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show; where agents
+            share a game, their returns [episodes, agents], nan of one that took no part. Default: their mean.
 
     Attributes:
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
@@ -63,12 +67,13 @@ class Collector:
         self.buffer = buffer
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
+        self._look_at = _ENDLESS  # env_step at which to look for episodes without end
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
         self.is_seeded = False
         self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
-        self._episodes = Episodes(envs.n, reward_metric)
+        self._episodes = Episodes(envs.n, reward_metric, envs.agents)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
         self._goal: Goal = StepGoal(0)
@@ -77,6 +82,13 @@ class Collector:
         self._is_open = False  # whether a collect has not returned yet
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
+
+    def _repr_html_(self) -> str:
+        recent = self._episodes.recent_returns
+        rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
+        rows |= {"env_step": self.env_step, "n_episode": self.n_episode}
+        rows |= {"mean of the last returns": None if recent is None else recent.mean}
+        return html_table(type(self).__name__, rows.items())
 
     @property
     def n_episode(self) -> int:
@@ -168,7 +180,7 @@ class Collector:
         if name == "n_step":
             self._goal = StepGoal(self._owed + int(count))
         else:
-            self._goal = EpisodeGoal(int(count), self.envs.n)
+            self._goal = EpisodeGoal(int(count), self.envs.n, self.envs.n_agents)
         self._is_open = True
         return self.resume()
 
@@ -201,32 +213,6 @@ class Collector:
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clock, the counts and the generators; episodes that run are not in it."""
-        return {
-            "env_step": self.env_step,
-            "owed": self._owed,
-            "is_open": self._is_open,
-            "collected": self._tally.n_step,
-            "options": dict(self._options),
-            "episodes": self._episodes.state_dict(),
-            "envs": self.envs.state_dict(),
-            "rng": self._rng.bit_generator.state,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
-        self.env_step = state["env_step"]
-        self._goal = StepGoal(state["owed"])
-        self._is_open = state["is_open"]
-        self._options = dict(state["options"])
-        self._tally = Tally()
-        self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
-        self._episodes.load_state_dict(state["episodes"])
-        self.envs.load_state_dict(state["envs"])
-        self._rng.bit_generator.state = state["rng"]
-        self._needs_reset = True
 
     @property
     def _owed(self) -> int:
@@ -267,17 +253,20 @@ class Collector:
         tally.n_vector_step += 1
         self.env_step += n_rows
         self._state = output.state
-        # A lost life ends an episode of the learner's alone; those of games that are over begin below.
-        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
+        # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
+        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated | outcome.truncated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
+        if self.env_step >= self._look_at:  # now and then: a step pays nothing for it
+            self._look_at = self.env_step + _ENDLESS
+            self._episodes.warn_of_endless(_ENDLESS)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
             if self.watch is not None:
                 self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
-            self._end_episodes(env_ids[outcome.over], tally)
+            self._end_episodes(envs.whole_games(env_ids[outcome.over]), tally)
         self._needs_reset = False
 
     def _hand_on(self, transition: Transition) -> NDArray[np.int64] | None:
@@ -305,11 +294,11 @@ class Collector:
 
     def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
         """Write finished episodes down, and note where the next ones shall begin."""
-        self._episodes.finish(env_ids, tally)
+        played = self._episodes.finish(env_ids, tally)
         self._starts[env_ids] = True
         self._to_begin = self._goal.finish(env_ids)
         if self.watch is not None:
-            self.watch.ended(env_ids)
+            self.watch.ended(played)
             self.watch.created(self._to_begin)
 
     def _settle(self) -> None:

@@ -11,11 +11,16 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
-from trainkit.collector.backends import Backend, SyncBackend, VectorBackend
+from trainkit.collector.agents import GamesBackend, is_game
+from trainkit.collector.backends import Backend
+from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
+from trainkit.collector.processing import Processed, Processor
+from trainkit.collector.sync import SyncBackend
+from trainkit.collector.vector import VectorBackend
 from trainkit.errors import Checks, ConfigError, EnvError, MissingExtraError
 
-EnvSpec = str | Callable[..., Any] | Sequence[Callable[[], Any]] | VectorEnv[Any, Any, Any] | Envs
+EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
 Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.
@@ -32,14 +37,17 @@ def make_envs(
     mask_key: str | None = None,
     lives_key: str | None = None,
     wrappers: Sequence[Wrapper] = (),
+    processors: Sequence[Processor] = (),
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    in_evaluation: bool = False,
 ) -> Envs:
     """Make N environments that are stepped together.
 
     Args:
         spec: a registered id, a factory or class, a list of factories (then N is its length), "module.Class", or a
-            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own).
+            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own). A factory may make
+            parallel environments of several agents, known by `possible_agents`: each agent of each is a row.
         n: how many.
         seed: root of the episodes' seeds; None takes the trainer's. Every episode is seeded from (root, environment,
             episode); a vector environment that was passed in, or is the id's own, where all of it is reset.
@@ -52,8 +60,12 @@ def make_envs(
         lives_key: the key of the info that counts lives. Losing one ends the learner's episode: the row is stored as
             terminated and the stack begins anew. The game goes on, and what is counted is whole games.
         wrappers: applied to each environment, the first innermost.
+        processors: change what the policy sees and does, on rows of all environments at once, the first innermost.
+            They see single frames, and no mask that `mask_key` lifts.
         max_episode_steps: truncate episodes there; replaces an id's own limit.
         env_kwargs: passed to the id's, class's or factory's constructor.
+        in_evaluation: what the factory's `EnvContext` says; a factory with one positional parameter that has no
+            default is given one.
     """
     checks = Checks("make_envs")
     checks.integer("n", n, low=1)
@@ -66,6 +78,8 @@ def make_envs(
         checks.integer("seed", seed, low=0)
     if max_episode_steps is not None:
         checks.integer("max_episode_steps", max_episode_steps, low=1)
+    for place, own in enumerate(processors):
+        checks.require(isinstance(own, Processor), f".processors[{place}] must be a Processor, got {own!r}")
     checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
     if isinstance(spec, (VectorEnv, Envs)):
         n_made = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
@@ -73,6 +87,7 @@ def make_envs(
         given: dict[str, Any] = {"wrappers": wrappers, "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs}
         if isinstance(spec, Envs):
             given |= {"stack": stack > 1, "mask_key": mask_key, "lives_key": lives_key, "seed": seed is not None}
+            given["processors"] = processors
         late = ", ".join(name for name, value in given.items() if value)
         checks.require(not late, f": {late} came too late for environments already made")
     elif backend == "vector":
@@ -95,17 +110,35 @@ def make_envs(
             _refuse_two_stacks(spec, stack)
             driver = VectorBackend(spec, owned=False)
         else:
+            recipes = _listed(spec, n)
+            contexts = EnvContext.all_of(len(recipes), seed, in_evaluation=in_evaluation)
             factories = [
-                functools.partial(_make_one, one, env_id, tuple(wrappers), max_episode_steps, arguments)
-                for env_id, one in enumerate(_listed(spec, n))
+                functools.partial(_make_one, one, context, tuple(wrappers), max_episode_steps, arguments)
+                for one, context in zip(recipes, contexts, strict=True)
             ]
             if backend == "sync":
-                driver = made.enter_context(contextlib.closing(SyncBackend(factories)))
+                driver = made.enter_context(contextlib.closing(_drive(factories)))
+                options["agents"] = driver.agents if isinstance(driver, GamesBackend) else ()
             else:
                 driver = VectorBackend(made.enter_context(contextlib.closing(_start(factories))), owned=True)
-        envs = Envs(driver, **options)
+        envs = Envs(Processed(driver, processors) if processors else driver, **options)
         made.pop_all()
     return envs
+
+
+def make_single(spec: str | Callable[..., Any], env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    """Make one environment, an id's without gymnasium's own checks at each step."""
+    context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
+    if isinstance(spec, str):
+        spec = _with_package(spec)
+        if not _is_class_path(spec):
+            env_kwargs = {"disable_env_checker": True, **env_kwargs}
+    elif not callable(spec):
+        raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
+    make = functools.partial(_make_one, spec, context, (), None, env_kwargs)
+    return _alone(
+        make, "check_env looks at environments of one agent", "pettingzoo.test.parallel_api_test looks at those"
+    )
 
 
 def _listed(spec: Any, n: int) -> list[Any]:
@@ -121,33 +154,55 @@ def _listed(spec: Any, n: int) -> list[Any]:
     return list(spec)
 
 
+def _drive(factories: Sequence[Callable[[], Any]]) -> SyncBackend | GamesBackend:
+    """Make environments, of one agent or of several each, to be driven in this process."""
+    first = factories[0]()
+    kind = GamesBackend if is_game(first) else SyncBackend
+    return kind([lambda: first, *factories[1:]])
+
+
 def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorEnv:
     """Start a process for each environment."""
     try:
         # Without shared memory: gymnasium's would broadcast an observation of the wrong shape without a word.
-        return AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.DISABLED, shared_memory=False)
+        told = 'make_envs.backend "async" is for environments of one agent', 'use "sync"'
+        alone = [functools.partial(_alone, factory, *told) for factory in factories]
+        return AsyncVectorEnv(alone, autoreset_mode=AutoresetMode.DISABLED, shared_memory=False)
     except (EOFError, ConnectionError) as error:
         raise EnvError("make_envs: an environment's process died while it was made; its words are above") from error
     except RuntimeError as error:
         raise ConfigError(f"make_envs: {error}") from error  # spaces that differ
 
 
+def _alone(make: Callable[[], Any], rule: str, advice: str) -> gym.Env[Any, Any]:
+    """Make an environment; refuse one of several agents."""
+    env: gym.Env[Any, Any] = make()
+    if is_game(env):
+        raise ConfigError(f"{rule}, and {env!r} is a game of several: {advice}")
+    return env
+
+
 def _make_one(
     spec: str | Callable[..., Any],
-    env_id: int,
+    context: EnvContext,
     wrappers: Sequence[Wrapper],
     max_episode_steps: int | None,
     env_kwargs: dict[str, Any],
 ) -> gym.Env[Any, Any]:
     """Make one environment from an id, "module.Class" or a factory."""
-    with _faults_told(f"env {env_id}"):
+    with _faults_told(f"env {context.index}"):
         if isinstance(spec, str) and not _is_class_path(spec):
             env = gym.make(spec, max_episode_steps=max_episode_steps, **env_kwargs)
         else:
             factory = _load_class(spec) if isinstance(spec, str) else spec
-            env = factory(**env_kwargs)
-            if not isinstance(env, gym.Env):
-                raise ConfigError(f"make_envs: the factory must return a gymnasium.Env, got {env!r}")
+            env = factory(*([context] if takes_context(factory, env_kwargs) else ()), **env_kwargs)
+            if not isinstance(env, gym.Env) and not is_game(env):
+                raise ConfigError(
+                    "make_envs: the factory must return a gymnasium.Env, or a parallel environment of several agents, "
+                    f"got {env!r}"
+                )
+            if max_episode_steps is not None and is_game(env):
+                raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
             if max_episode_steps is not None:
                 env = gym.wrappers.TimeLimit(env, max_episode_steps)
         for wrapper in wrappers:

@@ -1,7 +1,7 @@
 """What callbacks are told of the episodes that run: one object each, from before its reset to its end."""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,6 +143,25 @@ class Watch:
         """Note that an environment failed in the middle of its episode."""
         if "on_episode_failed" in self._heard:
             self._untold.append(("on_episode_failed", self._episodes[env_id], error))
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return what is known of the episodes that run; of what callbacks keep in them, what has a name."""
+        return [
+            {
+                "length": episode.length,
+                "total_reward": episode.total_reward,
+                "slots": list(episode._slots),
+                "user_data": {key: value for key, value in episode.user_data.items() if isinstance(key, str)},
+            }
+            for episode in self._episodes
+        ]
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]], obs: Obs) -> None:
+        """Take over saved episodes, which stand at `obs` [N, ...]; nobody is told."""
+        for episode, state in zip(self._episodes, states, strict=False):
+            episode.length, episode.total_reward = state["length"], state["total_reward"]
+            episode._slots, episode.user_data = list(state["slots"]), dict(state["user_data"])
+            episode._first_obs, episode._last = obs, None
 
     def deliver(self) -> None:
         """Tell all that was noted."""

@@ -151,6 +151,12 @@ class DiscreteBCQPolicy(DQNPolicy):
             plausible = self.plausible(self.preprocess(on_device), legal_mask(on_device)).cpu().numpy()
         return np.where(plausible, q, np.float32(_NEVER))
 
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""
+        legal = legal_mask(obs)
+        q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)
+        return {"action": best_action(q_values, legal), "q_values": q_values}
+
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Teach the imitation, then the values, from one batch."""
         self.enter(training=True)

@@ -70,7 +70,7 @@ class ImplicitQNetwork(SeededModule):
         x = self.encoder.forward(features).unsqueeze(1) * self.embedding.forward(fractions)  # [B, W, F]
         rows, width, _ = x.shape
         noise, legal = (
-            per_row if per_row is None or len(per_row) == 1 else per_row.repeat_interleave(width, dim=0)
+            per_row if per_row is None or per_row.shape[0] == 1 else per_row.repeat_interleave(width, dim=0)
             for per_row in (noise, legal)
         )
         numbers = self.heads.forward(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]

@@ -146,7 +146,7 @@ def _is_float_vector(space: spaces.Box) -> bool:
 
 
 def _features(space: Space[Any], obs: Tensor) -> Tensor:
-    """Turn one leaf [B, ...] into features."""
+    """Turn one leaf [B, ...] into features; `shape[0]`, as `len` would fix the number of rows of an exported graph."""
     if isinstance(space, spaces.Discrete):
         return functional.one_hot(obs.long() - int(space.start), int(space.n)).float()
     if isinstance(space, spaces.MultiDiscrete):
@@ -155,10 +155,10 @@ def _features(space: Space[Any], obs: Tensor) -> Tensor:
         return torch.cat([functional.one_hot(d, n) for d, n in zip(digits, count, strict=True)], dim=1).float()
     order = _image_axes(space)
     if order is None:
-        return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(len(obs), -1)
+        return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(obs.shape[0], -1)
     channels, height, width = order
     moved = obs.permute(0, *(axis + 1 for axis in (*channels, height, width)))
-    return moved.reshape(len(obs), -1, *moved.shape[-2:]).float() / 255.0
+    return moved.reshape(obs.shape[0], -1, *moved.shape[-2:]).float() / 255.0
 
 
 def _feature_shape(space: Space[Any]) -> tuple[int, ...]:

@@ -16,8 +16,9 @@ from trainkit.errors import Checks, DivergedError, SpaceMismatchError
 from trainkit.policy.base import Policy
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
+from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import trying
 from trainkit.policy.squashed import SquashedGaussian, bounded_box
@@ -51,7 +52,7 @@ class SACPolicy(Policy):
         flush_denormals: see `GradientStep`.
 
     Metrics: critic_loss, actor_loss, temperature_loss (where it is learnt), grad_norm and lr of each, q_mean,
-    td_abs_mean, entropy, temperature, weight_mean.
+    td_abs_mean, entropy, temperature, weight_mean, effective_share (of the weights), target_followed.
     """
 
     def __init__(
@@ -182,6 +183,11 @@ class SACPolicy(Policy):
             raise DivergedError(f"{type(self).__name__} gives action {action[row]} for env {env} at step {step}")
         return ActOutput(action, {}, state)
 
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the action [B, ...] at each row's mean for raw observations on the device, and its `reasons`."""
+        numbers = self.actor(self.preprocess(obs))
+        return {"action": self.distribution.mode(numbers, None), **reasons(self.distribution, numbers, None)}
+
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
@@ -190,7 +196,7 @@ class SACPolicy(Policy):
         rows = self.tensors(batch)
         noise, next_noise = self._noise(len(batch))
         temperature = self._temperature(step)
-        shown: dict[str, Tensor] = {"temperature": temperature, "weight_mean": rows.weight.mean()}
+        shown: dict[str, Tensor] = {"temperature": temperature, **weight_metrics(rows.weight)}
         kept: list[Tensor] = []
 
         def critic_loss() -> Tensor:

@@ -82,7 +82,7 @@ class Preset:
         refuse_unknown(repr(self), [domain], self._tables)
         return dict(self._tables[domain])
 
-    def _domain_of_id(self, env: object) -> str | None:
+    def domain_of_id(self, env: object) -> str | None:
         """Say by an environment's id which table to take; None where it tells nothing."""
         domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
         return domain if domain in self.domains else None
@@ -125,7 +125,7 @@ class Preset:
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
-        domain = self._domain_of_id(env)
+        domain = self.domain_of_id(env)
         making = {**self.settings(domain), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
         table = self.settings(self._domain(envs) if domain is None else domain)
@@ -161,7 +161,7 @@ class Preset:
         says_how_many = is_made or not (isinstance(env, str) or callable(env))
         n = int((overrides if says_how_many else making).get(count, 1))
         options = (overrides if is_made else making).get("env_options", {})
-        return make_envs(env, n, lives_key=lives_key, **options)
+        return make_envs(env, n, lives_key=lives_key, in_evaluation=count == "n_test_envs", **options)
 
     def _again(self, env: EnvSpec) -> EnvSpec:
         """Return what evaluation's own environments can be made of."""

@@ -171,7 +171,7 @@ def _places(
         return None, told
     if env is None:
         raise ConfigError(f"{name} cannot tell the spaces by {buffer!r}: give env, to evaluate in or for its spaces")
-    envs = make_envs(told, making["n_test_envs"], **making["env_options"])
+    envs = make_envs(told, making["n_test_envs"], in_evaluation=True, **making["env_options"])
     return envs, envs
 
 

@@ -3,6 +3,7 @@
 The order within an epoch, once each unless said otherwise:
 
     on_train_start          before the first epoch
+    on_env_created          then, for every environment, and when one was made anew
     on_collect_start        before every collect            (train_fn)
     on_episode_created      before an environment is reset
     on_episode_start        after it
@@ -25,11 +26,12 @@ cuts has no end. Several callbacks hear one event in the order they were given, 
 exception goes through; the callbacks after the one that raised it hear the event when the trainer goes on.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainkit.collector import Collector, Episode, Watch
+from trainkit.collector import Collector, Envs, Episode, Watch
 from trainkit.data import EpochResult, Rollout, TransitionBatch
 from trainkit.errors import Checks, ConfigError, nearest
 from trainkit.stats import CollectStats
@@ -43,13 +45,10 @@ L = TypeVar("L", TransitionBatch, Rollout)
 
 
 class Callback:
-    """Hear what happens in a run; override the events you need. A misspelt event is refused.
+    """Hear what happens in a run; override the events you need. A misspelt event is refused."""
 
-    Attributes:
-        needs_evaluation: whether it is of no use without evaluations, and refused there.
-    """
-
-    needs_evaluation = False
+    def check(self, trainer: "Trainer") -> None:
+        """Refuse, with a ConfigError, a run this is of no use in; called when the trainer is constructed."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -59,6 +58,9 @@ class Callback:
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Hear that the first epoch begins."""
+
+    def on_env_created(self, trainer: "Trainer", envs: Envs, env_id: int) -> None:
+        """Hear of an environment, of training or of evaluation; `envs.call(name, env_ids=[env_id])` reaches into it."""
 
     def on_collect_start(self, trainer: "Trainer") -> None:
         """Hear that a collect begins."""
@@ -141,6 +143,15 @@ class Hooks:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
         self._tell(event, (trainer, *news), self._hearers[event])
 
+    def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
+        """Tell that a run starts, and of every environment it has."""
+        self._unheard.append(("on_train_start", (trainer,), self._hearers["on_train_start"]))
+        for collector in collectors:
+            for env_id in collector.envs.all_ids.tolist():
+                news = (trainer, collector.envs, env_id)
+                self._unheard.append(("on_env_created", news, self._hearers["on_env_created"]))
+        self.finish()
+
     def refine(self, trainer: "Trainer", batch: L) -> L:
         """Let everybody see what is about to be learnt from, each what the one before made of it."""
         for callback in self._hearers["on_train_batch"]:
@@ -156,6 +167,13 @@ class Hooks:
                 raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {made!r}")
             batch = made
         return batch
+
+    def check(self, trainer: "Trainer") -> None:
+        """Have everybody look at the run, and refuse it with all that they say."""
+        checks = Checks(type(trainer).__name__)
+        for callback in self._callbacks:
+            checks.gather(functools.partial(callback.check, trainer))
+        checks.done()
 
     def watch(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
         """Have a collector tell of its episodes, if anybody wants to hear of them."""
@@ -181,7 +199,7 @@ class Hooks:
                 getattr(callback, event)(*arguments)
             except BaseException as error:
                 first = position if isinstance(error, KeyboardInterrupt) else position + 1
-                self._unheard.append((event, arguments, hearers[first:]))
+                self._unheard.insert(0, (event, arguments, hearers[first:]))
                 _name_the_place(error, callback, event, arguments[0])
                 raise
 
@@ -246,22 +264,3 @@ class SaveCheckpointFn(Callback):
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
         self._fn(trainer.epoch, trainer.env_step, trainer.gradient_step)
-
-
-class Checkpoint(Callback):
-    """Write a checkpoint folder at the end of every `every`-th epoch and of the run.
-
-    The folder always holds the newest whole one.
-    """
-
-    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
-        self.folder = Path(folder)
-        checks = Checks("Checkpoint")
-        checks.integer("every", every, low=1)
-        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
-        checks.done()
-        self._every = every
-
-    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
-        if trainer.epoch % self._every == 0 or trainer.is_finished:
-            trainer.save(self.folder)

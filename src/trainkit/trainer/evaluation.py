@@ -81,6 +81,16 @@ class Evaluation:
         """Whether an evaluation was left unfinished by an exception."""
         return self._is_open and self.collector.is_interrupted
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next evaluation begins with; one that was interrupted is played again."""
+        return {"root": self.root, "collector": self.collector.state_dict(with_running=False)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what was saved."""
+        self.seed(state["root"])
+        self.collector.load_state_dict(state["collector"])
+        self._is_open = False
+
     def forget(self) -> None:
         """Let the next evaluation begin anew, whatever interrupted the last."""
         self._is_open = False
@@ -166,7 +176,8 @@ def evaluate(
     """
     known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
     refuse_unknown("evaluate", env_options, known)
-    envs = make_envs(env, min(n_episode, 16) if n_envs is None else n_envs, **env_options)
+    n = min(n_episode, 16) if n_envs is None else n_envs
+    envs = make_envs(env, n, **{"in_evaluation": True, **env_options})
     try:
         evaluation = Evaluation(Collector(policy, envs), duration=n_episode, explore=explore, seed=seed)
         return evaluation.run(policy.last_step)

@@ -135,16 +135,19 @@ class Judge:
             raise ConfigError(f"compute_score_fn must return a number or None, got {score!r}") from error
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what outlives a run: the best, and the root of the seeds."""
+        """Return what outlives a run: the best, the last, and what the next evaluation begins with."""
         kept = {name: getattr(self, name) for name in _KEPT}
-        return kept | {"root": None if self.evaluation is None else self.evaluation.root}
+        last_test = None if self.last_test is None else self.last_test.to_plain()
+        evaluation = None if self.evaluation is None else self.evaluation.state_dict()
+        return kept | {"last_test": last_test, "evaluation": evaluation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what was kept."""
         for name in _KEPT:
             setattr(self, name, state[name])
-        if self.evaluation is not None and state["root"] is not None:
-            self.evaluation.seed(state["root"])
+        self.last_test = None if state["last_test"] is None else CollectStats.from_plain(state["last_test"])
+        if self.evaluation is not None and state["evaluation"] is not None:
+            self.evaluation.load_state_dict(state["evaluation"])
 
     def _test(self, step: int, *, fresh: int | None = None) -> CollectStats:
         assert self.evaluation is not None, "options that need evaluations are refused without"

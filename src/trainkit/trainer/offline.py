@@ -2,12 +2,14 @@
 
 from typing import Any, ClassVar, Unpack
 
+from trainkit.data import TransitionBatch
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Dataset, Learner
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.options import CommonOptions, Options
 from trainkit.trainer.parts import refuse_misfits
 from trainkit.trainer.rows import refuse_rows, refuse_spaces
+from trainkit.trainer.updates import ReplayUpdates
 
 _OF_COLLECTING = ("train_fn", "test_in_train")
 
@@ -61,6 +63,7 @@ class OfflineTrainer(Trainer):
         if policy.observes:  # only when all rows are known to be sound
             policy.study(buffer)
         self.batch_size = batch_size
+        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1, self._refine)
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
     def settings(self) -> dict[str, Any]:
@@ -72,16 +75,12 @@ class OfflineTrainer(Trainer):
         """What schedules, epochs and every x-axis count: updates."""
         return self.gradient_step
 
+    def _refine(self, batch: TransitionBatch) -> TransitionBatch:
+        return self._hooks.refine(self, batch)
+
     def _train_step(self) -> None:
-        """Draw a batch, learn from it, and write its priorities back."""
+        """Learn from one batch."""
         self._interrupt.check()
-        step = self.clock
         with self._watch.measure("update"):
-            batch = self.buffer.sample(self.batch_size, horizon=self.policy.horizon, step=step)
-            batch = self._hooks.refine(self, batch)
-            result = self.policy.update(batch, step=step)
-            if self.buffer.prioritized:
-                priority = result.read_priority()
-                if priority is not None:
-                    self.buffer.update_priorities(batch.slots, priority)
+            self._updates.update(1, step=self.clock)
             self._hooks.fire("on_update_end", self)

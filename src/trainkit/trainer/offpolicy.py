@@ -4,12 +4,14 @@ from fractions import Fraction
 from typing import Any, Literal, Unpack
 
 from trainkit.collector import Collector
+from trainkit.data import TransitionBatch
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Buffer, Learner
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.intervals import Credit
 from trainkit.trainer.options import CommonOptions, Options
+from trainkit.trainer.updates import Refresh, ReplayUpdates, check_refresh
 
 
 class OffpolicyTrainer(Trainer):
@@ -27,6 +29,10 @@ class OffpolicyTrainer(Trainer):
         learning_starts: environment steps before the first update, at least `batch_size`; the collect that reaches
             it is the first for which updates are owed.
         warmup: who acts before learning starts: the exploring "policy", or "random" legal actions.
+        refresh_priorities: when priorities are written: after each "update", exact; "late", when the next batch has
+            been drawn, so that drawing does not wait for a GPU; after a "round".
+        updates_per_round: with "round", so many updates are saved up, and their batches drawn in one pass; what is
+            owed at an epoch's end is done then. For uniform buffers too. 16 is a good number; else 1.
         common: see `Options`.
     """
 
@@ -46,6 +52,8 @@ class OffpolicyTrainer(Trainer):
         training_intensity: float | None = None,
         learning_starts: int | None = None,
         warmup: Literal["policy", "random"] = "policy",
+        refresh_priorities: Refresh = "update",
+        updates_per_round: int = 1,
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
@@ -66,6 +74,7 @@ class OffpolicyTrainer(Trainer):
         if learning_starts is not None:
             checks.integer("learning_starts", learning_starts, low=0)
         checks.one_of("warmup", warmup, ["policy", "random"])
+        check_refresh(checks, buffer, refresh_priorities, updates_per_round)
         both = update_per_step is not None and training_intensity is not None
         checks.require(not both, " was given both update_per_step and training_intensity: give one")
         for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
@@ -76,42 +85,53 @@ class OffpolicyTrainer(Trainer):
         checks.done()
         self.batch_size = batch_size
         self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect
-        self.learning_starts = max(learning_starts or 0, batch_size)
+        self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size)
         self._warmup = warmup
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
         if training_intensity is not None:
             ratio = Fraction(str(training_intensity)) / batch_size
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
+        self.refresh_priorities, self.updates_per_round = refresh_priorities, updates_per_round
+        self._updates = ReplayUpdates(policy, buffer, batch_size, refresh_priorities, updates_per_round, self._refine)
         self._collector = train_collector
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
         )
+        self._reports.rows_per_update = batch_size
 
     def settings(self) -> dict[str, Any]:
         """Name what was chosen, for dashboards and manifests."""
-        names = ("batch_size", "step_per_collect", "update_per_step", "learning_starts")
+        names = ["batch_size", "step_per_collect", "update_per_step", "learning_starts"]
+        names += ["refresh_priorities", "updates_per_round"]
         buffer = f"{type(self.buffer).__name__}({self.buffer.capacity})"
         return super().settings() | {"buffer": buffer} | {name: getattr(self, name) for name in names}
 
     @property
+    def _is_due(self) -> bool:
+        """Whether a round has begun, or enough is owed for one."""
+        return self._updates.n_drawn > 0 or self._credit.owed >= self.updates_per_round
+
+    @property
     def _is_whole(self) -> bool:
-        return self._credit.owed < 1 and not self._collector.is_interrupted
+        return not (self._is_due or self._collector.is_interrupted)
 
     def _train_step(self) -> None:
-        """Collect, unless updates are owed already; then learn all that is owed."""
-        if self._credit.owed < 1:
+        """Collect, unless updates are due already; then learn what is due."""
+        if not self._is_due:
             with self._watch.measure("collect"):
                 stats = self._collect()
-            if self.env_step >= self.learning_starts:
+            if self.env_step >= self._learns_from:
                 self._credit.add(stats.n_step)
             self._reports.add_collect(stats)
             self._watch_for_success(stats)
             self._hooks.fire("on_collect_end", self, stats)
-        with self._watch.measure("update"):
-            while self._credit.owed >= 1:
-                self._interrupt.check()
-                self._update()
+        self._learn(self.updates_per_round)
+
+    def _end_epoch(self) -> None:
+        """Learn what was saved up, before anybody looks."""
+        self._learn(1)
+        super()._end_epoch()
 
     def _collect(self) -> CollectStats:
         """Collect, or go on with a collect that was interrupted."""
@@ -120,27 +140,35 @@ class OffpolicyTrainer(Trainer):
         if collector.is_interrupted:
             return collector.resume()
         self._hooks.fire("on_collect_start", self)
-        is_random = self._warmup == "random" and self.env_step < self.learning_starts
+        is_random = self._warmup == "random" and self.env_step < self._learns_from
         return collector.collect(n_step=self.step_per_collect, random=is_random)
 
-    def _update(self) -> None:
-        """Draw a batch, learn from it, and write its priorities back."""
-        step = self.env_step
-        batch = self.buffer.sample(self.batch_size, horizon=self.policy.horizon, step=step)
-        batch = self._hooks.refine(self, batch)
-        result = self.policy.update(batch, step=step)
-        if self.buffer.prioritized:
-            priority = result.read_priority()
-            if priority is not None:
-                self.buffer.update_priorities(batch.slots, priority)
-        self._credit.pay()
-        self._hooks.fire("on_update_end", self)
+    def _refine(self, batch: TransitionBatch) -> TransitionBatch:
+        return self._hooks.refine(self, batch)
+
+    def _learn(self, least: int) -> None:
+        """Finish a round that has begun, and update as long as so many are owed."""
+        with self._watch.measure("update"):
+            while self._updates.n_drawn or self._credit.owed >= least:
+                self._interrupt.check()
+                self._updates.update(self._credit.owed, step=self.env_step)
+                self._credit.pay()
+                self._hooks.fire("on_update_end", self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""
-        return super().state_dict() | {"credit": self._credit.state_dict()}
+        own = {"credit": self._credit.state_dict(), "updates": self._updates.state_dict()}
+        return super().state_dict() | own | {"learns_from": self._learns_from}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved counters."""
         super().load_state_dict(state)
         self._credit.load_state_dict(state["credit"])
+        self._updates.load_state_dict(state["updates"])
+        self._learns_from = state["learns_from"]
+
+    def _lose_rows(self) -> None:
+        """Collect as many rows again as learning starts with, before learning goes on."""
+        self._learns_from = self.env_step + self.learning_starts
+        self._credit.forgive()
+        self._updates.load_state_dict({"drawn": [], "learnt": []})

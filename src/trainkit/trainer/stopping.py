@@ -21,8 +21,6 @@ class StopFn(Callback):
     The second look costs one evaluation and undoes the luck of seeds that are the same every time.
     """
 
-    needs_evaluation = True
-
     def __init__(self, fn: Callable[[float], bool]) -> None:
         self._fn = fn
 
@@ -64,7 +62,11 @@ class StopAt(Callback):
             checks.number("seconds", seconds, low=0, above_low=True)
         checks.done()
         self._return_mean, self._env_step, self._seconds = limits
-        self.needs_evaluation = return_mean is not None
+
+    def check(self, trainer: "Trainer") -> None:
+        """Refuse a return to wait for where nothing is evaluated."""
+        if self._return_mean is not None and trainer.test_collector is None:
+            raise ConfigError("StopAt.return_mean needs evaluations: give a test_collector or an evaluation")
 
     def on_train_start(self, trainer: "Trainer") -> None:
         self._look_at_the_clock(trainer)
