@@ -81,7 +81,7 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
         trainer = recipe.trainer(
             logger=[lines, events],
             checkpoint=checkpoint,
-            resume_from=folder / CHECKPOINT if goes_on else None,
+            resume_from="auto" if goes_on else None,
             verbose=not options.quiet,
             show_progress=False if options.quiet else None,
         )
@@ -93,7 +93,7 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
             info = trainer.run()
         except KeyboardInterrupt:
             if checkpoint is not None:
-                trainer.save(folder / CHECKPOINT)
+                checkpoint.save(trainer)
                 say(f"stopped at step {trainer.clock:,}; to go on: {_resuming(recipe, options)}")
             raise
     score = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"

@@ -39,7 +39,7 @@ class GamesBackend:
     """
 
     takes_options = True
-    seeds_episodes = False  # rows of a game cannot be played again one by one
+    seeds_episodes = True
 
     def __init__(self, factories: Sequence[Callable[[], Any]]) -> None:
         self.games: list[Any] = []

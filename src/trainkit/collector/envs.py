@@ -190,6 +190,8 @@ class Envs:
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
         if begun is not None:
+            if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
+                self.obs = _put(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._take(begun)
         if begun is None or self.agents:
             self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)

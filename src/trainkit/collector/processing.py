@@ -49,7 +49,7 @@ class Processor:
         return action
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs; episodes that run begin anew."""
+        """Return what a resumed run needs; episodes that ran are played again, or others begin."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def curves(
     band: Band | None = None,
     title: str | None = None,
     goal: float | None = None,
-    width: float = 5.2,
+    width: float = 6.4,
     height: float = 3.0,
 ) -> Any:
     """Draw a number over the steps, and return matplotlib's figure.
@@ -85,7 +85,7 @@ def curves(
         if axes.get_ylim()[0] > 0:
             axes.set_ylim(bottom=0)  # a rise looks as large as it is
         if any(groups) or goal is not None or any(len(own) > 1 for own in groups.values()):
-            axes.legend(loc="best")
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside: inside it would cover a curve
     return figure
 
 
