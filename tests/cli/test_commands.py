@@ -112,6 +112,13 @@ def test_a_run_goes_on_where_it_stopped_in_its_own_folder(here: Path) -> None:
     assert run.config["settings"]["max_epoch"] == "3"
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_in_its_own_folder(here: Path) -> None:
+    assert train("--checkpoint-every", "0") == 0
+    assert train("--resume", max_epoch="1") == 0
+    assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
+    assert [row["step"] for row in RunFolder.read("runs/dqn-CartPole-v1/seed1").rows] == [20, 40, 60]
+
+
 def test_going_on_with_another_preset_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--name", "mine") == 0
     assert train("--name", "mine", "--resume", preset="rainbow") == 2
