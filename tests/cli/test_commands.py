@@ -244,6 +244,7 @@ def test_compare_tells_interquartile_means_and_intervals(runs: Path, capsys: pyt
     low, mean, high = min(scores), np.mean(scores), max(scores)
     assert re.search(rf"^dqn +2 +{mean:.4g} +\[{low:.4g}, {high:.4g}\]", told, re.MULTILINE)
     assert "1 seed says little" in told
+    assert "CartPole-v1: test/returns/mean, the last, of step 120\n" in told
 
 
 def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,6 +257,14 @@ def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.
     *_, overall = told.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
     assert re.search(r"^dqn +2 +0 +\[0, 0\]", overall, re.MULTILINE)
     assert re.search(r"^ppo +2 +1 +\[1, 1\] +\+1 +\[1, 1\] +favours ppo", overall, re.MULTILINE)
+
+
+def test_compare_says_when_runs_did_not_train_equally_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, step in ((1, 1_000), (2, 2_000)):
+        row = {"step": step, "test/returns/mean": 1.0}
+        make_run(tmp_path / f"seed{seed}", row, preset="dqn", env="A", settings={}, seed=seed)
+    assert main(["compare", str(tmp_path)]) == 0
+    assert "the last, of steps 1,000 to 2,000, not the same" in capsys.readouterr().out
 
 
 def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
