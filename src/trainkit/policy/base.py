@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
-from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.compiling import Loss
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
 from trainkit.policy.export import export_onnx
@@ -66,6 +66,10 @@ class Policy(Saved):
         device: str | torch.device = "auto",
         seed: int | None = None,
     ) -> None:
+        checks = Checks(type(self).__name__)
+        if seed is not None:
+            checks.integer("seed", seed, low=0)
+        checks.done()
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space
