@@ -355,6 +355,11 @@ def test_a_mistake_is_one_line_and_ends_with_2(
     assert told in line
 
 
+def test_a_mistakes_traceback_is_shown_when_asked_for() -> None:
+    with pytest.raises(tk.ConfigError, match="nowhere is no run"):
+        main(["--traceback", "eval", "nowhere"])
+
+
 COMMANDS = ["train", "eval", "plot", "compare", "inspect", "export", "presets", "check-env", "bench"]
 
 
