@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach python, python3 python3.14 python3.13 python3.12
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := -m pip --disable-pip-version-check install -qq
-PEERS := tianshou@1.2.0
+PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 LEARNING_PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 
 help:  ## list the verbs

@@ -248,7 +248,7 @@ class Policy(nn.Module):
         steps = self._gradient_steps
         rates = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
         self._meter.add({**self._shown, **metrics}, **rates)
-        self._shown = {}
+        self._shown.clear()
         for target in self._targets.values():
             target.follow(step=step, n_updates=self.n_updates)
         return UpdateResult(priority)
