@@ -18,7 +18,7 @@ OBS = 4  # numbers per observation, float32
 ALPHA, BETA = 0.6, 0.4
 GAMMA = 0.99
 EPISODE = 200  # rows
-ROUNDS, BLOCKS = 200, 7  # the median over blocks counts
+ROUNDS, BLOCKS = 150, 5  # the median over blocks counts
 PER_ROUND = 16
 
 
