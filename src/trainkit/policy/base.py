@@ -266,7 +266,7 @@ class Policy(Saved):
         if followed:
             rates["target_followed"] = sum(followed) / len(followed)
         self._meter.add({**self._shown, **metrics}, **rates)
-        self._shown = {}
+        self._shown.clear()
         return UpdateResult(priority)
 
     def read_metrics(self) -> dict[str, float]:
