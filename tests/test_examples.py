@@ -129,17 +129,17 @@ class TestTwoAgents:
             assert stats.test.agents.keys() == {"left", "right"}
             assert stats.test.n_episode == 20
 
-    def test_a_run_of_games_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("way", ["by_dqn", "by_ppo"])
+    def test_a_run_of_games_that_was_saved_is_the_run_that_never_stopped(self, way: str, tmp_path: Path) -> None:
         example = load("two_agents")
-        short: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 512, "verbose": False}
-        with example.by_ppo(**short) as first:
-            next(first)
-            first.save(tmp_path / "run")
-        weights = []
-        for _ in range(2):
-            with example.by_ppo(**short, resume_from=tmp_path / "run") as again:
-                assert again.run().epoch == 2
-                weights.append(again.policy.training_state()["weights"])
+        short: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 520, "verbose": False}
+        with getattr(example, way)(**short) as straight:
+            next(straight)
+            straight.save(tmp_path / "run")
+            next(straight)
+        with getattr(example, way)(**short, resume_from=tmp_path / "run") as resumed:
+            assert resumed.run().epoch == 2
+        weights = [one.policy.training_state()["weights"] for one in (straight, resumed)]
         assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
     @pytest.mark.slow

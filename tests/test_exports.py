@@ -8,7 +8,7 @@ import trainkit
 PUBLIC = """
     make_envs Envs Collector Episode
     EnvContext check_env Finding
-    Processor PreviousStep TimeFeature DiscretizeActions MapActions MapObs
+    Processor PreviousStep TimeFeature Flatten DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
     inspect_checkpoint load_policy
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
@@ -21,7 +21,7 @@ PUBLIC = """
     gae discounted_returns
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
-    Callback Checkpoint Curriculum LogInfo RecordVideo StopAt
+    Callback Checkpoint Curriculum LogInfo RecordVideo SaveBest SaveEvery StopAt
     Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from trainkit.runs import RunFolder
 
 TINY = {
     "max_epoch": "2", "step_per_epoch": "60", "learning_starts": "32", "batch_size": "16", "hidden": "(8,)",
-    "n_envs": "2", "step_per_collect": "2", "n_test_envs": "2", "episode_per_test": "2", "device": "cpu", "log_every": "20",
+    "n_envs": "2", "step_per_collect": "2", "n_test_envs": "2", "episode_per_test": "2", "device": "cpu",
+    "log_every": "20",
 }  # fmt: skip
 
 
@@ -130,8 +132,28 @@ def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
     told = capsys.readouterr()
     assert told.err == "trainkit: interrupted\n"
     (line,) = re.findall(r"stopped at step 60; to go on: trainkit (.*)", told.out)
+    assert tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
     assert main([*shlex.split(line), "--quiet"]) == 0
     assert RunFolder.read("runs/dqn-CartPole-v1/seed1").rows[-1]["step"] == 120
+
+
+def test_sigterm_saves_ends_with_143_and_begins_no_other_seed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_step = tk.OffpolicyTrainer._train_step
+
+    def terminated(self: tk.OffpolicyTrainer) -> None:
+        train_step(self)
+        if self.env_step == 80:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(tk.OffpolicyTrainer, "_train_step", terminated)
+    assert train("--seeds", "2") == 128 + 15
+    assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
+    (step,) = re.findall(r"stopped at step (\d+); to go on: trainkit train dqn", capsys.readouterr().out)
+    assert step in ("80", "82")
+    progress = tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]
+    assert progress["env_step"] == int(step)
 
 
 def test_an_offline_preset_learns_from_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,11 +178,33 @@ def test_eval_plays_what_was_learnt(runs: Path, capsys: pytest.CaptureFixture[st
     assert main(["eval", str(folder), "--episodes", "3", "--seed", "5"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("dqn after 120 steps, 3 episodes of CartPole-v1, greedily\nreturn  mean ")
-    trainer = tk.presets.dqn("CartPole-v1", seed=1, hidden=(8,), n_envs=2, batch_size=16, device="cpu", verbose=False)
+    trainer = tk.presets.dqn(
+        "CartPole-v1", seed=1, hidden=(8,), n_envs=2, batch_size=16, n_test_envs=2, device="cpu", verbose=False
+    )
     trainer.load(folder / "checkpoint")
     expected = tk.evaluate(trainer.policy, "CartPole-v1", n_episode=3, seed=5).returns
     assert expected is not None
     assert f"mean {expected.mean:.5g}  std {expected.std:.5g}" in told
+
+
+def test_eval_can_play_the_best_policy_instead_of_the_last(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = runs / "dqn-CartPole-v1" / "seed1"
+    best = tk.inspect_checkpoint(folder / "checkpoint" / "best")["progress"]
+    assert main(["eval", str(folder), "--best", "--episodes", "3", "--seed", "5"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"dqn after {best['env_step']} steps, 3 episodes")
+    expected = tk.evaluate(tk.load_policy(folder / "checkpoint" / "best"), "CartPole-v1", n_episode=3, seed=5).returns
+    assert expected is not None
+    assert f"mean {expected.mean:.5g}" in told
+
+
+def test_export_writes_an_onnx_file_into_the_runs_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(module, reason="needs trainkit[onnx]")
+    folder = runs / "dqn-CartPole-v1" / "seed2"
+    assert main(["export", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder / "policy.onnx")
+    assert (folder / "policy.onnx").stat().st_size > 500
 
 
 def test_eval_writes_a_video_of_every_episode(runs: Path, here: Path) -> None:
@@ -214,7 +258,10 @@ def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, caps
     for part in (
         "made by   trainkit train rainbow CartPole-v1 --seed 1",
         "policy            DQNPolicy",
-        "checkpoint, ",
+        f"checkpoint {folder / 'checkpoint'}",
+        "  whole, ",
+        "  after epoch 2: 120 steps, ",
+        f"best   {folder / 'checkpoint' / 'best'}, score ",
     ):
         assert part in told
     assert main(["inspect", str(runs)]) == 0

@@ -1,5 +1,6 @@
 """Games of several agents: every row true, whoever leaves, joins or comes back; what is counted is games."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, rewa
 from trainkit import tree
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector, Envs, PreviousStep, Watch, check_env, make_envs
+from trainkit.collector.agents import whole_games
 from trainkit.data import ACTION_MASK, Horizon
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
 from trainkit.seeding import episode_seed
@@ -234,6 +236,41 @@ def test_a_resumed_collector_goes_on_with_the_next_games() -> None:
     ]
 
 
+class SeededGame(TaggedGame):
+    """One whose plan follows from the seed of its reset, as games have it."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert seed is not None
+        self.episode = seed % 10_007 - 1
+        return super().reset(seed, options)
+
+
+@pytest.mark.parametrize("n_step", [1, 5, 40, 110, 150])
+def test_games_that_run_go_on_where_they_were_saved(n_step: int) -> None:
+    def made_anew(seed: int | None) -> tuple[Collector, Ledger]:
+        envs = make_envs([partial(SeededGame, game) for game in range(3)], seed=seed, processors=[PreviousStep()])
+        return Collector(TreePlayer(), envs, ledger := Ledger()), ledger
+
+    straight, all_rows = made_anew(7)
+    straight.collect(n_step=n_step)
+    state, n_before = copy.deepcopy(straight.state_dict()), len(all_rows)
+    resumed, new_rows = made_anew(None)
+    resumed.load_state_dict(state)
+    told = [collector.collect(n_step=90) for collector in (straight, resumed)]
+    mine, theirs = new_rows.rows(), all_rows.rows()
+    for name in ("reward", "terminated", "truncated", "env_ids", "action"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name)[n_before:])
+    for own, other in zip(tree.leaves(mine.obs), tree.leaves(theirs.obs), strict=True):
+        np.testing.assert_array_equal(own, other[n_before:])
+    assert told[0].returns == told[1].returns
+    assert told[0].agents == told[1].agents
+
+
+class TreePlayer(Player):
+    def act(self, obs: Any, **asked: Any) -> Any:
+        return super().act(obs["obs"], **asked)._replace(state=None)
+
+
 # ---- statistics ----
 
 
@@ -433,7 +470,7 @@ def test_observations_stay_as_they_were() -> None:
         outcome = envs.step(np.zeros(len(ids), np.int64), ids)
         outcomes.append((outcome.next_obs, tree.map_tree(np.copy, outcome.next_obs)))
         if outcome.over.any():
-            envs.begin(envs.whole_games(ids[outcome.over]))
+            envs.begin(whole_games(ids[outcome.over], envs.n_agents))
     for now, then in outcomes:
         np.testing.assert_array_equal(now, then)
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -10,8 +10,11 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.tagged import legal
 from tests.helpers.told import ToldEnv, answer
-from trainkit.collector import DiscretizeActions, MapObs, PreviousStep, TimeFeature, make_envs
+from tests.helpers.truth import tagged_envs
+from trainkit.collector import DiscretizeActions, Flatten, MapObs, PreviousStep, TimeFeature, make_envs
+from trainkit.data import ACTION_MASK
 from trainkit.errors import ConfigError, SpaceMismatchError
 
 F32 = np.float32
@@ -131,6 +134,48 @@ def test_time_runs_from_0_to_1_and_stays_there() -> None:
         TimeFeature(0)
 
 
+class TestFlatten:
+    SPACE = gym.spaces.Dict(
+        {
+            "b": gym.spaces.Tuple((gym.spaces.Discrete(3, start=5), gym.spaces.MultiBinary(2))),
+            "a": gym.spaces.Box(-1, 9, (2, 2), np.int32),
+            "c": gym.spaces.MultiDiscrete([[2], [3]], start=[[1], [4]]),
+        }
+    )
+    OBS: ClassVar = {"b": (6, np.array([0, 1], np.int8)), "a": np.array([[1, 2], [3, -1]]), "c": np.array([[2], [4]])}
+    FLAT: ClassVar = [1, 2, 3, -1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0]  # a, both of b, c: by the names of their keys
+
+    def test_every_leaf_becomes_numbers_in_the_order_of_its_key(self) -> None:
+        told = partial(ToldEnv, observation_space=self.SPACE, resets=[(self.OBS, {})], steps=[answer(obs=self.OBS)])
+        envs = make_envs(told, 2, processors=[Flatten()])
+        first = envs.reset()
+        assert first.tolist() == [self.FLAT] * 2
+        assert first.dtype == F32
+        assert envs.step(np.array([0, 1]), envs.all_ids).next_obs.tolist() == [self.FLAT] * 2
+        space = envs.observation_space
+        assert isinstance(space, gym.spaces.Box)
+        assert (space.low[:5].tolist(), space.high[:5].tolist()) == ([-1, -1, -1, -1, 0], [9, 9, 9, 9, 1])
+        assert space.contains(first[0])
+
+    def test_a_mask_stays_a_leaf_of_its_own(self) -> None:
+        envs = tagged_envs("sync", 2, "masked", processors=[PreviousStep(action=False), Flatten()])
+        obs = envs.reset()
+        assert sorted(obs) == [ACTION_MASK, "obs"]
+        assert obs["obs"].tolist() == [[0, 0, 0, -1, 0], [1, 0, 0, -1, 0]]
+        np.testing.assert_array_equal(obs[ACTION_MASK], legal(np.arange(2), 0, 0))
+
+    def test_a_policy_makes_the_same_of_it_as_of_the_tree(self) -> None:
+        chain = [PreviousStep(), TimeFeature(9)]
+        nested, flat = (make_envs(ToldEnv, 2, processors=own) for own in (chain, [*chain, Flatten()]))
+        features = tk.Preprocess(nested.observation_space)
+        for envs in (nested, flat):
+            envs.reset()
+            envs.step(np.array([0, 1]), envs.all_ids)
+        obs = {key: torch.as_tensor(leaf) for key, leaf in nested.obs.items()}
+        joined = torch.cat([leaf for _, leaf in sorted(features(obs).items())], dim=1)
+        np.testing.assert_array_equal(joined, flat.obs)
+
+
 @pytest.mark.parametrize("made", [partial(MapObs, 3), partial(tk.MapActions, None)])
 def test_a_function_and_its_space_are_asked_for(made: Any) -> None:
     with pytest.raises(ConfigError, match=r"fn must be callable, got .*\n.*space must be a gymnasium space, got 'Box'"):
@@ -178,7 +223,7 @@ def test_a_preset_takes_them_for_training_and_evaluation() -> None:
 
 
 @pytest.mark.parametrize("kind", ["off-policy", "on-policy"])
-def test_a_run_with_processors_goes_on_from_its_checkpoint(kind: str, tmp_path: Path) -> None:
+def test_a_run_with_processors_that_was_saved_is_the_run_that_never_stopped(kind: str, tmp_path: Path) -> None:
     def trainer(**more: Any) -> Any:
         options = {"processors": [PreviousStep(), TimeFeature(100)], "stack": 2}
         common: dict[str, Any] = {"seed": 1, "verbose": False, "hidden": (8,), "device": "cpu", "step_per_epoch": 64}
@@ -186,15 +231,14 @@ def test_a_run_with_processors_goes_on_from_its_checkpoint(kind: str, tmp_path: 
         own: dict[str, Any] = {"learning_starts": 32} if kind == "off-policy" else {"step_per_collect": 64}
         return preset("CartPole-v1", env_options=options, max_epoch=3, episode_per_test=2, **common, **own, **more)
 
-    weights = []
-    with trainer() as first:
-        next(first)
-        first.save(tmp_path / "run")
-    for _ in range(2):
-        with trainer(resume_from=tmp_path / "run") as again:
-            assert again.run().epoch == 3
-            weights.append(torch.cat([own.detach().flatten() for own in again.policy.parameters()]))
-    assert torch.equal(*weights)
+    with trainer() as straight:
+        next(straight)
+        straight.save(tmp_path / "run")
+        straight.run()
+    with trainer(resume_from=tmp_path / "run") as again:
+        assert again.run().epoch == 3
+    weights = [torch.cat([own.detach().flatten() for own in one.policy.parameters()]) for one in (straight, again)]
+    assert torch.equal(*weights)  # the episodes that were open went on where they were
 
 
 def test_a_policy_made_for_other_processors_is_refused() -> None:

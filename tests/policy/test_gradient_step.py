@@ -112,7 +112,7 @@ def test_default_numbers_are_the_papers() -> None:
 def test_the_norm_is_of_all_gradients_before_the_clip() -> None:
     net = nn.ParameterList([torch.zeros(1), torch.zeros(1)])
     step = GradientStep(net, Adam(), Clip(1e-3))
-    _, norm, skipped = step(lambda: 3 * net[0].sum() - 4 * net[1].sum(), step=0)
+    _, norm, skipped, _ = step(lambda: 3 * net[0].sum() - 4 * net[1].sum(), step=0)
 
     assert (norm.item(), skipped.item()) == (5.0, 0.0)
 
@@ -217,7 +217,7 @@ def test_a_bad_number_in_a_part_that_came_late_stops_all_of_them() -> None:
     ours.net.uses_both = True
     ours.train(range(10, 15))
     before = snapshot(ours)
-    _, _, skipped = ours.step(lambda: square_loss(ours.net, 0) + ours.net.idle[0].bias[1] * math.nan, step=15)
+    _, _, skipped, _ = ours.step(lambda: square_loss(ours.net, 0) + ours.net.idle[0].bias[1] * math.nan, step=15)
 
     assert skipped.item() == 1.0
     assert_same(snapshot(ours), before)
@@ -405,7 +405,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_not_taken(clip: Clip | Non
     ours = Ours(small_net(), Adam(1e-2, weight_decay=0.1), clip)
     ours.train(range(10))
     before = snapshot(ours)
-    _, norm, skipped = ours.step(lambda: square_loss(ours.net, 0) * bad, step=10)
+    _, norm, skipped, _ = ours.step(lambda: square_loss(ours.net, 0) * bad, step=10)
 
     assert skipped.item() == 1.0
     assert not norm.isfinite()

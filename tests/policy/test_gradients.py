@@ -33,9 +33,9 @@ def loss_of_an_update(policy: DQNPolicy, monkeypatch: pytest.MonkeyPatch) -> Cal
     wide |= {"next_obs": batch.next_obs.astype(np.float64), "action": batch.action}
     kept: list[Callable[[], Tensor]] = []
 
-    def keep(name: str, loss: Callable[[], Tensor], *, step: int) -> None:
-        loss()
-        kept.append(loss)
+    def keep(name: str, loss: Callable[[], tuple[Tensor, Any]], *, step: int) -> Any:
+        kept.append(lambda: loss()[0])
+        return loss()[1]
 
     monkeypatch.setattr(policy, "minimise", keep)
     policy.update(batch_of(6, **wide), step=0)

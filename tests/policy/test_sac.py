@@ -218,9 +218,10 @@ def losses_of_an_update(monkeypatch: pytest.MonkeyPatch) -> tuple[SACPolicy, dic
     monkeypatch.setattr(policy, "_noise", lambda n_rows: (noise[0], noise[1]))
     kept: dict[str, Callable[[], Tensor]] = {}
 
-    def keep(name: str, loss: Callable[[], Tensor], *, step: int) -> None:
-        loss()
-        kept[name] = loss
+    def keep(name: str, loss: Callable[[], Any], *, step: int) -> Any:
+        value = loss()
+        kept[name] = (lambda: loss()[0]) if isinstance(value, tuple) else loss
+        return value[1] if isinstance(value, tuple) else None
 
     monkeypatch.setattr(policy, "minimise", keep)
     policy.update(batch, step=0)
@@ -250,10 +251,24 @@ def test_gradients_are_the_slopes_of_the_loss(name: str, monkeypatch: pytest.Mon
 def test_the_actors_loss_leaves_the_critics_without_gradients_and_free_to_learn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    policy, losses = losses_of_an_update(monkeypatch)
-    policy.zero_grad()
-    losses["actor"]().backward()  # type: ignore[no-untyped-call]  # torch's own
-    assert all(parameter.grad is None for parameter in policy.critics.parameters())
+    policy, seen = made(), []
+    real = policy.minimise
+
+    def gradients() -> list[Tensor]:
+        return [parameter.grad.clone() for parameter in policy.critics.parameters() if parameter.grad is not None]
+
+    def watch(name: str, loss: Any, *, step: int) -> Any:
+        before = gradients()
+        told = real(name, loss, step=step)
+        if name == "actor":
+            seen.append(all(map(torch.equal, before, gradients())))
+            assert len(before) == len(list(policy.critics.parameters()))
+        return told
+
+    monkeypatch.setattr(policy, "minimise", watch)
+    for step in range(3):  # the first lays the parameters out
+        policy.update(rows(6, seed=step), step=step)
+    assert seen == [True] * 3
     assert all(parameter.grad is not None for parameter in policy.actor.parameters())
     assert all(parameter.requires_grad for parameter in policy.critics.parameters())
 

@@ -17,7 +17,7 @@ from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows, spec_of
 from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, TransitionBatch
-from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError
+from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, refuse_unknown
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import Spaces
 from trainkit.stats import html_table
@@ -311,6 +311,7 @@ class ReplayBuffer:
             ends=ends,
             extras=extras or {},
         )
+        refuse_unknown(f"{cls.__name__}.from_arrays", options.keys() & {"n_envs"}, ())  # they are one environment's
         buffer = cls(len(ends) if capacity is None else capacity, n_envs=1, **options)
         if buffer.capacity < len(ends):
             raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")

@@ -5,10 +5,12 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from trainkit.checkpoint import inspect_checkpoint
 from trainkit.cli.films import Filmed
 from trainkit.cli.making import Recipe
 from trainkit.cli.output import Commands, Parser, add_command, say
 from trainkit.errors import Checks, ConfigError
+from trainkit.policy import load_policy
 from trainkit.presets import PRESETS
 from trainkit.runs import CHECKPOINT, RunFolder
 from trainkit.stats import Summary
@@ -17,7 +19,7 @@ from trainkit.trainer.video import find_ffmpeg
 
 _EXAMPLES = """\
   trainkit eval runs/rainbow-CartPole-v1/seed1
-  trainkit eval runs/rainbow-CartPole-v1/seed1 --episodes 100 --seed 7
+  trainkit eval runs/rainbow-CartPole-v1/seed1 --best --episodes 100 --seed 7
   trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --render
   trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --video videos"""
 
@@ -28,6 +30,7 @@ def add(commands: "Commands[Parser]") -> None:
     parser.add_argument("run_folder", metavar="RUN", type=Path, help="a folder that `trainkit train` wrote")
     parser.add_argument("--episodes", metavar="N", type=int, default=20, help="default 20")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
+    parser.add_argument("--best", action="store_true", help="the policy whose evaluation was best, not the last")
     parser.add_argument("--explore", action="store_true", help="act as in training, not greedily")
     parser.add_argument("--env", help="another environment of the same spaces")
     look = parser.add_mutually_exclusive_group()
@@ -54,17 +57,30 @@ def run(options: argparse.Namespace) -> int:
     if options.video:
         find_ffmpeg()  # before the policy is loaded
         asked["wrappers"] = (*asked.get("wrappers", ()), functools.partial(Filmed, folder=options.video))
-    with recipe.trainer(verbose=False, show_progress=False) as trainer:
-        trainer.load(folder.path / CHECKPOINT)
-        found = evaluate(
-            trainer.policy, env, n_episode=options.episodes, seed=options.seed, explore=options.explore, **asked
-        )
+    place = saved(folder, best=options.best)
+    policy = load_policy(place)
+    found = evaluate(policy, env, n_episode=options.episodes, seed=options.seed, explore=options.explore, **asked)
     how = "exploring" if options.explore else "greedily"
-    say(f"{recipe.preset} after {trainer.clock:,} {trainer.unit}s, {options.episodes} episodes of {env}, {how}")
+    say(f"{recipe.preset} after {age(place)}, {options.episodes} episodes of {env}, {how}")
     for name, summary in (("return", found.returns), ("length", found.lengths)):
         assert summary is not None, "episodes were asked for"
         say(line(name, summary))
     return 0
+
+
+def saved(run: RunFolder, *, best: bool) -> Path:
+    """Return where a run's policy is, the newest or the best."""
+    place = run.path / CHECKPOINT
+    if best and not (place / "best").is_dir():
+        raise ConfigError(f"{run.path} has no best policy: it needs evaluations, leave --best out")
+    return place / "best" if best else place
+
+
+def age(place: Path) -> str:
+    """Tell how long a policy had learnt."""
+    progress = inspect_checkpoint(place)["progress"]
+    steps, updates = progress["env_step"], progress["gradient_step"]
+    return f"{steps:,} steps" if steps else f"{updates:,} updates"
 
 
 def line(name: str, told: Summary) -> str:

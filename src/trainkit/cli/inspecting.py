@@ -1,10 +1,11 @@
 """`trainkit inspect`: what a run's folder holds, without loading anything heavy."""
 
 import argparse
-import json
 from pathlib import Path
 
+from trainkit.checkpoint import inspect_checkpoint
 from trainkit.cli.output import Commands, Parser, add_command, say, table
+from trainkit.errors import CheckpointError
 from trainkit.runs import CHECKPOINT, CONFIG, RunFolder, find_runs
 
 _EXAMPLES = """\
@@ -55,19 +56,23 @@ def about(run: RunFolder) -> str:
 
 def checkpoint(folder: Path) -> list[str]:
     """Tell what there is to go on from."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []
-    if not files:
+    try:
+        told = inspect_checkpoint(folder)
+    except CheckpointError:
         return ["no checkpoint"]
-    size = sum(file.stat().st_size for file in files)
-    manifests = [file for file in files if file.name == "manifest.json"]
-    told = [f"checkpoint, {size / 1e6:,.1f} MB in {len(files)} files: {folder}"]
-    for file in manifests:
-        try:
-            written = json.loads(file.read_text()).get("versions", {})
-        except ValueError:
-            return [*told, "  its manifest cannot be read"]
-        told.append(f"  by {', '.join(f'{name} {number}' for name, number in written.items())}")
-    return told
+    parts = {name: entry["bytes"] for name, entry in told["components"].items()}
+    progress = told["progress"]
+    lines = [
+        f"checkpoint {told['path']}",
+        f"  {told['problem'] or 'whole'}, {sum(parts.values()) / 1e6:,.1f} MB: "
+        + ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in parts.items()),
+        f"  after epoch {progress['epoch']}: {progress['env_step']:,} steps, {progress['gradient_step']:,} updates, "
+        f"{progress['seconds']:,.0f} s; {progress['stop_reason'] or 'not finished'}",
+    ]
+    if (folder / "best").is_dir():
+        best = inspect_checkpoint(folder / "best")["progress"]
+        lines.append(f"best   {folder / 'best'}, score {best['best_score']} after epoch {best['best_epoch']}")
+    return lines
 
 
 def lines(runs: list[RunFolder]) -> str:

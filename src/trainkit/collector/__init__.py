@@ -6,7 +6,7 @@ from trainkit.collector.context import EnvContext
 from trainkit.collector.envs import Envs
 from trainkit.collector.make import make_envs
 from trainkit.collector.processing import Processor
-from trainkit.collector.processors import DiscretizeActions, MapActions, MapObs, PreviousStep, TimeFeature
+from trainkit.collector.processors import DiscretizeActions, Flatten, MapActions, MapObs, PreviousStep, TimeFeature
 from trainkit.collector.watching import Episode, Watch
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Envs",
     "Episode",
     "Finding",
+    "Flatten",
     "MapActions",
     "MapObs",
     "PreviousStep",

@@ -8,10 +8,12 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from trainkit import tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.processing import Processor, try_out
-from trainkit.data import Obs
+from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.spaces import zeros_of
 
 _MOST_ACTIONS = 65_536  # rows of the table of combinations
 
@@ -170,6 +172,61 @@ class MapObs(Processor):
 
     def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
         return self._fn(obs)
+
+
+class Flatten(Processor):
+    """Let the policy see one float32 vector: Box leaves as they are, a 0 or 1 per value of discrete ones.
+
+    Leaves follow each other by the names of their keys; the mask stays a leaf of its own. A policy's `Preprocess` has
+    nothing left to do with such a vector.
+    """
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        self._has_mask = isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
+        children = (
+            dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {"": observation_space}
+        )
+        mask = children.pop(ACTION_MASK, None) if self._has_mask else None
+        self._leaves = [leaf for _, leaf in tree.named_leaves(_as_tree(spaces.Dict(children)))]
+        bounds = [_flat_bounds(leaf) for leaf in self._leaves]
+        low, high = (np.concatenate(side).astype(np.float32) for side in zip(*bounds, strict=True))
+        flat = spaces.Box(low, high, dtype=np.float32)
+        return flat if mask is None else spaces.Dict({"obs": flat, ACTION_MASK: mask}), action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        rest = {key: child for key, child in obs.items() if key != ACTION_MASK} if self._has_mask else obs
+        parts = [_flat(space, leaf) for space, leaf in zip(self._leaves, tree.leaves(rest), strict=True)]
+        flat = np.concatenate(parts, axis=1, dtype=np.float32)
+        return {"obs": flat, ACTION_MASK: obs[ACTION_MASK]} if self._has_mask else flat
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        return self.begin(obs, env_ids)
+
+
+def _as_tree(space: Space[Any]) -> Any:
+    """Return a space as a tree of its leaves."""
+    if isinstance(space, spaces.Dict):
+        return {key: _as_tree(child) for key, child in space.spaces.items()}
+    return tuple(map(_as_tree, space.spaces)) if isinstance(space, spaces.Tuple) else space
+
+
+def _flat_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the least and the largest numbers that a leaf becomes."""
+    if isinstance(space, spaces.Box):
+        return space.low.ravel(), space.high.ravel()
+    n_numbers = _flat(space, zeros_of(space)).shape[1]
+    return np.zeros(n_numbers), np.ones(n_numbers)
+
+
+def _flat(space: Space[Any], leaf: NDArray[Any]) -> NDArray[Any]:
+    """Turn one leaf [K, ...] into numbers [K, F]."""
+    if isinstance(space, spaces.Discrete):
+        hot: NDArray[np.bool_] = leaf[:, None] == np.arange(space.start, space.start + space.n)
+        return hot
+    if isinstance(space, spaces.MultiDiscrete):
+        digits = zip(leaf.reshape(len(leaf), -1).T, space.start.flat, space.nvec.flat, strict=True)
+        return np.concatenate([digit[:, None] == np.arange(first, first + n) for digit, first, n in digits], axis=1)
+    return leaf.reshape(len(leaf), -1)
 
 
 def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:

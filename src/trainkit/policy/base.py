@@ -1,6 +1,6 @@
 """What every policy is: a module that acts on observations, and keeps the books of what it learns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
-from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
+from trainkit.policy.compiling import Loss
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
 from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
@@ -65,6 +66,10 @@ class Policy(Saved):
         device: str | torch.device = "auto",
         seed: int | None = None,
     ) -> None:
+        checks = Checks(type(self).__name__)
+        if seed is not None:
+            checks.integer("seed", seed, low=0)
+        checks.done()
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space
@@ -188,12 +193,11 @@ class Policy(Saved):
         module: nn.Module,
         optimizer: Adam,
         clip: Clip | None = None,
-        *,
-        flush_denormals: bool = True,
+        **how: Any,
     ) -> None:
-        """Move a module's parameters by `minimise(name, ...)` from now on, and draw them if a seed was given."""
+        """Move a module's parameters by `minimise(name, ...)`, `how` as in `GradientStep`; draw them if seeded."""
         module.to(self.device)
-        self._gradient_steps[name] = GradientStep(module, optimizer, clip, flush_denormals=flush_denormals)
+        self._gradient_steps[name] = GradientStep(module, optimizer, clip, **how)
         if self._seed is not None:
             self._draw_weights(name, self._seed)
 
@@ -216,8 +220,8 @@ class Policy(Saved):
         action = action if action.is_floating_point() else action.long()
         return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
 
-    def minimise(self, name: str, loss: Callable[[], Tensor], *, step: int) -> None:
-        """Take one gradient step down `loss`, a mean over rows, which is called once.
+    def minimise(self, name: str, loss: Loss, *, step: int) -> Any:
+        """Take one gradient step down `loss`, a mean over rows; return what it returned besides, `(loss, besides)`.
 
         It shows loss, grad_norm (before the clip) and lr among the metrics, `name` before them where there are
         several gradient steps.
@@ -239,6 +243,7 @@ class Policy(Saved):
         self._shown[f"{which}grad_norm"] = taken.norm
         skipped = self._shown.get("skipped")
         self._shown["skipped"] = taken.skipped if skipped is None else skipped + taken.skipped
+        return taken.shown
 
     def enter(self, *, training: bool) -> None:
         """Switch to training or evaluation, where any module does one thing in the one and another in the other."""

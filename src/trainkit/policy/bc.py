@@ -164,15 +164,13 @@ class BCPolicy(Policy):
         """Learn from one batch; raise `DivergedError` as `minimise` does. There are no priorities."""
         self.enter(training=True)
         rows = self.tensors(batch)
-        shown: dict[str, Tensor] = {}
 
-        def loss() -> Tensor:
+        def loss() -> tuple[Tensor, dict[str, Tensor]]:
             numbers = self._numbers(rows.obs)
-            per_row, metrics = self._loss(numbers, rows.action, rows.legal)
-            shown.update(metrics)
-            return (rows.weight * per_row).mean()
+            per_row, shown = self._loss(numbers, rows.action, rows.legal)
+            return (rows.weight * per_row).mean(), shown
 
-        self.minimise("model", loss, step=step)
+        shown = self.minimise("model", loss, step=step)
         return self.end_update(step=step, **weight_metrics(rows.weight), **shown)
 
     def _loss(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:

@@ -112,7 +112,9 @@ class DiscreteBCQPolicy(DQNPolicy):
         self.plausible = plausible.to(self.device)
         self.logit_weight = float(logit_weight)
         usual = Adam() if optimizer is None else optimizer
-        self.add_gradient_step("imitation", plausible, usual if imitation_optimizer is None else imitation_optimizer)
+        own = usual if imitation_optimizer is None else imitation_optimizer
+        how = {name: parts[name] for name in ("flush_denormals", "compile") if name in parts}
+        self.add_gradient_step("imitation", plausible, own, **how)
         self.eval()
 
     @classmethod
@@ -129,7 +131,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         if hidden is not None or head is not None:
             layers = (*(hidden or ()), *(head or ()))
         imitation = QNetwork(preprocess.shapes, n_actions, hidden=layers)
-        return super().for_envs(envs, hidden=hidden, head=head, imitation=imitation, **words)
+        return super().for_envs(envs, hidden=hidden, head=head, **{"imitation": imitation, **words})
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse what the networks cannot see or act in, by trying them on one blank observation."""
@@ -161,17 +163,15 @@ class DiscreteBCQPolicy(DQNPolicy):
         """Teach the imitation, then the values, from one batch."""
         self.enter(training=True)
         rows = self.tensors(batch)
-        shares: list[Tensor] = []
 
-        def loss() -> Tensor:
+        def loss() -> tuple[Tensor, Tensor]:
             logits = self.plausible.logits(rows.obs)
             legal_logits = masked(logits, rows.legal)
-            shares.append(self.plausible.among(legal_logits.detach()).to(logits.dtype).mean())
+            share = self.plausible.among(legal_logits.detach()).to(logits.dtype).mean()
             error = functional.cross_entropy(legal_logits, rows.action, reduction="none")
-            return (rows.weight * (error + self.logit_weight * logits.square().mean(dim=1))).mean()
+            return (rows.weight * (error + self.logit_weight * logits.square().mean(dim=1))).mean(), share
 
-        self.minimise("imitation", loss, step=step)
-        self._shown["plausible_share"] = shares[0]
+        self._shown["plausible_share"] = self.minimise("imitation", loss, step=step)
         return self._learn(rows, step)
 
 

@@ -14,6 +14,7 @@ from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import ConfigError, SpaceMismatchError
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
+from trainkit.policy.compiling import Compile
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.draws import Draw, ask
 from trainkit.policy.exploration import (
@@ -63,7 +64,7 @@ class DQNPolicy(Policy):
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
-        flush_denormals: see `GradientStep`.
+        flush_denormals, compile: see `GradientStep`.
         store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
@@ -88,6 +89,7 @@ class DQNPolicy(Policy):
         device: str | torch.device = "auto",
         seed: int | None = None,
         flush_denormals: bool = True,
+        compile: Compile = False,
         store_action_prob: bool = False,
     ) -> None:
         super().__init__(
@@ -115,6 +117,7 @@ class DQNPolicy(Policy):
             Adam() if optimizer is None else optimizer,
             clip,
             flush_denormals=flush_denormals,
+            compile=compile,
         )
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
@@ -246,17 +249,13 @@ class DQNPolicy(Policy):
         """Take the gradient step on rows that are on the device, and end the update."""
         mine, theirs = self._draw(len(rows.reward))
         online, target = ask(self.network, mine), ask(self.target_network, theirs)
-        priority: list[Tensor] = []
-        metrics: dict[str, Tensor] = {}
 
-        def loss() -> Tensor:
-            per_row, row_priority, shown = self._loss(rows, online, target)
-            priority.append(row_priority)
-            metrics.update(shown)
-            return (rows.weight * per_row).mean()
+        def loss() -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+            per_row, priority, shown = self._loss(rows, online, target)
+            return (rows.weight * per_row).mean(), (priority, shown | weight_metrics(rows.weight))
 
-        self.minimise("network", loss, step=step)
-        return self.end_update(step=step, priority=priority[0], **weight_metrics(rows.weight), **metrics)
+        priority, shown = self.minimise("network", loss, step=step)
+        return self.end_update(step=step, priority=priority, **shown)
 
     def _loss(self, rows: TensorBatch, online: Network, target: Network) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return (loss [B], priority [B], scalars to show)."""

@@ -7,7 +7,7 @@ the next step, which lays them out anew and takes the moments along.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.errors import Checks, ConfigError
+from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
 from trainkit.schedules import Schedule, Scheduled, as_schedule
 
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -63,6 +64,7 @@ class Taken(NamedTuple):
     loss: Tensor  # before it
     norm: Tensor  # the gradient's, before the clip
     skipped: Tensor  # 1.0 where it was not taken, else 0.0
+    shown: Any  # what the loss returned besides
 
 
 class GradientStep:
@@ -76,10 +78,19 @@ class GradientStep:
         clip: None clips nothing.
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this
             changes the last bits.
+        compile: compute loss and gradients in one compiled graph from the second step on, which takes some ten
+            seconds and pays for small networks; "auto" where there is a compiler. A parameter without a gradient at
+            the first step never moves then.
     """
 
     def __init__(
-        self, module: nn.Module, optimizer: Adam, clip: Clip | None = None, *, flush_denormals: bool = True
+        self,
+        module: nn.Module,
+        optimizer: Adam,
+        clip: Clip | None = None,
+        *,
+        flush_denormals: bool = True,
+        compile: Compile = False,
     ) -> None:
         self.optimizer = optimizer
         self.clip = clip
@@ -87,28 +98,39 @@ class GradientStep:
         self._lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
         self.module = module
         self._places = _places(module)
+        device = self._places[0].parameter.device if self._places else torch.device("cpu")
+        self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
         self._segments: list[_Segment] = []  # one, and one more for each set of parameters that came to move later
 
     def lr(self, step: int) -> float:
         """Return the learning rate at an environment step."""
         return self._lr(step)
 
-    def __call__(self, loss: Callable[[], Tensor], *, step: int) -> Taken:
-        """Take one step down `loss`, which is called once."""
+    def __call__(self, loss: Loss, *, step: int) -> Taken:
+        """Take one step down `loss`, which is called once, or in a graph was once."""
         with _denormals_flushed(self.flush_denormals):
-            is_laid_out = self._is_laid_out()
-            if is_laid_out:
-                for segment in self._segments:
-                    segment.gradient.zero_()
+            if self._is_laid_out():
+                value, shown = self._descend(loss)
             else:
                 self._places = _places(self.module)
                 for place in self._places:
                     place.parameter.grad = None
-            value = loss()
-            value.backward()  # type: ignore[no-untyped-call]  # torch's own
-            if not is_laid_out or self._has_newcomer():
+                value, shown = _backward(loss)
                 self._lay_out(self._moments())
-            return self._step(value.detach(), self._lr(step))
+            return self._step(value, shown, self._lr(step))
+
+    def _descend(self, loss: Loss) -> tuple[Tensor, Any]:
+        """Compute the segments' gradients."""
+        segments = self._segments
+        if self._graph is not None:
+            layouts = [segment.layout for segment in segments]
+            return self._graph(loss, layouts, [one.flat for one in segments], [one.gradient for one in segments])
+        for segment in segments:
+            segment.gradient.zero_()
+        value, shown = _backward(loss)
+        if self._has_newcomer():
+            self._lay_out(self._moments())
+        return value, shown
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moments in the form of `torch.optim.Adam.state_dict()`."""
@@ -123,7 +145,7 @@ class GradientStep:
             place.parameter.grad = None
         self._lay_out(state["state"])
 
-    def _step(self, value: Tensor, lr: float) -> Taken:
+    def _step(self, value: Tensor, shown: Any, lr: float) -> Taken:
         """Clip, and move unless loss or gradient is not finite."""
         segments, adam, clip = self._segments, self.optimizer, self.clip
         with torch.no_grad():
@@ -132,7 +154,7 @@ class GradientStep:
             limit = math.inf if clip is None or clip.by != "global_norm" else clip.limit
             if norm.is_cpu:  # looking at a number costs less here than calculating with it
                 if not math.isfinite(float(norm) + float(value)):
-                    return Taken(value, norm, _ONE)
+                    return Taken(value, norm, _ONE, shown)
                 skipped, taken = _ZERO, _ONE
                 scale = (norm + 1e-6) / limit if float(norm) + 1e-6 > limit else None
             else:
@@ -161,12 +183,12 @@ class GradientStep:
                 grad_scale=scale,
                 found_inf=skipped,
             )
-        return Taken(value, norm, skipped)
+        return Taken(value, norm, skipped, shown)
 
     def _is_laid_out(self) -> bool:
         """Whether every parameter is the module's own and the view of a segment that was made of it."""
-        for owner, name, parameter in self._places:
-            if owner[name] is not parameter:
+        for place in self._places:
+            if place.owner[place.name] is not place.parameter:
                 return False
         return bool(self._segments) and all(segment.is_live() for segment in self._segments)
 
@@ -181,12 +203,11 @@ class GradientStep:
 
     def _lay_out(self, moments: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Make segments of the parameters that move, those together that have taken as many steps."""
-        parameters = [place.parameter for place in self._places]
         groups: dict[float, list[int]] = {}
-        for i, parameter in enumerate(parameters):
-            if i in moments or parameter.grad is not None:
+        for i, place in enumerate(self._places):
+            if i in moments or place.parameter.grad is not None:
                 groups.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
-        self._segments = [_Segment(parameters, indices, moments, count) for count, indices in groups.items()]
+        self._segments = [_Segment(self._places, indices, moments, count) for count, indices in groups.items()]
 
 
 class _Place(NamedTuple):
@@ -195,18 +216,26 @@ class _Place(NamedTuple):
     owner: dict[str, nn.Parameter | None]
     name: str
     parameter: nn.Parameter
+    path: str  # from the module
 
 
 def _places(module: nn.Module) -> list[_Place]:
     """Find the parameters to move, in the order of `module.parameters()`, each once."""
     seen: set[int] = set()
     places: list[_Place] = []
-    for part in module.modules():
+    for prefix, part in module.named_modules():
         for name, parameter in part._parameters.items():
             if parameter is not None and parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
-                places.append(_Place(part._parameters, name, parameter))
+                places.append(_Place(part._parameters, name, parameter, f"{prefix}.{name}" if prefix else name))
     return places
+
+
+def _backward(loss: Loss) -> tuple[Tensor, Any]:
+    """Return (loss, what else it returned) and leave the gradients with the parameters."""
+    value, shown = ask(loss)
+    value.backward()  # type: ignore[no-untyped-call]  # torch's own
+    return value.detach(), shown
 
 
 class _Segment:
@@ -214,14 +243,15 @@ class _Segment:
 
     def __init__(
         self,
-        parameters: Sequence[nn.Parameter],
+        places: Sequence[_Place],
         indices: Sequence[int],
         moments: Mapping[int, Mapping[str, Tensor]],
         count: float,
     ) -> None:
         self.indices = list(indices)
-        self._moved = [parameters[i] for i in indices]
+        self._moved = [places[i].parameter for i in indices]
         sizes = [p.numel() for p in self._moved]
+        self.layout = {places[i].path: (places[i].parameter.numel(), places[i].parameter.shape) for i in indices}
         first = self._moved[0]
         if any(p.dtype != first.dtype or p.device != first.device for p in self._moved):
             raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")

@@ -297,14 +297,7 @@ class OnpolicyPolicy(Policy):
         return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
 
     def _update(self, rows: RolloutRows, step: int) -> UpdateResult:
-        shown: dict[str, Tensor] = {}
-
-        def loss() -> Tensor:
-            value, metrics = self._loss(rows, step)
-            shown.update(metrics)
-            return value
-
-        self.minimise("model", loss, step=step)
+        shown = self.minimise("model", lambda: self._loss(rows, step), step=step)
         return self.end_update(step=step, **shown)
 
     def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:

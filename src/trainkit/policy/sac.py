@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import Checks, DivergedError, SpaceMismatchError
 from trainkit.policy.base import Policy
+from trainkit.policy.compiling import Compile
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.export import reasons
@@ -49,7 +50,7 @@ class SACPolicy(Policy):
         clip: of the actor's and the critics' gradients; None clips nothing.
         action_space: a Box of floats, bounded in every place.
         observation_space, preprocess, device, seed: as in `Policy`.
-        flush_denormals: see `GradientStep`.
+        flush_denormals, compile: see `GradientStep`.
 
     Metrics: critic_loss, actor_loss, temperature_loss (where it is learnt), grad_norm and lr of each, q_mean,
     td_abs_mean, entropy, temperature, weight_mean, effective_share (of the weights), target_followed.
@@ -75,6 +76,7 @@ class SACPolicy(Policy):
         device: str | torch.device = "auto",
         seed: int | None = None,
         flush_denormals: bool = True,
+        compile: Compile = False,
     ) -> None:
         name = type(self).__name__
         box = bounded_box(name, action_space)
@@ -105,12 +107,12 @@ class SACPolicy(Policy):
         self.to(self.device)
         usual = Adam(3e-4) if optimizer is None else optimizer
         own = usual if critic_optimizer is None else critic_optimizer
-        flush: dict[str, Any] = {"flush_denormals": flush_denormals}
-        self.add_gradient_step("critic", critics, own, clip, **flush)
-        self.add_gradient_step("actor", actor, usual, clip, **flush)
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile}
+        self.add_gradient_step("critic", critics, own, clip, **how)
+        self.add_gradient_step("actor", actor, usual, clip, **how)
         if self.learnt_temperature is not None:
             own = usual if temperature_optimizer is None else temperature_optimizer
-            self.add_gradient_step("temperature", self.learnt_temperature, own, **flush)
+            self.add_gradient_step("temperature", self.learnt_temperature, own, **how)
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         self.eval()
@@ -196,33 +198,27 @@ class SACPolicy(Policy):
         rows = self.tensors(batch)
         noise, next_noise = self._noise(len(batch))
         temperature = self._temperature(step)
-        shown: dict[str, Tensor] = {"temperature": temperature, **weight_metrics(rows.weight)}
-        kept: list[Tensor] = []
 
-        def critic_loss() -> Tensor:
+        def critic_loss() -> tuple[Tensor, tuple[Tensor, Tensor]]:
             goal = self._goal(rows, next_noise, temperature)
             q = self.critics(rows.obs, self.distribution.to_unit(rows.action))
             td = q - goal.unsqueeze(1)  # [B, C]
-            priority = td.detach().abs().mean(dim=1)
-            kept.append(priority)
-            shown.update(q_mean=q.detach().mean(), td_abs_mean=priority.mean())
-            return _weighted(rows, 0.5 * td.square().sum(dim=1))
+            return _weighted(rows, 0.5 * td.square().sum(dim=1)), (td.detach().abs().mean(dim=1), q.detach().mean())
 
-        def actor_loss() -> Tensor:
+        def actor_loss() -> tuple[Tensor, Tensor]:
             unit, log_prob = self.distribution.draw(self.actor(rows.obs), noise)
-            with _frozen(self.critics):
-                q = self.critics(rows.obs, unit).amin(dim=1)
-            kept.append(log_prob.detach())
-            shown["entropy"] = -kept[1].mean()
-            return _weighted(rows, temperature * log_prob - q)
+            q = self.critics(rows.obs, unit).amin(dim=1)
+            return _weighted(rows, temperature * log_prob - q), log_prob.detach()
 
-        self.minimise("critic", critic_loss, step=step)
-        self.minimise("actor", actor_loss, step=step)
-        priority, log_prob = kept
+        priority, q_mean = self.minimise("critic", critic_loss, step=step)
+        with _frozen(self.critics):
+            log_prob = self.minimise("actor", actor_loss, step=step)
         learnt = self.learnt_temperature
         if learnt is not None:
             surplus = -(log_prob + self.target_entropy)  # of entropy, row by row
             self.minimise("temperature", lambda: _weighted(rows, learnt.log * surplus), step=step)
+        shown = {"temperature": temperature, "q_mean": q_mean, **weight_metrics(rows.weight)}
+        shown |= {"td_abs_mean": priority.mean(), "entropy": -log_prob.mean()}
         return self.end_update(step=step, priority=priority, **shown)
 
     def _goal(self, rows: TensorBatch, noise: Tensor, temperature: Tensor) -> Tensor:

@@ -90,11 +90,13 @@ class Trainer(Resumable):
         )
         self._is_running = False
         self.reset()
-        self._logger = as_logger(None)
+        self._logger, self._former_logs = as_logger(None), []
         self._hooks.check(self)
         if options.resume_from is not None:
             self.resume(options.resume_from, options.seed)
-        self._logger = as_logger(options.logger)  # last: a run that is refused leaves no folder behind
+        self._logger = as_logger(options.logger, self._former_logs)  # last: a run refused leaves no folder behind
+        if options.resume_from is not None:
+            self._logger.purge(self.clock)
 
     # ---- the iterator ----
 

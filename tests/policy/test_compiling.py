@@ -1,0 +1,230 @@
+"""A loss and its gradients in one graph: the same numbers as without, noticed when there is no compiler.
+
+Fast tests trace and run the graph without a compiler (backend "eager"); slow ones compile it.
+"""
+
+import copy
+import functools
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.helpers.learning import MASKED, PARTS, Spaces, assert_same, batch_of, made, parameters_of
+from tests.policy import test_sac
+from tests.policy.test_gradient_step import Ours, Twin, assert_nets_close, small_net
+from trainkit import (
+    Adam,
+    CategoricalValue,
+    Clip,
+    ConfigError,
+    ConservativePenalty,
+    DiscreteBCQPolicy,
+    DivergedError,
+    ExpectedValue,
+    Policy,
+)
+from trainkit.policy import compiling
+
+has_compiler = pytest.mark.skipif(
+    compiling._missing(torch.device("cpu")) is not None,
+    reason=f"nothing can be compiled here: there is no {compiling._missing(torch.device('cpu'))}",
+)
+of_torchs_own = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # which inductor uses itself
+MORE_PARTS = [
+    *PARTS,
+    pytest.param({"penalty": ConservativePenalty(0.5), "space": MASKED}, id="conservative, masked"),
+    pytest.param({"value": ExpectedValue("mse"), "max_grad_norm": 0.1, "n_step": 3}, id="mse, clipped"),
+    pytest.param({"clip": Clip(0.01, by="norm"), "dueling": True, "space": MASKED}, id="clipped one by one, masked"),
+]
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let graphs be traced and run, but not compiled; no compiler is needed."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(compiling, "_missing", lambda device: None)
+    yield
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]  # torch's own
+
+
+def learn_alike(compiled: Policy, plain: Policy, batches: Any, start: int = 0) -> None:
+    """Take the same updates, and compare what comes of each, and in the end all that was learnt."""
+    for step, batch in enumerate(batches, start):
+        mine, theirs = compiled.update(batch, step=step), plain.update(batch, step=step)  # type: ignore[attr-defined]
+        if theirs.priority is not None:
+            assert_close(mine.priority, theirs.priority, rtol=1e-4, atol=1e-5)
+    assert_close(parameters_of(compiled), parameters_of(plain), rtol=1e-4, atol=1e-5)
+    mine, theirs = compiled.read_metrics(), plain.read_metrics()
+    assert list(mine) == list(theirs)
+    assert mine == {name: pytest.approx(number, rel=1e-4, abs=1e-5) for name, number in theirs.items()}
+
+
+def batches(n: int, space: Any = None, *, n_rows: int = 16) -> list[Any]:
+    return [batch_of(n_rows, seed=seed, **({} if space is None else {"space": space})) for seed in range(n)]
+
+
+# ---- the same numbers ----
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("clip", [None, Clip(0.5), Clip(0.2, by="norm"), Clip(0.02, by="value")], ids=str)
+def test_moves_like_torchs_adam_and_clips(clip: Clip | None) -> None:
+    net, adam = small_net(), Adam([(0, 1e-2), (30, 1e-3)], weight_decay=0.1)
+    ours, twin = Ours(copy.deepcopy(net), adam, clip, compile=True), Twin(net, adam, clip)
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        (torch.randn(16, 4, generator=generator), (1 + i % 5) * torch.randn(16, 3, generator=generator))
+        for i in range(40)
+    ]
+
+    def loss(net: torch.nn.Module, i: int) -> torch.Tensor:
+        return (net(rows[i][0]) - rows[i][1]).square().mean()
+
+    def step(i: int) -> float:
+        x, y = rows[i]
+        return float(ours.step(lambda: (ours.net(x) - y).square().mean(), step=i).norm)
+
+    assert_close([step(i) for i in range(40)], twin.train(range(40), loss), rtol=1e-4, atol=1e-6)
+    assert_nets_close(ours.net, twin.net)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("parts", [PARTS[2], PARTS[5], *MORE_PARTS[-2:]])
+def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
+    space = parts.get("space")
+    learn_alike(made(**parts, compile=True), made(**parts), batches(12, space))
+
+
+@pytest.mark.usefixtures("traced")
+def test_sac_learns_as_without() -> None:
+    told = [test_sac.rows(16, seed=seed) for seed in range(12)]
+    learn_alike(test_sac.made(compile=True), test_sac.made(), told)
+
+
+@pytest.mark.usefixtures("traced")
+def test_every_gradient_step_of_a_policy_is_compiled() -> None:
+    spaces = Spaces()
+    compiled, plain = (
+        DiscreteBCQPolicy.for_envs(spaces, hidden=(8,), device="cpu", seed=0, compile=asked) for asked in (True, False)
+    )
+    assert all(step._graph is not None for step in compiled._gradient_steps.values())
+    learn_alike(compiled, plain, batches(6))
+
+
+@has_compiler
+@pytest.mark.slow
+@of_torchs_own
+@pytest.mark.parametrize("parts", MORE_PARTS)
+def test_what_is_compiled_learns_as_without(parts: dict[str, Any]) -> None:
+    learn_alike(made(**parts, compile=True), made(**parts), batches(100))
+
+
+@has_compiler
+@pytest.mark.slow
+@of_torchs_own
+def test_sac_compiled_learns_as_without() -> None:
+    told = [test_sac.rows(16, seed=seed) for seed in range(50)]
+    learn_alike(test_sac.made(temperature=0.2, compile=True), test_sac.made(temperature=0.2), told)
+
+
+# ---- what may happen on the way ----
+
+
+@pytest.mark.usefixtures("traced")
+def test_batches_of_another_size_are_learnt_from_too() -> None:
+    sizes = [batch for n in (16, 5, 16, 1) for batch in batches(2, n_rows=n)]
+    learn_alike(made(compile=True), made(), sizes)
+
+
+@pytest.mark.usefixtures("traced")
+def test_acting_between_updates_changes_nothing() -> None:
+    compiled, plain = made(compile=True), made()
+    for start, batch in enumerate(batches(4)):
+        compiled.predict(batch.obs)
+        learn_alike(compiled, plain, [batch], start)
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_step_that_is_not_finite_is_not_taken() -> None:
+    policy = made(compile=True)
+    for batch in batches(2):
+        policy.update(batch, step=0)
+    before = copy.deepcopy(policy.training_state()["weights"])
+    with pytest.raises(DivergedError, match="update 3 at step 7"):
+        policy.update(batch_of(16, reward=np.full(16, np.nan, np.float32)), step=7)
+    assert_same(policy.training_state()["weights"], before)
+    policy.update(batch_of(16), step=8)
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_copy_learns_on_by_itself() -> None:
+    one, plain = made(compile=True), made()
+    learn_alike(one, plain, batches(4))
+    other = copy.deepcopy(one)
+    learn_alike(other, copy.deepcopy(plain), batches(8)[4:])
+    learn_alike(one, plain, batches(8)[4:])
+    assert_same(parameters_of(one), parameters_of(other))
+
+
+@pytest.mark.usefixtures("traced")
+def test_loaded_states_are_learnt_on_from() -> None:
+    one, plain = made(compile=True, seed=3), made()
+    learn_alike(plain, made(), batches(4))
+    one.update(batch_of(16), step=0)
+    one.update(batch_of(16), step=0)
+    one.load_training_state(copy.deepcopy(plain.training_state()))
+    one.read_metrics()
+    learn_alike(one, plain, batches(8)[4:])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_more_policies_than_torch_keeps_graphs_of_one_function() -> None:
+    limit = torch._dynamo.config.recompile_limit
+    for width in range(limit + 2):
+        policy = made(compile=True, value=CategoricalValue(width + 2, -1.0, 1.0))
+        for batch in batches(2):
+            policy.update(batch, step=0)
+
+
+# ---- where nothing can be compiled ----
+
+
+def test_nothing_is_compiled_unless_asked() -> None:
+    assert made()._gradient_steps["network"]._graph is None
+
+
+@pytest.mark.parametrize("wanted", ["yes", 2, None])
+def test_a_wish_that_is_none_is_refused(wanted: Any) -> None:
+    with pytest.raises(ConfigError, match=f"compile must be True, False or 'auto', got {wanted!r}"):
+        made(compile=wanted)
+
+
+def test_without_a_compiler_it_is_refused_by_name_and_auto_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match=r"compile needs the C\+\+ compiler no-such-compiler: install it, or leave"):
+        made(compile=True)
+    assert made(compile="auto")._gradient_steps["network"]._graph is None
+
+
+def test_without_pythons_headers_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ConfigError, match=r"compile needs Python's headers, of which .* has none"):
+        made(compile=True)
+
+
+def test_a_torch_that_mixes_graphs_up_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model=None: model)
+    with pytest.raises(ConfigError, match=r"compile needs torch 2\.13 or newer"):
+        made(compile=True)
+
+
+def test_cuda_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    assert compiling._missing(torch.device("cuda")) == "the package triton"
