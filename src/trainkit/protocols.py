@@ -1,6 +1,7 @@
 """What rooms may ask of each other: the borders of policy, buffer and logger."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -111,6 +112,10 @@ class Trainee(Policy, Seedable, Protocol):
     observation_space: Space[Any] | None  # None: not told yet
     action_space: Space[Any] | None
 
+    def save(self, path: str | Path) -> Path:
+        """Write what acting needs into a folder."""
+        ...
+
     def training_state(self) -> dict[str, Any]: ...
 
     def load_training_state(self, state: Mapping[str, Any]) -> None: ...
@@ -160,6 +165,8 @@ class Store(Stateful, Protocol):
 
     def cut(self, env_ids: ArrayLike) -> None: ...
 
+    def drop(self, env_ids: ArrayLike) -> int: ...
+
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
@@ -172,6 +179,10 @@ class Recorder(Protocol):
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """Hear that the open episodes of these environments ended here, without a flag."""
+        ...
+
+    def drop(self, env_ids: NDArray[np.intp]) -> object:
+        """Hear that the open episodes of these environments were broken off, and are not to be kept."""
         ...
 
 
@@ -234,6 +245,15 @@ class Logger(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class PurgingLogger(Protocol):
+    """A logger that can take back what a run wrote before it was killed, and writes again when it goes on."""
+
+    def purge(self, step: int) -> None:
+        """Forget what was written after this step."""
+        ...
 
 
 @runtime_checkable

@@ -74,9 +74,9 @@ class CollectStats:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "CollectStats":
         """Read what `to_plain` returned."""
-        read: dict[str, Any] = {name: x for name, x in plain.items() if not isinstance(x, dict)}
-        read |= {name: Summary(**x) for name, x in plain.items() if isinstance(x, dict) and name != "agents"}
-        return cls(**read | {"agents": {name: Summary(**one) for name, one in plain["agents"].items()}})
+        others = {name: one for name, one in plain.items() if name != "agents"}
+        read: dict[str, Any] = {name: Summary(**x) if isinstance(x, dict) else x for name, x in others.items()}
+        return cls(**read, agents={name: Summary(**one) for name, one in plain["agents"].items()})
 
     @classmethod
     def merge(cls, parts: "Sequence[CollectStats]") -> "CollectStats | None":

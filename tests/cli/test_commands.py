@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,25 @@ def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
     assert tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
     assert main([*shlex.split(line), "--quiet"]) == 0
     assert RunFolder.read("runs/dqn-CartPole-v1/seed1").rows[-1]["step"] == 120
+
+
+def test_sigterm_saves_ends_with_143_and_begins_no_other_seed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_step = tk.OffpolicyTrainer._train_step
+
+    def terminated(self: tk.OffpolicyTrainer) -> None:
+        train_step(self)
+        if self.env_step == 80:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(tk.OffpolicyTrainer, "_train_step", terminated)
+    assert train("--seeds", "2") == 128 + 15
+    assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
+    (step,) = re.findall(r"stopped at step (\d+); to go on: trainkit train dqn", capsys.readouterr().out)
+    assert step in ("80", "82")
+    progress = tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]
+    assert progress["env_step"] == int(step)
 
 
 def test_an_offline_preset_learns_from_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, rewa
 from trainkit import tree
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector, Envs, PreviousStep, Watch, check_env, make_envs
+from trainkit.collector.agents import whole_games
 from trainkit.data import ACTION_MASK, Horizon
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
 from trainkit.seeding import episode_seed
@@ -469,7 +470,7 @@ def test_observations_stay_as_they_were() -> None:
         outcome = envs.step(np.zeros(len(ids), np.int64), ids)
         outcomes.append((outcome.next_obs, tree.map_tree(np.copy, outcome.next_obs)))
         if outcome.over.any():
-            envs.begin(envs.whole_games(ids[outcome.over]))
+            envs.begin(whole_games(ids[outcome.over], envs.n_agents))
     for now, then in outcomes:
         np.testing.assert_array_equal(now, then)
 

@@ -666,7 +666,7 @@ def test_a_collect_that_failed_after_its_last_step_is_open_until_it_is_resumed()
 def test_a_collector_looks_for_episodes_without_end_now_and_then(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("trainkit.collector.collector._ENDLESS", 20)
+    monkeypatch.setattr("trainkit.collector.episodes._ENDLESS", 20)
     endless = Collector(Player(), make_envs([partial(TaggedEnv, 0, length_of=lambda env, episode: 1_000)]))
     ending = Collector(Player(), tagged_envs("sync", 2))
     ending.collect(n_step=200)

@@ -259,7 +259,10 @@ def test_a_constructor_that_raises_is_told_by_its_number_and_the_others_are_clos
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ([ToldEnv, partial(ToldEnv, action_space=spaces.Discrete(3))], "action space different"),
+        (
+            [ToldEnv, partial(ToldEnv, action_space=spaces.Discrete(3))],
+            r"env 1 has spaces .*Discrete\(3\)\), env 0 has",
+        ),
         ([partial(ToldEnv, observation_space=spaces.Text(3))] * 2, "the observation space is a Text"),
     ],
 )

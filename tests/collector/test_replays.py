@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
+from examples.two_agents import TwoPoles
 from tests.trainer.toys import Walk
 from trainkit import files, tree
 from trainkit.collector import replays
@@ -69,6 +70,8 @@ def told_next(collector: tk.Collector, n_step: int) -> Any:
 
 
 KINDS: dict[str, dict[str, Any]] = {
+    "agents": {"spec": TwoPoles, "n": 2},
+    "processed": {"n": 2, "processors": [tk.PreviousStep()]},
     "one": {"n": 1},
     "several": {"n": 3},
     "in processes": {"n": 2, "backend": "async"},
@@ -79,7 +82,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_step", [1, 4, 7, 31])
 def test_running_episodes_come_back_and_go_on_the_same(kind: str, n_step: int, tmp_path: Any) -> None:
-    with_envs = [tk.make_envs(Walk, seed=5, **KINDS[kind]), tk.make_envs(Walk, seed=99, **KINDS[kind])]
+    with_envs = [tk.make_envs(**{"spec": Walk, "seed": seed} | KINDS[kind]) for seed in (5, 99)]
     first, second = map(collector_of, with_envs)
     try:
         first.collect(n_step=n_step)

@@ -166,32 +166,6 @@ def test_a_stop_fn_may_answer_a_bool_of_numpy() -> None:
     assert trainer.run().stop_reason == "stop_fn"
 
 
-# ---- Checkpoint ----
-
-
-@pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
-def test_a_checkpoint_is_written_every_so_many_epochs_and_at_the_end(
-    every: int, expected: list[int], tmp_path: Path
-) -> None:
-    log = Log()
-    trainer = make_trainer(max_epoch=5, step_per_epoch=4, callbacks=[log, tk.Checkpoint(tmp_path, every=every)])
-    saved = []
-    for epoch, _, _ in trainer:
-        if log.names("on_checkpoint_saved"):
-            saved.append(epoch)
-        log.events.clear()
-    assert saved == expected
-
-
-def test_a_checkpoint_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(tk.ConfigError) as caught:
-        tk.Checkpoint(tmp_path / "file", every=0)
-    every, folder = str(caught.value).splitlines()
-    assert every == "Checkpoint.every must be a whole number >= 1, got 0"
-    assert folder == f"Checkpoint.folder {tmp_path / 'file'} is a file: name a folder"
-
-
 # ---- their states ----
 
 

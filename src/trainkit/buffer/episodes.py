@@ -63,6 +63,11 @@ class OpenEpisodes:
         self._waits[env_ids] = False
         return [self._take(env, False, False) for env in env_ids if self._steps[env] > 0]
 
+    def drop(self, env_ids: NDArray[np.intp]) -> None:
+        """Forget the open episodes of these environments; the next step begins one."""
+        self._waits[env_ids] = False
+        self._steps[env_ids] = 0
+
     def _take(self, env: int, terminated: bool, truncated: bool) -> RecordedEpisode:
         """Copy an environment's episode out."""
         n_steps, self._steps[env] = int(self._steps[env]), 0

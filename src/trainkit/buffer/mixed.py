@@ -117,6 +117,10 @@ class MixedBuffer:
         """End the open episodes of these environments in the first source."""
         self.sources[0].cut(env_ids)
 
+    def drop(self, env_ids: ArrayLike) -> int:
+        """Take the open episodes of these environments in the first source back, and return how many rows that were."""
+        return self.sources[0].drop(env_ids)
+
     def sample(
         self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:

@@ -90,6 +90,20 @@ class RolloutBuffer:
             self._break_off(ids)
             self._age[ids] = 0
 
+    def drop(self, env_ids: ArrayLike) -> int:
+        """Take back what this rollout has of the open episodes of these environments; return how many rows that were.
+
+        Rows of former rollouts were learnt from already.
+        """
+        if self._spec is None:
+            return 0
+        ids = np.atleast_1d(np.asarray(env_ids))
+        n_rows = np.where(self._is_open[ids], np.minimum(self._age[ids], self._n_rows[ids]), 0)
+        self._n_rows[ids] -= n_rows
+        self._is_open[ids] = False
+        self._age[ids] = 0
+        return int(n_rows.sum())
+
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike) -> None:
         """Change the rewards of rows of this rollout."""
         assert self._spec is not None, "slots come from add"

@@ -1,6 +1,7 @@
 """All commands under one name, and what becomes of mistakes and interrupts.
 
-Exit codes: 0 done; 1 an environment that check-env found fault with; 2 a mistake, told in one line; 130 interrupted.
+Exit codes: 0 done; 1 an environment that check-env found fault with; 2 a mistake, told in one line; 130 interrupted;
+143 ended by SIGTERM.
 """
 
 import argparse

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import shlex
 import shutil
+import signal
 from pathlib import Path
 
 from trainkit.cli.making import Recipe, settings_of
@@ -13,6 +14,7 @@ from trainkit.logger import CLAIM, JsonlLogger, TensorboardLogger
 from trainkit.runs import CHECKPOINT, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.stats import RunInfo
 from trainkit.trainer import Checkpoint
+from trainkit.trainer.interrupt import TERMINATE
 
 _EXAMPLES = """\
   trainkit train rainbow CartPole-v1
@@ -55,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     for seed in range(options.seed, options.seed + options.seeds):
         recipe = Recipe(preset=options.preset, env=options.env, seed=seed, data=options.data, settings=settings)
         name = options.name or "-".join(filter(None, (options.preset, options.env))).replace("/", "_").replace(":", "_")
-        train(recipe, options.logdir / name / f"seed{seed}", options)
+        if train(recipe, options.logdir / name / f"seed{seed}", options).stop_reason == TERMINATE:
+            return 128 + signal.SIGTERM
     return 0
 
 
@@ -96,6 +99,8 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
                 checkpoint.save(trainer)
                 say(f"stopped at step {trainer.clock:,}; to go on: {_resuming(recipe, options)}")
             raise
+    if info.stop_reason == TERMINATE and checkpoint is not None:  # which saved it
+        say(f"stopped at step {trainer.clock:,}; to go on: {_resuming(recipe, options)}")
     score = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"
     say(f"{folder}: {info.stop_reason} after {trainer.clock:,} {trainer.unit}s, {info.seconds:.0f} s{score}")
     return info

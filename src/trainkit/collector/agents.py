@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds
 from trainkit.collector.reading import ListInfos, RowReader
 from trainkit.data import Obs
-from trainkit.errors import ConfigError
+from trainkit.errors import BadEnvDataError, ConfigError
 from trainkit.spaces import check_spaces
 
 Entry = tuple[int, Any, dict[str, Any]]  # (row, first observation, info) of an agent that begins
@@ -82,6 +82,7 @@ class GamesBackend:
                         env_id,
                         f"acted, but step returned no {', '.join(missing)} for it: return them for all who acted, "
                         "and its last observation where it is gone",
+                        BadEnvDataError,
                     )
                 try:
                     self._reader.write(next_obs, row, obs[name])
@@ -92,13 +93,16 @@ class GamesBackend:
                         name not in present and not terminated[row]
                     )
                 except MISREAD as error:
-                    raise Failure(env_id, str(error)) from None
+                    raise Failure(env_id, str(error), BadEnvDataError) from None
                 infos.append(told.get(name, {}))
             self._plays[here] = ~(terminated[rows] | truncated[rows])
             joined += self._joining(game, here, present, answers)
             over[rows] = not self._plays[self._rows_of(game)].any()
         begun = self._begun(joined) if joined else None
-        return RawStep(next_obs, reward, terminated, truncated, ListInfos(infos), begun, over)
+        return RawStep(env_ids, next_obs, reward, terminated, truncated, ListInfos(infos), begun, over=over)
+
+    def rebuild(self, env_id: int) -> None:
+        raise NotImplementedError("make_envs refuses to restart games")
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
         """Call a method of games, once each; its answer is that of all its rows."""
@@ -133,11 +137,13 @@ class GamesBackend:
             try:
                 obs, infos = self._reader.unpack_reset(result)
             except MISREAD as error:
-                raise Failure(first, str(error)) from None
+                raise Failure(first, str(error), BadEnvDataError) from None
             self._plays[env_ids[rows]] = False
             here = self._joining(game, [], set(self.games[game].agents), (obs, {}, {}, {}, infos))
             if not here:
-                raise Failure(first, "returned no observation from reset: somebody must be there to act")
+                raise Failure(
+                    first, "returned no observation from reset: somebody must be there to act", BadEnvDataError
+                )
             begun += here
         return self._begun(begun)
 
@@ -153,10 +159,10 @@ class GamesBackend:
         try:
             answers = self._reader.unpack_step(result)
         except MISREAD as error:
-            raise Failure(here[0], str(error)) from None
+            raise Failure(here[0], str(error), BadEnvDataError) from None
         for what, own in zip(_NAMES, answers, strict=True):
             if not isinstance(own, dict):
-                raise Failure(here[0], f"returned {what} {own!r} from step, not a dict by agent")
+                raise Failure(here[0], f"returned {what} {own!r} from step, not a dict by agent", BadEnvDataError)
         return answers
 
     def _joining(self, game: int, acted: list[int], present: set[Any], answers: Sequence[Any]) -> list[Entry]:
@@ -177,7 +183,7 @@ class GamesBackend:
             try:
                 self._reader.write(obs, row, first)
             except MISREAD as error:
-                raise Failure(env_id, str(error)) from None
+                raise Failure(env_id, str(error), BadEnvDataError) from None
         return Begun(np.array([entry[0] for entry in entries]), obs, ListInfos([entry[2] for entry in entries]))
 
     def _by_game(self, env_ids: Ids) -> Iterator[tuple[int, slice]]:
@@ -219,3 +225,11 @@ class GamesBackend:
                 f"make_envs: game {place} has possible_agents {names}, game 0 has {first}: there must be some, of "
                 "different names, the same in every game"
             )
+
+
+def whole_games(env_ids: Ids, n_agents: int) -> Ids:
+    """Return the rows of all agents in the games that these rows are of."""
+    if n_agents == 1:
+        return env_ids
+    games: Ids = np.unique(env_ids // n_agents)
+    return (games[:, None] * n_agents + np.arange(n_agents)).ravel()

@@ -3,56 +3,96 @@
 reset(seeds, options)       begin an episode everywhere
 step(action, ids)           step these environments; the answer's `next_obs` are true successors
 begin(ids, seeds, options)  begin the next episode where one ended; None where the environment does so by itself
-                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`; where
-                            agents share a game, the ids are of whole games, and not all of them need be there
+                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`
 call(name, args, ids)       call a method of single environments, or read an attribute
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.reading import Infos
+from trainkit import tree
+from trainkit.collector.reading import Infos, ListInfos, RowReader
 from trainkit.data import Obs
+from trainkit.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.protocols import EnvSpaces
 
 Ids = NDArray[np.intp]
 Seeds = Sequence[int]
 Options = dict[str, Any] | None  # of a reset
 
+# What calling an environment may raise: one that wants to exit has failed, too.
+RAISED = (Exception, SystemExit)
+
 # What reading raises when an environment returned something else than its spaces say.
-MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError)
+MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ArithmeticError)
 
 
 class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outside
-    """An environment failed; `Envs` turns this into an error that says when and at which action."""
+    """An environment failed; `Envs` turns this into an error that says when and at which action.
 
-    def __init__(self, env_id: int | None, what: str) -> None:
+    Args:
+        env_id: which; None: all of a vector environment, or nobody knows.
+        what: happened, to follow "env 3".
+        kind: of the error.
+    """
+
+    def __init__(self, env_id: int | None, what: str, kind: type[EnvError] = EnvError) -> None:
         super().__init__(what)
-        self.env_id = env_id
-        self.what = what
+        self.env_id, self.what, self.kind = env_id, what, kind
+
+
+Failures = Mapping[int, Failure]  # by environment
+_NONE: Failures = {}
 
 
 class Begun(NamedTuple):
     """Episodes that just began."""
 
-    env_ids: Ids  # [K]
+    env_ids: Ids  # [K], where they did
     obs: Obs  # [K, ...]
     infos: Infos  # of K rows
+    failures: Failures = _NONE  # where they could not
+
+    def without(self, env_id: int) -> "Begun":
+        """Return all but one of the rows."""
+        keep = self.env_ids != env_id
+        obs = tree.map_tree(lambda leaf: leaf[keep], self.obs)
+        return self._replace(env_ids=self.env_ids[keep], obs=obs, infos=self.infos.rows(keep))
 
 
 class RawStep(NamedTuple):
     """One vector step as the environments told it."""
 
+    env_ids: Ids  # [K], those that answered
     next_obs: Obs  # [K, ...]
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K]
     truncated: NDArray[np.bool_]  # [K]
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
+    failures: Failures = _NONE  # of those that did not answer
     over: NDArray[np.bool_] | None = None  # [K], whose game ended; None where every episode is a game of its own
+
+    @property
+    def game_over(self) -> NDArray[np.bool_]:
+        """Whose game ended, [K]."""
+        return self.terminated | self.truncated if self.over is None else self.over
+
+    def without(self, env_id: int) -> "RawStep":
+        """Return all but one of the rows."""
+        keep = self.env_ids != env_id
+        return self._replace(
+            env_ids=self.env_ids[keep],
+            next_obs=tree.map_tree(lambda leaf: leaf[keep], self.next_obs),
+            reward=self.reward[keep],
+            terminated=self.terminated[keep],
+            truncated=self.truncated[keep],
+            infos=self.infos.rows(keep),
+        )
 
 
 class Backend(Protocol):
@@ -70,6 +110,8 @@ class Backend(Protocol):
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None: ...
 
+    def rebuild(self, env_id: int) -> None: ...
+
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]: ...
 
     def close(self) -> None: ...
@@ -83,3 +125,57 @@ def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> An
     if args:
         raise TypeError(f"{name} is a {type(found).__name__}, which cannot be called with arguments")
     return found
+
+
+def check_equal(env_id: int, env: EnvSpaces, first: EnvSpaces) -> None:
+    """Refuse an environment that has other spaces than the first."""
+    here, there = ((one.observation_space, one.action_space) for one in (env, first))
+    if here != there:
+        raise ConfigError(f"make_envs: env {env_id} has spaces {here}, env 0 has {there}: they must be equal")
+
+
+Take = Callable[[int, int], Any]  # (row, env_id) -> what an environment returned; raises Failure
+
+
+def read_steps(reader: RowReader, env_ids: Ids, take: Take) -> RawStep:
+    """Read the steps of single environments [K]; each is copied before the next is taken."""
+    n_rows = len(env_ids)
+    next_obs = reader.empty(n_rows)
+    reward = np.empty(n_rows, np.float64)
+    terminated, truncated = np.empty((2, n_rows), np.bool_)
+    infos: list[dict[str, Any]] = [{}] * n_rows
+    failures: dict[int, Failure] = {}
+    for row, env_id in enumerate(env_ids.tolist()):
+        try:
+            obs, gain, is_terminated, is_truncated, infos[row] = reader.unpack_step(take(row, env_id))
+            reader.write(next_obs, row, obs)
+            reward[row] = gain if type(gain) is float else reader.reward(gain)
+            terminated[row] = is_terminated if type(is_terminated) is bool else reader.flag("terminated", is_terminated)
+            truncated[row] = is_truncated if type(is_truncated) is bool else reader.flag("truncated", is_truncated)
+        except Failure as failure:
+            failures[env_id] = failure
+        except MISREAD as error:
+            failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
+    raw = RawStep(env_ids, next_obs, reward, terminated, truncated, ListInfos(infos), None, failures)
+    for env_id in failures:
+        raw = raw.without(env_id)
+    return raw
+
+
+def read_begun(reader: RowReader, env_ids: Ids, take: Take) -> Begun:
+    """Read the resets of single environments [K]."""
+    obs = reader.empty(len(env_ids))
+    infos: list[dict[str, Any]] = [{}] * len(env_ids)
+    failures: dict[int, Failure] = {}
+    for row, env_id in enumerate(env_ids.tolist()):
+        try:
+            first, infos[row] = reader.unpack_reset(take(row, env_id))
+            reader.write(obs, row, first)
+        except Failure as failure:
+            failures[env_id] = failure
+        except MISREAD as error:
+            failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
+    begun = Begun(env_ids, obs, ListInfos(infos), failures)
+    for env_id in failures:
+        begun = begun.without(env_id)
+    return begun

@@ -1,25 +1,25 @@
 """The collector: drives a policy through environments and hands every real step to a buffer."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import seeding, tree
+from trainkit.collector.agents import whole_games
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.restarts import left
 from trainkit.collector.resuming import Resumable
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
-from trainkit.errors import Checks, ConfigError
+from trainkit.errors import Checks, ConfigError, EnvError
 from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
 from trainkit.stats import CollectStats, html_table
-
-_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 
 
 class Collector(Resumable):
@@ -34,8 +34,7 @@ class Collector(Resumable):
         buffer: receives every real step; the transition's arrays are borrowed until the next step.
         observe: whether the policy's running statistics learn from the steps; default: where there is a buffer, so
             that evaluation changes nothing.
-        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show; where agents
-            share a game, their returns [episodes, agents], nan of one that took no part. Default: their mean.
+        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show.
 
     Attributes:
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
@@ -67,7 +66,6 @@ class Collector(Resumable):
         self.buffer = buffer
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
-        self._look_at = _ENDLESS  # env_step at which to look for episodes without end
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
@@ -86,8 +84,8 @@ class Collector(Resumable):
     def _repr_html_(self) -> str:
         recent = self._episodes.recent_returns
         rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
-        rows |= {"env_step": self.env_step, "n_episode": self.n_episode}
-        rows |= {"mean of the last returns": None if recent is None else recent.mean}
+        mean = None if recent is None else recent.mean
+        rows |= {"env_step": self.env_step, "n_episode": self.n_episode, "mean of the last returns": mean}
         return html_table(type(self).__name__, rows.items())
 
     @property
@@ -113,12 +111,7 @@ class Collector(Resumable):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Cut what is open and begin an episode everywhere; a seed repeats the same episodes."""
-        if self.buffer is not None:
-            self.buffer.cut(self.envs.all_ids)
-        for recorder in self.recorders:
-            recorder.cut(self.envs.all_ids)
-        if self._observes:
-            self.policy.cut(self.envs.all_ids)
+        self._break_off(self.envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
         self._to_begin = self.envs.all_ids[:0]
         if self.watch is not None:
@@ -206,8 +199,8 @@ class Collector(Resumable):
         finally:
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
-        if isinstance(self._goal, EpisodeGoal):
-            self._needs_reset = True
+        self._needs_reset |= isinstance(self._goal, EpisodeGoal)
+        self._tally.n_env_restarts += self.envs.restarts.take_count()
         return self._tally.stats(self._episodes.recent_returns)
 
     def close(self) -> None:
@@ -221,8 +214,7 @@ class Collector(Resumable):
 
     def _vector_step(self, tally: Tally) -> None:
         """Act, step, store: one action in every environment that awaits one."""
-        clock = time.perf_counter
-        envs = self.envs
+        clock, envs = time.perf_counter, self.envs
         env_ids = self._goal.open(envs.ready)
         n_rows = len(env_ids)  # 0 where every environment is being reset by its next step
         obs = envs.obs if n_rows == envs.n else tree.map_tree(lambda leaf: leaf[env_ids], envs.obs)
@@ -232,6 +224,9 @@ class Collector(Resumable):
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
+        if outcome.lost:
+            obs, output = left(env_ids, outcome.env_ids, obs, output)
+            env_ids, n_rows = outcome.env_ids, len(outcome.env_ids)
         transition: Transition | None = None
         slots: NDArray[np.int64] | None = None
         if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):
@@ -245,7 +240,9 @@ class Collector(Resumable):
                 env_ids,
                 output.extras,
             )
-            slots = self._hand_on(transition)
+            slots = None if self.buffer is None else self.buffer.add(transition)
+            if self._observes:
+                self.policy.observe(transition)
         tally.act_seconds += acted - began
         tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
@@ -257,24 +254,16 @@ class Collector(Resumable):
         self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated | outcome.truncated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
-        if self.env_step >= self._look_at:  # now and then: a step pays nothing for it
-            self._look_at = self.env_step + _ENDLESS
-            self._episodes.warn_of_endless(_ENDLESS)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
             if self.watch is not None:
                 self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
-            self._end_episodes(envs.whole_games(env_ids[outcome.over]), tally)
+            self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents), tally)
+        if outcome.lost:
+            self._lose_episodes(outcome.lost)
         self._needs_reset = False
-
-    def _hand_on(self, transition: Transition) -> NDArray[np.int64] | None:
-        """Store a step, let the policy's statistics learn from it, and return where it is stored [K]."""
-        slots = None if self.buffer is None else self.buffer.add(transition)
-        if self._observes:
-            self.policy.observe(transition)
-        return slots
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
         if self._options["random"] or len(env_ids) == 0:
@@ -300,6 +289,24 @@ class Collector(Resumable):
         if self.watch is not None:
             self.watch.ended(played)
             self.watch.created(self._to_begin)
+
+    def _break_off(self, env_ids: Ids, *, drops: bool = False) -> None:
+        """Have all who follow episodes end the open ones here, or take them back."""
+        for keeper in [*([] if self.buffer is None else [self.buffer]), *self.recorders]:
+            (keeper.drop if drops else keeper.cut)(env_ids)
+        if self._observes:
+            self.policy.cut(env_ids)
+
+    def _lose_episodes(self, lost: Mapping[int, EnvError]) -> None:
+        """Give up the open episodes of environments that failed, and note that their next ones shall begin."""
+        env_ids = np.array(sorted(lost))
+        self._break_off(env_ids, drops=self.envs.restarts.drops)
+        self._episodes.begin(env_ids)
+        self._starts[env_ids] = True
+        self._tally.n_faulty_episodes += len(env_ids)
+        self._to_begin = np.union1d(self._to_begin, env_ids)
+        if self.watch is not None:
+            self.watch.failed(lost)
 
     def _settle(self) -> None:
         """Tell what happened in a step that is whole, and begin the episodes that follow it.

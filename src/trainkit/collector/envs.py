@@ -4,35 +4,45 @@ Here stacks of frames are made for acting, masks lifted into the observation, li
 checked, so that no row leaves this file that must not be learnt from.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import seeding, tree
+from trainkit import seeding
 from trainkit.collector.actions import Actions
-from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
-from trainkit.collector.reading import Column, Infos, is_finite, read_infos
+from trainkit.collector.reading import Infos
 from trainkit.collector.replays import PlayedActions
-from trainkit.collector.stacks import repeat, shift
-from trainkit.data import ACTION_MASK, Obs
+from trainkit.collector.restarts import Restarts
+from trainkit.collector.stacks import put_rows, repeat, rows_of, shift
+from trainkit.collector.vetting import Acted, Vetting, action_of
+from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.spaces import masked_space, stacked_space, zeros_of
+from trainkit.spaces import stacked_space, zeros_of
+
+_Rows = TypeVar("_Rows", Begun, RawStep)
+_Read = TypeVar("_Read")
+
+_NONE: Mapping[int, EnvError] = {}
 
 
 class VectorStep(NamedTuple):
     """The true outcome of one vector step, K rows."""
 
+    env_ids: Ids  # [K], those that answered
     next_obs: Obs  # [K, ...], before any reset
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K], by the game or, for the learner alone, by a lost life
     truncated: NDArray[np.bool_]  # [K]
     over: NDArray[np.bool_]  # [K], whose game ended: to be counted and begun again
     infos: Infos  # of K rows
+    lost: Mapping[int, EnvError]  # environments that failed, and by what; to be begun again
 
 
 class Envs:
@@ -49,6 +59,7 @@ class Envs:
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         frame_space: of one environment as the buffer stores it: one frame, with the mask in.
         stack: frames per observation.
+        restarts: of environments that failed.
     """
 
     def __init__(
@@ -61,6 +72,7 @@ class Envs:
         seed: int | None = None,
         name: str = "custom",
         agents: Sequence[str] = (),
+        restarts: Restarts | None = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
@@ -68,13 +80,19 @@ class Envs:
         self.n_agents = max(1, len(self.agents))
         self.name = name
         self.stack = stack
-        self._mask_key = mask_key
+        self.restarts = Restarts(backend.n) if restarts is None else restarts
         self._lives_key = lives_key
-        space = backend.observation_space
         self._actions = Actions(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space
-        self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
-        self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, self.action_space)
+        self._vetting = Vetting(
+            backend.observation_space,
+            self.action_space,
+            mask_key=mask_key,
+            lives_key=lives_key,
+            when=self._when,
+            through=" (through its processors)" if isinstance(backend, Processed) else "",
+        )
+        self.frame_space = self._vetting.frame_space
         self.observation_space = stacked_space(self.frame_space, stack)
         self.is_seeded = seed is not None
         self._root = seeding.fresh_root() if seed is None else seed
@@ -85,6 +103,7 @@ class Envs:
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
+        self._broken: dict[int, EnvError] = {}  # environments that failed and are not made anew yet
         self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self._is_closed = False
 
@@ -126,82 +145,65 @@ class Envs:
         if seed is not None:
             self.seed(seed)
             self.episodes[:] = -1
-        self.episodes += 1
-        self._steps[:] = 0
-        options = self._options if options is None else options
-        self._played.begin(self.all_ids, options)
-        try:
-            begun = self._backend.reset(self._seeds_of(self.all_ids), options)
-        except Failure as failure:
-            raise self._explain(failure) from failure.__cause__
         self.ready = self.all_ids
-        if len(begun.env_ids) == self.n:
-            self.obs = self._first_obs(begun)
-        else:  # an agent may be missing when its game begins
+        if self.obs is None:
             self.obs = zeros_of(self.observation_space, self.n)
-            self._take(begun)
-            self.ready = begun.env_ids
+        self._start(self.all_ids, self._options if options is None else options, is_reset=True)
         return self.obs
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> VectorStep:
         """Step environments [K] with actions [K, ...] and return what came of it.
 
         Raises:
-            EnvError: an environment raised, or returned what must not be learnt from; reset before going on.
+            EnvError: an environment raised, or returned what must not be learnt from, and is not to be made anew;
+                reset before going on.
         """
         self._actions.check(action, env_ids, self._when)
+        acted = action, env_ids
         try:
             raw = self._backend.step(self._actions.as_taken(action), env_ids)
         except Failure as failure:
-            raise self._explain(failure, (action, env_ids)) from failure.__cause__
-        everyone = len(env_ids) == self.n
-        if everyone:
+            raise self._explain(failure, acted) from failure.__cause__
+        for lost in raw.failures.values():
+            self._lose(self._explain(lost, acted))
+        if len(env_ids) == self.n:
             self._steps += 1
         else:
             self._steps[env_ids] += 1
-        self._check_reward(raw.reward, action, env_ids)
+        raw, (frame, lives) = self._sound(raw, partial(self._vetted, acted=acted))
+        if len(raw.env_ids) < len(env_ids):
+            action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
         self._played.add(action, env_ids)
-        next_obs = frame = self._frame(raw.next_obs, raw.infos, env_ids)
+        everyone = len(env_ids) == self.n
+        next_obs = frame
         if self.stack > 1:
-            next_obs = shift(self.obs if everyone else _rows(self.obs, env_ids), frame)
-        self.obs = next_obs if everyone else _put(self.obs, env_ids, next_obs)
-        terminated, over = raw.terminated, raw.terminated | raw.truncated
-        if raw.over is not None:
-            self._turn(env_ids[over], self.all_ids[:0])  # an agent that leaves awaits another game
-            over = raw.over
-        if self._lives_key is not None:
-            lost = self._lose_lives(raw.infos, env_ids, over)
-            terminated = terminated | lost
-            if self.stack > 1 and np.count_nonzero(lost):  # the buffer's next episode begins with this frame
-                anew = np.flatnonzero(lost)
-                self.obs = _put(self.obs, env_ids[anew], repeat(_rows(frame, anew), self.stack))
+            next_obs = shift(self.obs if everyone else rows_of(self.obs, env_ids), frame)
+        self.obs = next_obs if everyone else put_rows(self.obs, env_ids, next_obs)
+        terminated, over = raw.terminated, raw.game_over
+        if self.agents:
+            self._turn(env_ids[terminated | raw.truncated], self.all_ids[:0])  # who leaves awaits another game
+        if lives is not None:
+            has_lost = lives < self._lives[env_ids]
+            self._lives[env_ids] = lives
+            terminated = terminated | has_lost
+            if self.stack > 1 and np.count_nonzero(has_lost):  # the buffer's next episode begins with this frame
+                anew = np.flatnonzero(has_lost)
+                self.obs = put_rows(self.obs, env_ids[anew], repeat(rows_of(frame, anew), self.stack))
         if raw.begun is not None:
             self._take(raw.begun)
             self._turn(self.all_ids[:0], raw.begun.env_ids)
-        return VectorStep(next_obs, raw.reward, terminated, raw.truncated, over, raw.infos)
+        if np.count_nonzero(over):
+            self.restarts.forgive(env_ids[over].tolist())
+        failed = dict(self._broken) if self._broken else _NONE
+        return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, over, raw.infos, failed)
 
     def begin(self, env_ids: Ids) -> None:
-        """Begin the next episode of environments whose episode ended; some are `ready` a step later only."""
-        self.episodes[env_ids] += 1
-        self._steps[env_ids] = 0
-        self._played.begin(env_ids, self._options)
-        try:
-            begun = self._backend.begin(env_ids, self._seeds_of(env_ids), self._options)
-        except Failure as failure:
-            raise self._explain(failure) from failure.__cause__
-        if begun is not None:
-            if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
-                self.obs = _put(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
-            self._take(begun)
-        if begun is None or self.agents:
-            self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
+        """Begin the next episode where one ended or an environment failed; some are `ready` a step later only.
 
-    def whole_games(self, env_ids: Ids) -> Ids:
-        """Return the rows of all agents in the games that these rows are of."""
-        if self.n_agents == 1:
-            return env_ids
-        games: Ids = np.unique(env_ids // self.n_agents)
-        return (games[:, None] * self.n_agents + np.arange(self.n_agents)).ravel()
+        Raises:
+            EnvError: an environment failed too often in a row.
+        """
+        self._start(env_ids, self._options)
 
     def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
         """Call a method of single environments, or read an attribute; answers [K], of all where no ids are given."""
@@ -243,91 +245,104 @@ class Envs:
         ready = np.union1d(np.setdiff1d(self.ready, away), here)
         self.ready = self.all_ids if len(ready) == self.n else ready
 
+    # ---- episodes that begin ----
+
+    def _start(self, env_ids: Ids, options: Options, *, is_reset: bool = False) -> None:
+        """Begin the next episode of environments [K], those anew that failed."""
+        self.episodes[env_ids] += 1
+        self._steps[env_ids] = 0
+        self._played.begin(env_ids, options)
+        broken = [env_id for env_id in env_ids.tolist() if env_id in self._broken]
+        well = np.setdiff1d(env_ids, broken) if broken else env_ids
+        if len(well):
+            self._start_well(well, options, is_reset=is_reset and not broken)
+        for env_id in list(self._broken):
+            self._mend(env_id, options)
+
+    def _start_well(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
+        seeds = self._seeds_of(env_ids)
+        begun: Begun | None = None
+        try:
+            begun = self._backend.reset(seeds, options) if is_reset else self._backend.begin(env_ids, seeds, options)
+        except Failure as failure:
+            raise self._explain(failure) from failure.__cause__
+        if begun is not None:
+            for lost in begun.failures.values():
+                self._lose(self._explain(lost))
+            if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
+                self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
+            self._take(begun)
+        if begun is None or self.agents:  # an agent may be missing when its game begins
+            self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
+
     def _take(self, begun: Begun) -> None:
         """Let begun episodes' first observations be acted on next."""
-        self.obs = _put(self.obs, begun.env_ids, self._first_obs(begun))
+        begun, first = self._sound(begun, self._first_obs)
+        self.obs = first if len(begun.env_ids) == self.n else put_rows(self.obs, begun.env_ids, first)
 
     def _first_obs(self, begun: Begun) -> Obs:
-        frame = self._frame(begun.obs, begun.infos, begun.env_ids)
+        frame = self._vetting.frames(begun.obs, begun.infos, begun.env_ids)
         if self._lives_key is not None:
-            self._lives[begun.env_ids] = self._read_lives(begun.infos.column(self._lives_key), begun.env_ids)
+            self._lives[begun.env_ids] = self._vetting.lives(begun.infos.column(self._lives_key), begun.env_ids)
         return repeat(frame, self.stack) if self.stack > 1 else frame
 
-    def _frame(self, obs: Obs, infos: Infos, env_ids: Ids) -> Obs:
-        """Return single frames [K, ...], checked, with the mask in."""
-        for path, leaf in tree.named_leaves(obs):
-            if leaf.dtype.kind == "f" and not is_finite(leaf):
-                name = f"observation[{path}]" if path else "observation"
-                through = " (through its processors)" if isinstance(self._backend, Processed) else ""
-                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned{through} {name}", leaf)
-        if self._mask_key is None:
-            return obs
-        inner = {"obs": obs} if self._is_bare else obs
-        return {**inner, ACTION_MASK: self._read_masks(infos.column(self._mask_key), env_ids)}
+    # ---- what goes wrong ----
 
-    def _read_masks(self, masks: Column, env_ids: Ids) -> NDArray[np.int8]:
-        """Read the masks [K, A] of K infos."""
-        n_actions = int(self.action_space.n)  # type: ignore[attr-defined]  # masked_space lets only Discrete through
-        rule = f"info[{self._mask_key!r}] must be {n_actions} bools, one per action"
-        legal: NDArray[np.bool_] = read_infos(rule, masks, env_ids, self._when, shape=(n_actions,), kinds="biu") != 0
-        return legal.astype(np.int8)
-
-    def _read_lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
-        """Read the lives [K] of K infos."""
-        return read_infos(f"info[{self._lives_key!r}] must be a whole number", lives, env_ids, self._when, kinds="iu")
-
-    def _lose_lives(self, infos: Infos, env_ids: Ids, over: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Write down what lives are left and return where one was lost [K]."""
-        assert self._lives_key is not None, "asked only where lives are counted"
-        before = self._lives[env_ids]
-        lives = infos.column(self._lives_key)
+    def _vetted(self, raw: RawStep, acted: Acted) -> tuple[Obs, NDArray[Any] | None]:
+        """Return the frames of a step, and the lives that are left where they are counted [K]."""
+        self._vetting.check_reward(raw.reward, raw.env_ids, acted)
+        frame = self._vetting.frames(raw.next_obs, raw.infos, raw.env_ids, acted)
+        if self._lives_key is None:
+            return frame, None
+        lives, over = raw.infos.column(self._lives_key), raw.game_over
         if np.count_nonzero(over):  # ale-py's SAME_STEP keeps a game's last info to itself: no life was lost there
-            known = zip(lives, before, over, strict=True)
+            known = zip(lives, self._lives[raw.env_ids], over, strict=True)
             lives = [left if ended and own is None else own for own, left, ended in known]
-        after = self._read_lives(lives, env_ids)
-        self._lives[env_ids] = after
-        return after < before
+        return frame, self._vetting.lives(lives, raw.env_ids)
 
-    def _check_reward(self, reward: NDArray[np.float64], action: NDArray[Any], env_ids: Ids) -> None:
-        if not is_finite(reward):
-            self._refuse_first(~np.isfinite(reward), env_ids, "returned reward", reward, action)
+    def _sound(self, rows: _Rows, read: Callable[[_Rows], _Read]) -> tuple[_Rows, _Read]:
+        """Read rows, without those whose environment returned what must not be learnt from."""
+        while True:
+            try:
+                return rows, read(rows)
+            except BadEnvDataError as error:
+                rows = rows.without(self._lose(error))
 
-    def _refuse_first(
-        self, bad: NDArray[np.bool_], env_ids: Ids, what: str, values: NDArray[Any], action: NDArray[Any] | None = None
-    ) -> NoReturn:
-        """Refuse the first bad value, saying which environment, when, and after which action."""
-        at = np.argwhere(bad)[0]
-        env_id = int(env_ids[at[0]])
-        where = f" at index {tuple(at[1:].tolist())}" if len(at) > 1 else ""
-        acted = "" if action is None else f" (action {action[at[0]]})"
-        raise BadEnvDataError(f"env {env_id}: {what} {values[tuple(at)]}{where}, at {self._when(env_id)}{acted}")
+    def _lose(self, error: EnvError) -> int:
+        """Note that an environment is to be made anew and return its id, or raise."""
+        if error.env_id is None or not self.restarts.are_allowed:
+            raise error
+        self._broken[error.env_id] = error
+        return error.env_id
 
-    def _when(self, env_id: int) -> str:
-        when = f"episode {self.episodes[env_id]} step {self._steps[env_id]}"
-        game, agent = divmod(env_id, self.n_agents)
-        return f"{when} of agent {self.agents[agent]!r} in game {game}" if self.agents else when
+    def _mend(self, env_id: int, options: Options) -> None:
+        """Make an environment anew and begin an episode in it, as often as it takes and is allowed."""
+        while env_id in self._broken:
+            self.restarts.allow(env_id, self._broken[env_id])
+            before = self._broken.pop(env_id)
+            try:
+                self._backend.rebuild(env_id)
+                self._start_well(np.array([env_id]), options, is_reset=False)
+            except EnvError as error:
+                self._broken[env_id] = error
+            except BaseException:  # Ctrl-C: it is not whole yet
+                self._broken[env_id] = before
+                raise
+            self.episodes[env_id] += env_id in self._broken  # another seed, should it be the seed's fault
 
-    def _explain(self, failure: Failure, acted: tuple[NDArray[Any], Ids] | None = None) -> EnvError:
-        """Turn a backend's failure into an error that says which environment, when, and after which action."""
-        kind = EnvError if failure.__cause__ is not None else BadEnvDataError
-        env_id = failure.env_id
-        if env_id is None:
-            return kind(f"{self.name}: {failure.what}")
-        when = self._when(env_id)
-        if acted is not None:
-            action, env_ids = acted
-            when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
+    def _when(self, env_id: int, acted: Acted | None = None) -> str:
+        """Say where an environment stands, and all it takes to come there again."""
         (seed,) = self._seeds_of(np.array([env_id]))
-        return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
+        game, agent = divmod(env_id, self.n_agents)
+        who = f" of agent {self.agents[agent]!r} in game {game}" if self.agents else ""
+        action = "" if acted is None else f" (action {action_of(env_id, acted)})"
+        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}{who}{action}, episode seed {seed}"
 
-
-def _rows(obs: Obs, env_ids: Ids) -> Obs:
-    return tree.map_tree(lambda leaf: leaf[env_ids], obs)
-
-
-def _put(obs: Obs, env_ids: Ids, rows: Obs) -> Obs:
-    """Return a copy of [N, ...] leaves with rows [K, ...] in their places."""
-    copy = tree.map_tree(np.copy, obs)
-    for leaf, new in zip(tree.leaves(copy), tree.leaves(rows), strict=True):
-        leaf[env_ids] = new
-    return copy
+    def _explain(self, failure: Failure, acted: Acted | None = None) -> EnvError:
+        """Turn a backend's failure into an error that says which environment, when, and after which action."""
+        env_id = failure.env_id
+        who = self.name if env_id is None else f"env {env_id}"
+        where = "" if env_id is None else f", at {self._when(env_id, acted)}"
+        error = failure.kind(f"{who}{':' if env_id is None else ''} {failure.what}{where}", env_id=env_id)
+        error.__cause__ = failure.__cause__
+        return error

@@ -1,5 +1,6 @@
 """Counting episodes: returns and lengths that are exact across calls, and the time each part took."""
 
+import copy
 import logging
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from trainkit.stats import CollectStats, Summary
 
 _log = logging.getLogger(__name__)
 
+_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 _RECENT = 100  # episodes in `recent_returns`
 
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -23,6 +25,7 @@ class Tally:
     """What happens during one `collect`, interruptions left out."""
 
     def __init__(self) -> None:
+        self.n_faulty_episodes = self.n_env_restarts = 0
         self.seconds = 0.0
         self.n_step = self.n_vector_step = 0
         self.act_seconds = self.env_seconds = self.store_seconds = 0.0
@@ -33,7 +36,7 @@ class Tally:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was counted."""
-        return {name: list(count) if isinstance(count, list) else count for name, count in vars(self).items()}
+        return copy.deepcopy(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved count."""
@@ -53,8 +56,8 @@ class Tally:
             recent_returns=recent_returns,
             seconds=self.seconds,
             n_vector_step=steps,
-            n_faulty_episodes=0,
-            n_env_restarts=0,
+            n_faulty_episodes=self.n_faulty_episodes,
+            n_env_restarts=self.n_env_restarts,
             env_ms=per_step and self.env_seconds * per_step,
             act_ms=per_step and self.act_seconds * per_step,
             store_ms=per_step and self.store_seconds * per_step,
@@ -83,6 +86,7 @@ class Episodes:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._recent_summary: Summary | None = None  # made when asked for
         self.n_finished = 0
+        self._n_vector_steps = 0
         self._has_warned = False  # of an episode without end
 
     def step(self, env_ids: NDArray[np.intp], reward: NDArray[np.float64]) -> None:
@@ -95,6 +99,9 @@ class Episodes:
             self._lengths[env_ids] += 1
         if self._agents:
             self._game_lengths[np.unique(env_ids // self._n_agents)] += 1
+        self._n_vector_steps += 1
+        if self._n_vector_steps % _ENDLESS == 0:  # now and then: a step pays nothing for it
+            self._warn_of_endless()
 
     def finish(self, env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.intp]:
         """Write finished episodes into the tally, begin to count the next ones, and return the rows that had steps.
@@ -141,18 +148,6 @@ class Episodes:
         self._game_lengths[env_ids // self._n_agents] = 0
         self._began[env_ids] = time.perf_counter() if now is None else now
 
-    def warn_of_endless(self, n_steps: int) -> None:
-        """Warn, once, of an episode that has so many steps already."""
-        endless = np.flatnonzero(self._lengths >= n_steps)
-        if len(endless) and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "env %d has made %s steps without an episode's end, so returns and evaluations wait for ever: let it "
-                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
-                endless[0] // self._n_agents,
-                f"{self._lengths[endless[0]]:,}",
-            )
-
     @property
     def recent_returns(self) -> Summary | None:
         """The last 100 finished episodes, None when there were none."""
@@ -184,6 +179,18 @@ class Episodes:
         """Whether the episodes that run have these returns [N], to the last bit."""
         runs = self._lengths > 0
         return self._returns[runs].tobytes() == returns[runs].tobytes()
+
+    def _warn_of_endless(self) -> None:
+        """Warn, once, of an episode that has too many steps already."""
+        endless = np.flatnonzero(self._lengths >= _ENDLESS)
+        if len(endless) and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "env %d has made %s steps without an episode's end, so returns and evaluations wait for ever: let it "
+                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
+                endless[0] // self._n_agents,
+                f"{self._lengths[endless[0]]:,}",
+            )
 
 
 class StepGoal:

@@ -9,15 +9,17 @@ from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from trainkit.collector.agents import GamesBackend, is_game
 from trainkit.collector.backends import Backend
 from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
 from trainkit.collector.processing import Processed, Processor
+from trainkit.collector.restarts import Restarts
 from trainkit.collector.sync import SyncBackend
 from trainkit.collector.vector import VectorBackend
+from trainkit.collector.workers import WorkerBackend
 from trainkit.errors import Checks, ConfigError, EnvError, MissingExtraError
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
@@ -41,6 +43,11 @@ def make_envs(
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     in_evaluation: bool = False,
+    on_error: Literal["raise", "restart"] = "raise",
+    max_restarts: int = 10,
+    restart_delay_s: float = 0.1,
+    faulty: Literal["drop", "cut"] = "drop",
+    step_timeout_s: float | None = None,
 ) -> Envs:
     """Make N environments that are stepped together.
 
@@ -66,6 +73,14 @@ def make_envs(
         env_kwargs: passed to the id's, class's or factory's constructor.
         in_evaluation: what the factory's `EnvContext` says; a factory with one positional parameter that has no
             default is given one.
+        on_error: "raise" ends the run with an `EnvError` that says everything; "restart" makes an environment anew
+            that raises, dies, gives no answer or returns what must not be learnt from. The others lose nothing.
+        max_restarts: of one environment in a row; an episode that ends well begins a new row.
+        restart_delay_s: before the second in a row, doubled for each that follows, 30 s at most.
+        faulty: what becomes of an episode that was so broken off: "drop" takes its rows back, "cut" keeps them, ended
+            as by a forced reset.
+        step_timeout_s: kill a process ("async") that gives no answer to a step or a reset for so long; making an
+            environment has a minute at least. None waits for ever.
     """
     checks = Checks("make_envs")
     checks.integer("n", n, low=1)
@@ -81,13 +96,24 @@ def make_envs(
     for place, own in enumerate(processors):
         checks.require(isinstance(own, Processor), f".processors[{place}] must be a Processor, got {own!r}")
     checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
+    checks.one_of("on_error", on_error, ["raise", "restart"])
+    checks.integer("max_restarts", max_restarts, low=0)
+    checks.number("restart_delay_s", restart_delay_s, low=0)
+    checks.one_of("faulty", faulty, ["drop", "cut"])
+    if step_timeout_s is not None:
+        checks.number("step_timeout_s", step_timeout_s, low=0, above_low=True)
+        lives_apart = backend == "async" and not isinstance(spec, (VectorEnv, Envs))
+        checks.require(lives_apart, '.step_timeout_s can end a process, not what runs in this one: use backend="async"')
+    is_whole = backend == "vector" or isinstance(spec, VectorEnv)
+    told = "needs single environments to make anew, which a vector environment does not give: give an id or factories"
+    checks.require(not (is_whole and on_error == "restart"), f'.on_error "restart" {told}')
     if isinstance(spec, (VectorEnv, Envs)):
         n_made = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
         checks.require(n in (1, n_made), f".n is {n}, but {n_made} environments were given: leave n out")
         given: dict[str, Any] = {"wrappers": wrappers, "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs}
         if isinstance(spec, Envs):
             given |= {"stack": stack > 1, "mask_key": mask_key, "lives_key": lives_key, "seed": seed is not None}
-            given["processors"] = processors
+            given |= {"processors": processors, "on_error": on_error == "restart"}
         late = ", ".join(name for name, value in given.items() if value)
         checks.require(not late, f": {late} came too late for environments already made")
     elif backend == "vector":
@@ -108,7 +134,7 @@ def make_envs(
         driver: Backend
         if isinstance(spec, VectorEnv):
             _refuse_two_stacks(spec, stack)
-            driver = VectorBackend(spec, owned=False)
+            driver = VectorBackend(spec)
         else:
             recipes = _listed(spec, n)
             contexts = EnvContext.all_of(len(recipes), seed, in_evaluation=in_evaluation)
@@ -116,11 +142,13 @@ def make_envs(
                 functools.partial(_make_one, one, context, tuple(wrappers), max_episode_steps, arguments)
                 for one, context in zip(recipes, contexts, strict=True)
             ]
-            if backend == "sync":
-                driver = made.enter_context(contextlib.closing(_drive(factories)))
-                options["agents"] = driver.agents if isinstance(driver, GamesBackend) else ()
-            else:
-                driver = VectorBackend(made.enter_context(contextlib.closing(_start(factories))), owned=True)
+            driver = _drive(factories) if backend == "sync" else _start(factories, step_timeout_s)
+            made.enter_context(contextlib.closing(driver))
+            options["agents"] = driver.agents if isinstance(driver, GamesBackend) else ()
+            if on_error == "restart":
+                if isinstance(driver, GamesBackend):
+                    raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
+                options["restarts"] = Restarts(driver.n, max_restarts, delay_s=restart_delay_s, faulty=faulty)
         envs = Envs(Processed(driver, processors) if processors else driver, **options)
         made.pop_all()
     return envs
@@ -156,22 +184,15 @@ def _listed(spec: Any, n: int) -> list[Any]:
 
 def _drive(factories: Sequence[Callable[[], Any]]) -> SyncBackend | GamesBackend:
     """Make environments, of one agent or of several each, to be driven in this process."""
-    first = factories[0]()
-    kind = GamesBackend if is_game(first) else SyncBackend
-    return kind([lambda: first, *factories[1:]])
+    made = [factories[0]()]
+    kind = GamesBackend if is_game(made[0]) else SyncBackend
+    return kind([lambda: made.pop() if made else factories[0](), *factories[1:]])
 
 
-def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorEnv:
+def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]], timeout_s: float | None) -> WorkerBackend:
     """Start a process for each environment."""
-    try:
-        # Without shared memory: gymnasium's would broadcast an observation of the wrong shape without a word.
-        told = 'make_envs.backend "async" is for environments of one agent', 'use "sync"'
-        alone = [functools.partial(_alone, factory, *told) for factory in factories]
-        return AsyncVectorEnv(alone, autoreset_mode=AutoresetMode.DISABLED, shared_memory=False)
-    except (EOFError, ConnectionError) as error:
-        raise EnvError("make_envs: an environment's process died while it was made; its words are above") from error
-    except RuntimeError as error:
-        raise ConfigError(f"make_envs: {error}") from error  # spaces that differ
+    told = 'make_envs.backend "async" is for environments of one agent', 'use "sync"'
+    return WorkerBackend([functools.partial(_alone, factory, *told) for factory in factories], timeout_s)
 
 
 def _alone(make: Callable[[], Any], rule: str, advice: str) -> gym.Env[Any, Any]:

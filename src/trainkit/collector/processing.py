@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Seeds
 from trainkit.data import Obs
-from trainkit.errors import CheckpointError, ConfigError
+from trainkit.errors import BadEnvDataError, CheckpointError, ConfigError
 from trainkit.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
 
 Space = gym.Space[Any]
@@ -87,13 +87,22 @@ class Processed:
         if len(env_ids):
             taken = self._act(action, env_ids)
             raw = self._backend.step(taken[0], env_ids)
+            if raw.failures:
+                answered = np.isin(env_ids, raw.env_ids)
+                taken = [own[answered] for own in taken]
+        else:  # every environment is being reset by its next step
+            taken = []
+            raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids)
+        if len(raw.env_ids):
             next_obs = raw.next_obs
             for place, own in enumerate(taken[1:]):
-                next_obs = self._seen(place, "observe", next_obs, own, raw.reward, env_ids)
-        else:  # every environment is being reset by its next step
-            raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids)
+                next_obs = self._seen(place, "observe", next_obs, own, raw.reward, raw.env_ids)
+        else:
             next_obs = zeros_of(self.observation_space, 0)
         return raw._replace(next_obs=next_obs, begun=None if raw.begun is None else self._begun(raw.begun))
+
+    def rebuild(self, env_id: int) -> None:
+        self._backend.rebuild(env_id)
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
         return self._backend.call(name, args, env_ids)
@@ -115,6 +124,8 @@ class Processed:
             processor.load_state_dict(state)
 
     def _begun(self, begun: Begun) -> Begun:
+        if not len(begun.env_ids):  # none could
+            return begun._replace(obs=zeros_of(self.observation_space, 0))
         obs = begun.obs
         for place in range(len(self._chain)):
             obs = self._seen(place, "begin", obs, begun.env_ids)
@@ -138,7 +149,7 @@ class Processed:
             try:
                 _refuse_misfit(self._specs[place + 1], seen, len(others[-1]), "")
             except ValueError as error:
-                raise Failure(None, f"{self._names[place]} gave {error}") from None
+                raise Failure(None, f"{self._names[place]} gave {error}", BadEnvDataError) from None
         return seen
 
     def _call(self, place: int, method: str, *arguments: Any) -> Any:
@@ -183,15 +194,17 @@ def try_out(told: str, fn: Callable[[Any], Any], space: Space, result_space: Spa
 def _as_taken(told: str, action: NDArray[Any], space: Space, n_rows: int) -> NDArray[Any]:
     """Return mapped actions as the next layer takes them, within the bounds of a Box; refuse what it cannot take."""
     if action.shape != (n_rows, *(space.shape or ())):
-        raise Failure(None, f"{told} of shape {action.shape}, {space} needs {(n_rows, *(space.shape or ()))}")
+        raise Failure(
+            None, f"{told} of shape {action.shape}, {space} needs {(n_rows, *(space.shape or ()))}", BadEnvDataError
+        )
     if isinstance(space, gym.spaces.Box):
         if action.dtype.kind not in "biuf" or not np.isfinite(action).all():
-            raise Failure(None, f"{told} {action!r} for {space}: they must be finite numbers")
+            raise Failure(None, f"{told} {action!r} for {space}: they must be finite numbers", BadEnvDataError)
         clipped: NDArray[Any] = np.clip(action, space.low, space.high).astype(space.dtype, copy=False)
         return clipped
     low, high = discrete_bounds(space)
     if action.dtype.kind not in "biu" or ((action < low) | (action > high)).any():
-        raise Failure(None, f"{told} {action!r}, which {space} does not have")
+        raise Failure(None, f"{told} {action!r}, which {space} does not have", BadEnvDataError)
     return action
 
 

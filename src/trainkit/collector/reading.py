@@ -62,7 +62,9 @@ class RowReader:
     def unpack_step(self, result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take a step's five values apart."""
         if type(result) is tuple and len(result) == 5:
-            return result
+            if isinstance(result[4], dict):
+                return result
+            raise TypeError(f"returned info {result[4]!r} from step, which is not a dict: {_API}")
         count = len(result) if isinstance(result, tuple) else repr(result)
         raise TypeError(f"returned {count} values from step, not (obs, reward, terminated, truncated, info): {_API}")
 
@@ -157,6 +159,10 @@ class Infos(Protocol):
         """Return one value per row, None where it is missing."""
         ...
 
+    def rows(self, keep: NDArray[np.bool_]) -> "Infos":
+        """Return those of some rows."""
+        ...
+
 
 class ListInfos:
     """One dict per row, as single environments return them."""
@@ -169,6 +175,9 @@ class ListInfos:
 
     def column(self, key: str) -> list[Any]:
         return [info.get(key) for info in self._infos]
+
+    def rows(self, keep: NDArray[np.bool_]) -> "ListInfos":
+        return ListInfos([info for info, is_kept in zip(self._infos, keep, strict=True) if is_kept])
 
 
 class VectorInfos:
@@ -193,6 +202,9 @@ class VectorInfos:
         if self._ended is None and isinstance(values, np.ndarray) and (marks is None or np.all(marks[self._env_ids])):
             return values[self._env_ids]
         return [self.row(row).get(key) for row in range(len(self._env_ids))]
+
+    def rows(self, keep: NDArray[np.bool_]) -> "VectorInfos":
+        return VectorInfos(self._infos, self._env_ids[keep], self._ended)
 
 
 def _info_of(infos: dict[str, Any], env_id: int) -> dict[str, Any]:
@@ -223,13 +235,14 @@ def read_infos(
         env_ids: [K].
         when: tells where an environment stands.
     """
-    column = _as_array(values)
+    column = _as_array(values) if len(env_ids) else np.empty((0, *shape), np.int64)
     if column.shape == (len(env_ids), *shape) and column.dtype.kind in kinds:
         return column
     must = f"{rule}, in every reset and step, got"
     for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
         if value.shape != shape or value.dtype.kind not in kinds:
-            raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {when(env_id)}")
+            what = f"{value.dtype} {value.shape} at {when(env_id)}"
+            raise BadEnvDataError(f"env {env_id}: {must} {what}", env_id=env_id)
     raise BadEnvDataError(f"{must} {values!r}")  # each may be well, but not together
 
 

@@ -109,7 +109,8 @@ def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDAr
         for step, (action, took) in enumerate(zip(played["actions"], played["took"], strict=True)):
             begin_those_of(step)
             env_ids = np.flatnonzero(took)
-            returns[env_ids] += envs.step(action[env_ids], env_ids).reward
+            outcome = envs.step(action[env_ids], env_ids)
+            returns[outcome.env_ids] += outcome.reward
         begin_those_of(len(played["actions"]))
     except EnvError as error:
         return f"an episode cannot be played again: {error}"

@@ -12,14 +12,14 @@ from trainkit import tree
 from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds
 from trainkit.collector.reading import RowReader, VectorInfos
 from trainkit.data import Obs
-from trainkit.errors import ConfigError
+from trainkit.errors import BadEnvDataError, ConfigError
 from trainkit.spaces import check_spaces, zeros_of
 
 
 class VectorBackend:
     """Drive a gymnasium vector environment of any autoreset mode."""
 
-    def __init__(self, venv: VectorEnv[Any, Any, Any], *, owned: bool) -> None:
+    def __init__(self, venv: VectorEnv[Any, Any, Any]) -> None:
         self.venv = venv
         self.n = venv.num_envs
         self.observation_space = venv.single_observation_space
@@ -27,7 +27,7 @@ class VectorBackend:
         check_spaces(self.observation_space, self.action_space)
         self._mode = _autoreset_mode(venv)
         self.takes_options = self._mode is AutoresetMode.DISABLED
-        self._owned = self.seeds_episodes = owned  # an environment of our own making is seeded row by row
+        self.seeds_episodes = False  # of one seed, all at once
         self._reader = RowReader(self.observation_space)
         self._over = np.zeros(self.n, np.bool_)  # [N], where an episode ended in the last step
         self._begins = np.zeros(self.n, np.bool_)  # [N], asked to begin at the next step (NEXT_STEP)
@@ -38,7 +38,7 @@ class VectorBackend:
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         self._over, self._begins = np.zeros((2, self.n), np.bool_)
-        seed = list(seeds) if self._owned else seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
+        seed = seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
         return self._reset(self._all_ids, seed=seed, options=None if options is None else dict(options))
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
@@ -53,7 +53,7 @@ class VectorBackend:
         try:
             return self._read_step(result, env_ids)
         except MISREAD as error:
-            raise Failure(None, str(error)) from None
+            raise Failure(None, str(error), BadEnvDataError) from None
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -62,7 +62,10 @@ class VectorBackend:
         if self._mode is AutoresetMode.SAME_STEP:
             rows = self._reader.rows(self._last_obs, self.n, env_ids)
             return Begun(env_ids, rows, VectorInfos(self._last_infos, env_ids))
-        return self._reset_rows(env_ids, seeds, options)
+        return self._reset_rows(env_ids, options)
+
+    def rebuild(self, env_id: int) -> None:
+        raise NotImplementedError("make_envs refuses to restart environments it did not make")
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
         if len(env_ids) < self.n:
@@ -97,19 +100,14 @@ class VectorBackend:
             row_infos = VectorInfos(infos, env_ids, ended=ended)
         if len(env_ids) < n:
             reward, terminated, truncated = reward[env_ids], terminated[env_ids], truncated[env_ids]
-        return RawStep(next_obs, reward, terminated, truncated, row_infos, begun)
+        return RawStep(env_ids, next_obs, reward, terminated, truncated, row_infos, begun)
 
-    def _reset_rows(self, env_ids: Ids, seeds: Seeds = (), options: Options = None) -> Begun:
-        """Reset some environments, seeded where they are our own."""
+    def _reset_rows(self, env_ids: Ids, options: Options = None) -> Begun:
+        """Reset some environments, which go on drawing from the streams they have."""
         mask = np.zeros(self.n, np.bool_)
         mask[env_ids] = True
         self._over[mask] = False
-        row_seeds: list[int | None] | None = None
-        if self._owned and seeds:
-            row_seeds = [None] * self.n
-            for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
-                row_seeds[env_id] = seed
-        return self._reset(env_ids, seed=row_seeds, options={**(options or {}), "reset_mask": mask})
+        return self._reset(env_ids, options={**(options or {}), "reset_mask": mask})
 
     def _reset(self, env_ids: Ids, **arguments: Any) -> Begun:
         result = self._call(self.venv.reset, **arguments)
@@ -117,20 +115,13 @@ class VectorBackend:
             obs, infos = self._reader.unpack_reset(result)
             return Begun(env_ids, self._reader.rows(obs, self.n, env_ids), VectorInfos(infos, env_ids))
         except MISREAD as error:
-            raise Failure(None, str(error)) from None
+            raise Failure(None, str(error), BadEnvDataError) from None
 
     def _call(self, method: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
         try:
             return method(*args, **arguments)
         except Exception as error:
-            raise Failure(
-                self._failed_worker(), f"raised {type(error).__name__} in {method.__name__}: {error}"
-            ) from error
-
-    def _failed_worker(self) -> int | None:
-        """Return which of our own processes failed, None where that cannot be known."""
-        pipes = getattr(self.venv, "parent_pipes", []) if self._owned else []
-        return next((env_id for env_id, pipe in enumerate(pipes) if pipe is None), None)
+            raise Failure(None, f"raised {type(error).__name__} in {method.__name__}: {error}") from error
 
     def _put_final_obs(self, next_obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
         """Put the true last observations, which SAME_STEP environments leave in `infos`, over the reset ones."""

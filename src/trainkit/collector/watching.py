@@ -139,10 +139,12 @@ class Watch:
         """Note that they are over."""
         self._note("on_episode_end", env_ids.tolist())
 
-    def failed(self, env_id: int, error: Exception) -> None:
-        """Note that an environment failed in the middle of its episode."""
+    def failed(self, errors: Mapping[int, Exception]) -> None:
+        """Note that environments failed in the middle of their episodes, and that others are about to begin."""
         if "on_episode_failed" in self._heard:
-            self._untold.append(("on_episode_failed", self._episodes[env_id], error))
+            told = [("on_episode_failed", self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
+            self._untold.extend(told)
+        self.created(np.array(sorted(errors)))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return what is known of the episodes that run; of what callbacks keep in them, what has a name."""

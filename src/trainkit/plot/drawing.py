@@ -89,6 +89,17 @@ def series(run: Run, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]
     return steps, numbers
 
 
+def unit_of(run: Run) -> str:
+    """Say what a run's steps are."""
+    if isinstance(run, Trainer):
+        run = run.history
+    if isinstance(run, History):
+        is_offline = not any(row["env_step"] for row in run)
+    else:
+        is_offline = "update_per_epoch" in (run if isinstance(run, RunFolder) else RunFolder.read(run)).settings
+    return "updates" if is_offline else "environment steps"
+
+
 def count(number: float, _: object = None) -> str:
     """Write a count of steps shortly: 20k, 1.5M."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):

@@ -104,3 +104,6 @@ class _Heard:
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """Hear nothing: the episode is whole."""
+
+    def drop(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear nothing: an environment that fails ends it all."""

@@ -3,7 +3,7 @@
 import logging
 import signal
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self, SupportsIndex
 
 from trainkit import seeding
 from trainkit.collector import Collector
@@ -92,11 +92,13 @@ class Trainer(Resumable):
         )
         self._is_running = False
         self.reset()
-        self._logger = as_logger(None)
+        self._logger, self._former_logs = as_logger(None), []
         self._hooks.check(self)
         if options.resume_from is not None:
             self.resume(options.resume_from, options.seed)
-        self._logger = as_logger(options.logger)  # last: a run that is refused leaves no folder behind
+        self._logger = as_logger(options.logger, self._former_logs)  # last: a run refused leaves no folder behind
+        if options.resume_from is not None:
+            self._logger.purge(self.clock)
 
     # ---- the iterator ----
 
@@ -174,6 +176,9 @@ class Trainer(Resumable):
         self._logger.close()
         for collector in self._collectors:
             collector.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: save() writes it, resume_from= goes on")
 
     def __enter__(self) -> Self:
         return self

@@ -67,6 +67,7 @@ class Evaluation:
         self.duration, self.duration_unit = duration, duration_unit
         self._explore = explore
         self._is_open = False  # whether the collector's last collect is ours
+        self._before: dict[str, Any] = {}  # the collector, when it began
         self._streams: dict[str, Any] = {}  # of exploring, where it was interrupted
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
@@ -82,8 +83,9 @@ class Evaluation:
         return self._is_open and self.collector.is_interrupted
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next evaluation begins with; one that was interrupted is played again."""
-        return {"root": self.root, "collector": self.collector.state_dict(with_running=False)}
+        """Return what the next evaluation begins with: one that was interrupted will be played again."""
+        begins = self._before if self.is_interrupted else self.collector.state_dict(with_running=False)
+        return {"root": self.root, "collector": begins}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what was saved."""
@@ -105,6 +107,7 @@ class Evaluation:
 
     def _play(self, step: int, seed: int) -> CollectStats:
         """Play from fresh episodes on."""
+        self._before = self.collector.state_dict(with_running=False)
         if self._fn is not None:
             return self._play_by(self._fn, step, seed)
         asked: dict[str, Any] = {"explore": self._explore, "step": step}

@@ -88,6 +88,10 @@ class _Heard:
         """Hear that the open episodes of these environments are no more."""
         self._returns[env_ids] = self._lengths[env_ids] = 0.0
 
+    def drop(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that they were broken off."""
+        self.cut(env_ids)
+
     def take(self) -> dict[str, NDArray[Any]]:
         """Return {name: numbers} and begin anew."""
         told: dict[str, NDArray[Any]] = {}

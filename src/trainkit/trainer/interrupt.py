@@ -33,12 +33,13 @@ class DeferredInterrupt:
     def __init__(self, save: Callable[[], object] | None = None) -> None:
         self._save = save
         self._is_asked = False  # whether any signal waits
+        self._is_ending = False  # whether SIGTERM was let through
         self._waiting: set[int] = set()
         self._former: dict[int, Any] = {}  # {signal: handler}
         self._process = os.getpid()
 
     def __enter__(self) -> Self:
-        self._is_asked = False
+        self._is_asked = self._is_ending = False
         self._waiting.clear()
         self._former = {}
         self._process = os.getpid()
@@ -76,6 +77,7 @@ class DeferredInterrupt:
                 self._save()
                 self.pass_on(_SAVE)
             if signal.SIGTERM in waiting:
+                self._is_ending = True
                 raise Terminated
 
     def pass_on(self, number: int) -> None:
@@ -95,8 +97,9 @@ class DeferredInterrupt:
         if os.getpid() != self._process:  # a child forked meanwhile: not its affair
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self._waiting.add(number)
-        self._is_asked = True
+        if not self._is_ending:  # one more SIGTERM says nothing new
+            self._waiting.add(number)
+            self._is_asked = True
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         if number in self._waiting:

@@ -108,6 +108,10 @@ class DatasetWriter(Callback):
         """Hear that the open episodes of these environments ended here."""
         self._keep(self._open.cut(env_ids))
 
+    def drop(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the open episodes of these environments were broken off."""
+        self._open.drop(env_ids)
+
     # ---- what a trainer tells ----
 
     def on_train_start(self, trainer: "Trainer") -> None:

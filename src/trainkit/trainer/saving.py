@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainkit import checkpoint as checkpoints
 from trainkit.collector import Collector
 from trainkit.errors import CheckpointError, Checks, ConfigError
+from trainkit.logger import Loggers
 from trainkit.protocols import Store, Trainee
 from trainkit.spaces import space_to_plain
 from trainkit.trainer.callbacks import Hooks
@@ -44,6 +45,8 @@ class Resumable:
     _hooks: Hooks
     _watch: Stopwatch
     _checkpoints: list[Checkpoint]
+    _logger: Loggers
+    _former_logs: list[str | None]  # of the checkpoint gone on from
 
     def save(
         self,
@@ -107,6 +110,8 @@ class Resumable:
             self.load_state_dict(components["trainer"])
         if lacking:
             self._lose_rows()
+        self._former_logs = manifest.get("logs", [])
+        self._logger.purge(self._as_trainer.clock)
         self._hooks.fire("on_checkpoint_loaded", self._as_trainer, folder)
 
     def resume(self, place: str | Path, seed: int | None = None) -> None:
@@ -186,6 +191,7 @@ class Resumable:
             "settings": self._as_trainer.settings(),
             "spaces": {name: None if space is None else space_to_plain(space) for name, space in spaces.items()},
             "policy": policy.recipe,
+            "logs": self._logger.folders,
             "progress": {name: getattr(info, name) for name in _PROGRESS},
         }
         plain: dict[str, Any] = json.loads(json.dumps(told, default=str))  # as it comes back from a file
