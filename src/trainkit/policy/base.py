@@ -273,7 +273,7 @@ class Policy(Saved):
         if followed:
             rates["target_followed"] = sum(followed) / len(followed)
         shown = {**self._shown, **metrics}
-        self._shown = {}
+        self._shown.clear()
         if self.on_nan == "raise":
             self._meter.add(shown, **rates)
             return UpdateResult(priority)
