@@ -7,8 +7,9 @@ PYTHON ?= $(firstword $(foreach python, python3 python3.14 python3.13 python3.12
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := -m pip --disable-pip-version-check install -qq
-PEERS := tianshou@1.2.0
+PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 LEARNING_PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
+REPLAY_PEERS := $(LEARNING_PEERS) cpprb@11.0.0
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -52,8 +53,17 @@ bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the same work, in turn
 	@$(BIN)/python -m benchmarks.peers
 
+bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready)  ## measure replay beside peers: draw, gather, write back
+	@$(BIN)/python -m benchmarks.replay_speed
+
+bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the start, memory, a step without work
+	@$(BIN)/python -m benchmarks.footprint
+
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
 	@$(BIN)/python -m benchmarks.same_settings
+
+faults-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (3 minutes)
+	@$(BIN)/python -m benchmarks.faults
 
 bench-ppo: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## measure PPO beside peers on the same work, in turn (5 minutes)
 	@$(BIN)/python -m benchmarks.ppo_speed
@@ -91,5 +101,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-same bench-ppo bench-mujoco \
-	bench-onpolicy bench-offline docs docs-code build clean
+.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-replay bench-footprint \
+	bench-same faults-peers bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean

@@ -37,7 +37,7 @@ def rates(prioritized: bool) -> dict[str, float]:
     policy = tk.DQNPolicy.for_envs(
         envs,
         hidden=work.HIDDEN,
-        n_step=work.N_STEP,
+        n_step=3,
         double=True,
         exploration=tk.EpsilonGreedy(work.EPSILON),
         device="cpu",

@@ -29,18 +29,23 @@ spec.loader.exec_module(work)
 def main() -> None:
     """Do the work and print its rates."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prioritized", action="store_true")
-    prioritized = parser.parse_args().prioritized
+    parser.add_argument("learner", choices=list(work.LEARNERS))
+    parser.add_argument("--hidden", type=int, nargs="+", default=list(work.HIDDEN))
+    parser.add_argument("--rounds", action="store_true", help="so many vector steps between updates as updates come")
+    options = parser.parse_args()
+    how = work.LEARNERS[options.learner]
+    prioritized = how["prioritized"]
     torch.set_num_threads(1)
     envs = DummyVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(work.N_ENVS)])
-    net = Net(state_shape=4, action_shape=2, hidden_sizes=list(work.HIDDEN))
+    net = Net(state_shape=4, action_shape=2, hidden_sizes=options.hidden)
     policy = DQNPolicy(
         model=net,
         optim=torch.optim.Adam(net.parameters(), lr=work.LR),
         discount_factor=work.GAMMA,
-        estimation_step=work.N_STEP,
+        estimation_step=how["n_step"],
         target_update_freq=work.TARGET_EVERY,
-        is_double=True,
+        is_double=how["double"],
+        clip_loss_grad=how["loss"] == "huber",
         action_space=gym.spaces.Discrete(2),
     )
     policy.set_eps(work.EPSILON)
@@ -52,18 +57,18 @@ def main() -> None:
     collector.reset()
     collector.collect(n_step=work.WARMUP_STEPS)
 
-    began = time.perf_counter()
+    began = time.process_time()
     stats = collector.collect(n_step=work.COLLECT_STEPS)
-    collect = work.COLLECT_STEPS / (time.perf_counter() - began)
+    collect = work.COLLECT_STEPS / (time.process_time() - began)
 
     policy.is_within_training_step = True
     for _ in range(50):
         policy.update(work.BATCH, buffer)
     before = policy._iter
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(work.UPDATES):
         policy.update(work.BATCH, buffer)
-    updates = work.UPDATES / (time.perf_counter() - began)
+    updates = work.UPDATES / (time.process_time() - began)
     n_updates = policy._iter - before
     policy.is_within_training_step = False
 
@@ -73,7 +78,7 @@ def main() -> None:
         test_collector=None,
         max_epoch=1,
         step_per_epoch=work.LOOP_STEPS,
-        step_per_collect=work.N_ENVS,
+        step_per_collect=work.N_ENVS * (work.PER_ROUND if options.rounds else 1),
         update_per_step=1 / work.N_ENVS,
         batch_size=work.BATCH,
         episode_per_test=1,
@@ -82,9 +87,9 @@ def main() -> None:
         test_in_train=False,
     )
     before = policy._iter
-    began = time.perf_counter()
+    began = time.process_time()
     trainer.run()
-    loop = work.LOOP_STEPS / (time.perf_counter() - began)
+    loop = work.LOOP_STEPS / (time.process_time() - began)
     done = {
         "collected": int(stats.n_collected_steps),
         "updates": n_updates,

@@ -1,4 +1,4 @@
-"""Our side: collect, update and the whole loop, on gymnasium's SyncVectorEnv."""
+"""Our side: collect, update and the whole loop."""
 
 import argparse
 import json
@@ -15,50 +15,55 @@ from benchmarks import work
 def main() -> None:
     """Do the work and print its rates."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prioritized", action="store_true")
-    prioritized: bool = parser.parse_args().prioritized
+    parser.add_argument("learner", choices=list(work.LEARNERS))
+    parser.add_argument("--hidden", type=int, nargs="+", default=list(work.HIDDEN))
+    parser.add_argument("--compile", action="store_true", help="gradients in one graph")
+    parser.add_argument("--rounds", action="store_true", help="updates in rounds, on gymnasium's own vector CartPole")
+    options = parser.parse_args()
+    how = work.LEARNERS[options.learner]
     torch.set_num_threads(1)
-    sync = {"autoreset_mode": AutoresetMode.DISABLED}
-    venv = gym.make_vec("CartPole-v1", work.N_ENVS, vectorization_mode="sync", vector_kwargs=sync)
+    sync = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
+    venv = gym.make_vec("CartPole-v1", work.N_ENVS, **({} if options.rounds else sync))
     envs = tk.make_envs(venv, seed=1)
     policy = tk.DQNPolicy.for_envs(
         envs,
-        hidden=work.HIDDEN,
-        value=tk.ExpectedValue("mse"),
-        n_step=work.N_STEP,
+        hidden=options.hidden,
+        value=tk.ExpectedValue(how["loss"]),
+        n_step=how["n_step"],
         gamma=work.GAMMA,
-        double=True,
+        double=how["double"],
         lr=work.LR,
-        max_grad_norm=None,
+        max_grad_norm=how["clip"],
         exploration=tk.EpsilonGreedy(work.EPSILON),
         target=tk.Target(work.TARGET_EVERY, unit="updates"),
-        flush_denormals=False,
+        compile=options.compile,
         device="cpu",
         seed=1,
     )
-    kind = tk.PrioritizedReplayBuffer if prioritized else tk.ReplayBuffer
+    kind = tk.PrioritizedReplayBuffer if how["prioritized"] else tk.ReplayBuffer
     collector = tk.Collector(policy, envs, kind(work.CAPACITY, seed=1))
     collector.collect(n_step=work.WARMUP_STEPS)
 
-    began = time.perf_counter()
+    began = time.process_time()
     stats = collector.collect(n_step=work.COLLECT_STEPS)
-    collect = work.COLLECT_STEPS / (time.perf_counter() - began)
+    collect = work.COLLECT_STEPS / (time.process_time() - began)
 
     def update() -> None:
         batch = collector.buffer.sample(work.BATCH, horizon=policy.horizon)
         result = policy.update(batch, step=collector.env_step)
-        if prioritized:
+        if how["prioritized"]:
             collector.buffer.update_priorities(batch.slots, result.read_priority())
 
     for _ in range(50):
         update()
     before = policy.n_updates
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(work.UPDATES):
         update()
-    updates = work.UPDATES / (time.perf_counter() - began)
+    updates = work.UPDATES / (time.process_time() - began)
     n_updates = policy.n_updates - before
 
+    rounds = {"refresh_priorities": "round", "updates_per_round": work.PER_ROUND} if options.rounds else {}
     trainer = tk.OffpolicyTrainer(
         policy,
         collector,
@@ -69,11 +74,12 @@ def main() -> None:
         batch_size=work.BATCH,
         verbose=False,
         show_progress=False,
+        **rounds,
     )
     before = policy.n_updates
-    began = time.perf_counter()
+    began = time.process_time()
     trainer.run()
-    loop = work.LOOP_STEPS / (time.perf_counter() - began)
+    loop = work.LOOP_STEPS / (time.process_time() - began)
     done = {
         "collected": stats.n_step,
         "updates": n_updates,

@@ -24,6 +24,16 @@ def test_a_ported_script_is_the_green_side_of_its_diff(page: str) -> None:
     compile(red, page, "exec")  # a whole script, too
 
 
+def test_names_side_by_side_are_names_of_ours() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    known = set(re.findall(r"[A-Za-z_]\w*", sources))
+    rows = [line.split("|") for line in (DOCS / "coming_from.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 60
+    ours = [span for row in rows for span in re.findall(r"`([^`]+)`", row[2])]
+    named = {name for span in ours for name in re.findall(r"[A-Za-z_]\w*", re.sub(r'"[^"]*"', "", span))}
+    assert named - known == set()
+
+
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text()
     pages = [page.relative_to(DOCS).as_posix() for page in sorted(DOCS.rglob("*.md"))]
@@ -65,4 +75,5 @@ def test_search_and_reference_know_the_public_names(site: Path) -> None:
     assert "gamma**m after m real steps" in json.dumps(index)
     places = {place["location"] for place in index["docs"]}
     missing = [name for name in trainkit.__all__ if not any(place.endswith(f"#trainkit.{name}") for place in places)]
-    assert missing == ["presets"]  # which is a page
+    assert missing == ["plot", "presets"]  # which are pages
+    assert any(place.endswith("#trainkit.plot.curves.curves") for place in places)

@@ -21,7 +21,7 @@ PUBLIC = """
     gae discounted_returns
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
-    Callback Checkpoint Curriculum LogInfo RecordVideo StopAt
+    Callback Checkpoint Curriculum LogInfo RecordVideo SaveBest SaveEvery StopAt
     Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger

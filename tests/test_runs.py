@@ -104,5 +104,6 @@ def test_settings_that_differ_within_a_preset_are_in_the_label(tmp_path: Path) -
     assert list(grouped(runs)) == ["dqn lr=1", "dqn lr=default", "ppo"]
 
 
-def test_runs_that_the_shell_did_not_make_are_named_by_their_policy(tmp_path: Path) -> None:
-    assert list(grouped([make_run(tmp_path)])) == ["DQNPolicy"]
+def test_runs_that_the_shell_did_not_make_are_named_by_their_folders(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name) for name in ("mine/seed1", "mine/seed2_2", "mine/tall", "yours/seed1")]
+    assert {label: len(own) for label, own in grouped(runs).items()} == {"mine": 2, "tall": 1, "yours": 1}

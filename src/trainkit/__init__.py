@@ -1,5 +1,7 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
+import sys
+
 from trainkit import plot, presets
 from trainkit.buffer import (
     MinTree,
@@ -11,6 +13,7 @@ from trainkit.buffer import (
     from_minari,
     load_dataset,
 )
+from trainkit.calls import guard
 from trainkit.checkpoint import inspect_checkpoint
 from trainkit.collector import (
     Collector,
@@ -103,6 +106,8 @@ from trainkit.trainer import (
     OffpolicyTrainer,
     OnpolicyTrainer,
     RecordVideo,
+    SaveBest,
+    SaveEvery,
     StopAt,
     Trainer,
     evaluate,
@@ -196,6 +201,8 @@ __all__ = [
     "RolloutBuffer",
     "RunInfo",
     "SACPolicy",
+    "SaveBest",
+    "SaveEvery",
     "Schedule",
     "SoftQ",
     "SpaceMismatchError",
@@ -228,3 +235,5 @@ __all__ = [
     "scalars",
     "weighted_importance_sampling",
 ]
+
+guard(sys.modules[__name__])

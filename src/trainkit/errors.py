@@ -19,8 +19,10 @@ Every message names its subject, the rule, what came, and what to do.
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any
 
 
 class TrainkitError(Exception):
@@ -64,7 +66,9 @@ class PriorityError(TrainkitError, ValueError):
 
 
 class DivergedError(TrainkitError, ArithmeticError):
-    """Stop before nan or infinity reaches the weights."""
+    """Stop before nan or infinity reaches the weights; `facts` tell of the update, where it was one."""
+
+    facts: Mapping[str, Any] = MappingProxyType({})
 
 
 class CheckpointError(TrainkitError, RuntimeError):
@@ -125,6 +129,15 @@ class Checks:
         """Raise one error with every problem noted, if there was any."""
         if self.problems:
             raise kind("\n".join(self.problems))
+
+
+def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
+    """Make parts, each by a function, and refuse those that cannot be made together, in one message."""
+    checks, made = Checks(""), {}
+    for name, make in makers.items():
+        checks.gather(lambda name=name, make=make: made.update({name: make()}))  # type: ignore[misc]  # bound now
+    checks.done()
+    return made
 
 
 def nearest(word: object, words: Iterable[str]) -> str:

@@ -1,7 +1,8 @@
 """What rooms may ask of each other: the borders of policy, buffer and logger."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import Space
@@ -111,9 +112,19 @@ class Trainee(Policy, Seedable, Protocol):
     observation_space: Space[Any] | None  # None: not told yet
     action_space: Space[Any] | None
 
+    def save(self, path: str | Path) -> Path:
+        """Write what acting needs into a folder."""
+        ...
+
     def training_state(self) -> dict[str, Any]: ...
 
     def load_training_state(self, state: Mapping[str, Any]) -> None: ...
+
+    on_nan: Literal["raise", "skip"]  # what becomes of an update that is not finite
+
+    def check_divergence(self) -> None:
+        """Refuse to go on after an update that could not be taken, where nobody waited for it."""
+        ...
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means since the last call, and begin new ones."""

@@ -1,6 +1,7 @@
 """A run's folder: how the run was made, what it told, and where others like it are."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,7 +121,10 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
 
 
 def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
-    """Return {label: runs that differ by nothing but their seed and task}: the preset, and what sets it apart."""
+    """Return {label: runs that differ by nothing but their seed and task}: the preset, and what sets it apart.
+
+    Runs that the shell did not make are told apart by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
+    """
     made = [(run, _maker(run), dict(run.config.get("settings", {}))) for run in runs]
     apart = {}  # {maker: settings that are not the same in all of its runs}
     for maker in dict.fromkeys(maker for _, maker, _ in made):
@@ -135,5 +139,8 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
 
 
 def _maker(run: RunFolder) -> str:
-    """Name what made a run: its preset, else its policy."""
-    return str(run.config.get("preset") or run.settings.get("policy") or run.path.name)
+    """Name what made a run: its preset, else its folder, or the one above where that is a seed's."""
+    path = run.path.resolve()
+    return str(
+        run.config.get("preset") or (path.parent.name if re.fullmatch(r"seed_?\d+(_\d+)?", path.name) else path.name)
+    )

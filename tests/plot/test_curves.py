@@ -84,6 +84,20 @@ def test_trainers_and_histories_are_runs_too() -> None:
     assert lines(tk.plot.curves(trainer)) == lines(tk.plot.curves(trainer.history)) == expected
 
 
+def test_the_steps_of_offline_runs_are_updates(tmp_path: Path) -> None:
+    logger = tk.JsonlLogger(tmp_path / "offline")
+    logger.describe({"update_per_epoch": 5})
+    logger.write(5, {TAG: 1.0})
+    logger.close()
+    assert tk.plot.curves(tmp_path / "offline").axes[0].get_xlabel() == "updates"
+    assert tk.plot.curves(seeds(tmp_path, [1.0])).axes[0].get_xlabel() == "environment steps"
+    rows = [{"epoch": 1, "env_step": 0, "gradient_step": 5, TAG: 1.0}]
+    history = tk.History()
+    history.load_state_dict({"rows": rows})
+    figure = tk.plot.curves(history)
+    assert (figure.axes[0].get_xlabel(), lines(figure)) == ("updates", [([5.0], [1.0])])
+
+
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(tk.ConfigError, match="at least one run per label"):
         tk.plot.curves({})

@@ -26,6 +26,10 @@ def recorded(
 ) -> tuple[Transition, NDArray[np.bool_]]:
     """Return T rows of one environment, and which of them are their episode's last [T]."""
     n_steps = len(reward)
+    for name, given in {"obs": obs, "next_obs": obs if next_obs is None else next_obs}.items():
+        leaves = tree.leaves(given)
+        if not leaves or not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+            raise ConfigError(f"{owner}.{name} must be an array, or a dict or tuple of arrays, got {given!r}")
     columns = [*tree.leaves(obs), *tree.leaves(next_obs), action, terminated, truncated, ends, *extras.values()]
     lengths = sorted({len(column) for column in columns if column is not None} | {n_steps})
     if lengths != [n_steps] or n_steps == 0:

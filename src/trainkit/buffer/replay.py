@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit import files, seeding
 from trainkit.buffer.batches import cut_up, read_column
 from trainkit.buffer.dataset import count_episodes, read_episodes, recorded
+from trainkit.buffer.memory import refuse_too_large
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows, spec_of
 from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, TransitionBatch
-from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError
+from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, refuse_unknown
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import Spaces
 from trainkit.stats import html_table
@@ -126,6 +127,7 @@ class ReplayBuffer:
                 f"{type(self).__name__}.capacity {self.capacity} is smaller than the {spec.n_envs} environments: "
                 "raise it to hold at least one transition of each"
             )
+        refuse_too_large(type(self).__name__, self.capacity, spec, self._sampler)
         self._bound = Rings(self.capacity, spec)
         self._sampler.bind(self._bound)
         _log.info("%s claimed %s bytes for %s transitions", type(self).__name__, self.nbytes, self.capacity)
@@ -311,6 +313,7 @@ class ReplayBuffer:
             ends=ends,
             extras=extras or {},
         )
+        refuse_unknown(f"{cls.__name__}.from_arrays", options.keys() & {"n_envs"}, ())  # they are one environment's
         buffer = cls(len(ends) if capacity is None else capacity, n_envs=1, **options)
         if buffer.capacity < len(ends):
             raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")

@@ -1,6 +1,7 @@
 """All commands under one name, and what becomes of mistakes and interrupts.
 
-Exit codes: 0 done; 1 an environment that check-env found fault with; 2 a mistake, told in one line; 130 interrupted.
+Exit codes: 0 done; 1 an environment that check-env found fault with; 2 a mistake, told in one line; 130 interrupted;
+143 ended by SIGTERM.
 """
 
 import argparse
@@ -34,6 +35,7 @@ def build_parser() -> Parser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--traceback", action="store_true", help="show where a mistake came from, not only which it is")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for module in (train, evaluate, pictures, compare, inspecting, exporting, presets, environments, bench):
         module.add(commands)
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (TrainkitError, gym.error.Error, OSError) as error:
+        if options.traceback:
+            raise
         complain(str(error) or type(error).__name__)
         return 2
     return code

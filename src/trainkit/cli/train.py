@@ -4,15 +4,17 @@ import argparse
 import contextlib
 import shlex
 import shutil
+import signal
 from pathlib import Path
 
 from trainkit.cli.making import Recipe, settings_of
 from trainkit.cli.output import Commands, Parser, add_command, say
 from trainkit.errors import Checks, ConfigError
 from trainkit.logger import CLAIM, JsonlLogger, TensorboardLogger
-from trainkit.runs import CHECKPOINT, EVENTS, NUMBERS, RunFolder, write_config
+from trainkit.runs import CHECKPOINT, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.stats import RunInfo
 from trainkit.trainer import Checkpoint
+from trainkit.trainer.interrupt import TERMINATE
 
 _EXAMPLES = """\
   trainkit train rainbow CartPole-v1
@@ -55,25 +57,24 @@ def run(options: argparse.Namespace) -> int:
     for seed in range(options.seed, options.seed + options.seeds):
         recipe = Recipe(preset=options.preset, env=options.env, seed=seed, data=options.data, settings=settings)
         name = options.name or "-".join(filter(None, (options.preset, options.env))).replace("/", "_").replace(":", "_")
-        train(recipe, options.logdir / name / f"seed{seed}", options)
+        if train(recipe, options.logdir / name / f"seed{seed}", options).stop_reason == TERMINATE:
+            return 128 + signal.SIGTERM
     return 0
 
 
 def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
     """Train once, or go on with what is in the folder."""
-    goes_on = options.resume and (folder / CHECKPOINT).is_dir()
+    goes_on = options.resume and (folder / CONFIG).is_file()
     if goes_on:
         _refuse_another(recipe, folder)
-        for claimed in (folder, folder / EVENTS):  # it is ours: write on in it
-            (claimed / CLAIM).unlink(missing_ok=True)
     with contextlib.ExitStack() as opened:
-        lines = JsonlLogger(folder)
+        lines = JsonlLogger(folder, resume=goes_on)
         opened.callback(lines.close)
         assert lines.folder is not None, "it writes to one"
         folder = Path(lines.folder)
         if not goes_on:
             opened.callback(_leave_nothing, folder)
-        events = TensorboardLogger(folder / EVENTS)
+        events = TensorboardLogger(folder / EVENTS, resume=goes_on)
         opened.callback(events.close)
         checkpoint = (
             Checkpoint(folder / CHECKPOINT, every=options.checkpoint_every) if options.checkpoint_every else None
@@ -96,6 +97,8 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
                 checkpoint.save(trainer)
                 say(f"stopped at step {trainer.clock:,}; to go on: {_resuming(recipe, options)}")
             raise
+    if info.stop_reason == TERMINATE and checkpoint is not None:  # which saved it
+        say(f"stopped at step {trainer.clock:,}; to go on: {_resuming(recipe, options)}")
     score = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"
     say(f"{folder}: {info.stop_reason} after {trainer.clock:,} {trainer.unit}s, {info.seconds:.0f} s{score}")
     return info

@@ -53,8 +53,10 @@ class Collector(Resumable):
         observe: bool | None = None,
         reward_metric: RewardMetric | None = None,
     ) -> None:
-        if not isinstance(envs, Envs):
-            raise ConfigError(f"Collector.envs must come from make_envs, got {envs!r}: use make_envs(...)")
+        checks = Checks("Collector")
+        known = reward_metric is None or callable(reward_metric)
+        checks.require(known, f".reward_metric must be callable, got {reward_metric!r}")
+        checks.done()
         policy.check_spaces(envs.observation_space, envs.action_space)
         if buffer is not None:
             obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)

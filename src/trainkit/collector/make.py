@@ -86,6 +86,9 @@ def make_envs(
     checks.integer("n", n, low=1)
     checks.integer("stack", stack, low=1)
     checks.one_of("backend", backend, ["sync", "async", "vector"])
+    for name, key in (("mask_key", mask_key), ("lives_key", lives_key)):
+        known = key is None or isinstance(key, str)
+        checks.require(known, f".{name} must be the name of an info, got {key!r}")
     if seed is not None:
         checks.integer("seed", seed, low=0)
     if max_episode_steps is not None:

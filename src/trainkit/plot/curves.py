@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainkit.comparing import interval, iqm
 from trainkit.errors import Checks
-from trainkit.plot.drawing import COLOURS, Run, blank, count, series
+from trainkit.plot.drawing import COLOURS, Run, blank, count, series, unit_of
 from trainkit.runs import RunFolder
 from trainkit.trainer import History, Trainer
 
@@ -79,7 +79,7 @@ def curves(
                 axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
         if goal is not None:
             axes.axhline(goal, color="grey", linewidth=0.8, linestyle=":", label=f"{goal:g}", zorder=0)
-        axes.set(xlabel="environment steps", ylabel=_LABELS.get(tag, tag), title=title or "")
+        axes.set(xlabel=unit_of(own[0]), ylabel=_LABELS.get(tag, tag), title=title or "")
         axes.xaxis.set_major_formatter(count)
         axes.margins(x=0.01)
         if axes.get_ylim()[0] > 0:

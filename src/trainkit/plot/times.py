@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from trainkit.errors import ConfigError
-from trainkit.plot.drawing import COLOURS, GREY, Run, blank, count, series
+from trainkit.plot.drawing import COLOURS, GREY, Run, blank, count, series, unit_of
 
 _SHARES = {"collect": COLOURS[0], "update": COLOURS[1], "evaluate": COLOURS[2], "other": GREY}
 _PARTS = {"env_ms": "environments", "act_ms": "policy", "store_ms": "buffer", "other_ms": "collector"}
@@ -35,7 +35,7 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
         left = axes[0, 0]
         stacked = [100 * numbers for _, numbers in shares.values()]
         areas = left.stackplot(steps, stacked, labels=list(shares), colors=list(_SHARES.values()), alpha=0.85)
-        left.set(ylim=(0, 100), xlim=(steps[0], steps[-1]), xlabel="environment steps", ylabel="share of the time, %")
+        left.set(ylim=(0, 100), xlim=(steps[0], steps[-1]), xlabel=unit_of(run), ylabel="share of the time, %")
         left.xaxis.set_major_formatter(count)
         left.grid(False)
         left.set_title("where the time went")

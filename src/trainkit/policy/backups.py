@@ -10,7 +10,7 @@ from torch.nn import functional
 from trainkit.errors import Checks, ConfigError
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.networks import Prediction
-from trainkit.policy.values import ReturnValue, Value
+from trainkit.policy.values import ExpectedValue, ReturnValue, Value
 
 Network = Callable[[Any, Tensor | None], Prediction]  # (features, legal [B, A] | None) -> prediction
 
@@ -26,6 +26,8 @@ class MaxBackup:
 
     def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         numbers = target(batch.next_obs, batch.next_legal).numbers
+        if batch.next_legal is None and isinstance(value, ExpectedValue):
+            return numbers.amax(dim=1), batch.reward  # one number, which rises with the return: as below, in one call
         return pick(numbers, best_action(value.mean(numbers), batch.next_legal)), batch.reward
 
 
@@ -94,5 +96,7 @@ def best_action(q: Tensor, legal: Tensor | None) -> Tensor:
 
 def pick(numbers: Tensor, action: Tensor) -> Tensor:
     """Return the numbers [B, W] of one action [B] per row of [B, A, W]."""
-    index = action.view(-1, 1, 1).expand(-1, 1, numbers.shape[2])
+    index = action.view(-1, 1, 1)
+    if numbers.shape[2] > 1:
+        index = index.expand(-1, 1, numbers.shape[2])
     return numbers.gather(1, index).squeeze(1)

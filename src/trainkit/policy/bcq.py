@@ -131,7 +131,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         if hidden is not None or head is not None:
             layers = (*(hidden or ()), *(head or ()))
         imitation = QNetwork(preprocess.shapes, n_actions, hidden=layers)
-        return super().for_envs(envs, hidden=hidden, head=head, imitation=imitation, **words)
+        return super().for_envs(envs, hidden=hidden, head=head, **{"imitation": imitation, **words})
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse what the networks cannot see or act in, by trying them on one blank observation."""

@@ -61,9 +61,12 @@ def to_device(obs: Any, device: torch.device) -> Any:
 
 
 def _share(array: NDArray[Any]) -> Tensor:
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    if not array.flags.writeable:
         array = np.array(array)
-    return torch.from_numpy(array)
+    try:
+        return torch.from_numpy(array)
+    except ValueError:  # a stride is negative
+        return torch.from_numpy(np.array(array))
 
 
 def legal_mask(obs: Any) -> Tensor | None:

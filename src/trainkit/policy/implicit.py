@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks
-from trainkit.policy.networks import ActionHeads, Encoder, Prediction, check_layers
+from trainkit.policy.networks import ActionHeads, Encoder, HeadOptions, Prediction, check_layers
 from trainkit.policy.weights import SeededModule, blank_linear
 
 
@@ -53,7 +53,7 @@ class ImplicitQNetwork(SeededModule):
         hidden: Sequence[int] = (128, 128),
         n_cosines: int = 64,
         activation: Callable[[Tensor], Tensor] = torch.relu,
-        **heads: Any,
+        **heads: Unpack[HeadOptions],
     ) -> None:
         checks = Checks("ImplicitQNetwork")
         check_layers(checks, n_actions, width=1, hidden=hidden, **heads)

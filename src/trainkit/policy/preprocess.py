@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from trainkit import tree
 from trainkit.data import ACTION_MASK
+from trainkit.errors import Checks, ConfigError
 from trainkit.policy.normalize import Normalizer
 
 _SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
@@ -51,6 +52,9 @@ class Preprocess(nn.Module):
     """
 
     def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
+        checks = Checks("Preprocess")
+        checks.number("clip", clip, low=0, above_low=True)
+        checks.done()
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
@@ -189,11 +193,15 @@ def feature_sizes(shapes: Any) -> list[tuple[int, ...]]:
         if isinstance(node, dict):
             for key in sorted(node):
                 visit(node[key])
-        elif isinstance(node, tuple) and not all(isinstance(size, int) for size in node):
+        elif isinstance(node, tuple) and node and all(isinstance(size, int) and size > 0 for size in node):
+            found.append(node)
+        elif isinstance(node, tuple) and node:
             for child in node:
                 visit(child)
         else:
-            found.append(node)
+            raise ConfigError(
+                f"a feature's shape must be a tuple of sizes, got {node!r}: take Preprocess(space).shapes"
+            )
 
     visit(shapes)
     return found

@@ -68,7 +68,8 @@ class ReturnValue(nn.Module):
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
-        return self.numbers(reward + torch.where(discount > 0, discount * self.returns(after), 0.0))
+        returns = self.returns(after).masked_fill(discount == 0, 0.0)  # never 0 * infinity
+        return self.numbers(torch.addcmul(reward, discount, returns))
 
     def metrics(
         self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
@@ -102,6 +103,11 @@ class ExpectedValue(ReturnValue):
 
     def mean(self, numbers: Tensor) -> Tensor:
         return self.returns(numbers).squeeze(-1)
+
+    def metrics(
+        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        return {"td_abs_mean": (self.returns(goal) - self.returns(chosen)).abs().mean()}
 
     def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         chosen, goal = chosen.squeeze(1), goal.squeeze(1)

@@ -9,10 +9,11 @@ from gymnasium.vector import VectorEnv
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.make import EnvSpec
 from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.hints import misfit
 from trainkit.policy import Preprocess
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
-from trainkit.trainer.options import CommonOptions, TrainerOptions
+from trainkit.trainer.options import CommonOptions
 
 
 class Settings(TypedDict, total=False):
@@ -94,6 +95,14 @@ class Preset:
         """Say why a setting does nothing beside the others chosen; None where it does something."""
         return None
 
+    def _refuse_misfits(self, overrides: Mapping[str, Any]) -> None:
+        """Refuse settings that are not what their annotations say; what is done with them may come much later."""
+        checks = Checks(repr(self))
+        for name, value in overrides.items():
+            wrong = misfit(value, self.known.__annotations__.get(name, Any))
+            checks.require(wrong is None, f".{name} {wrong}")
+        checks.done()
+
     def _refuse_idle(self, chosen: Mapping[str, Any], table: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
         """Refuse what was changed and does nothing."""
         checks = Checks(repr(self))
@@ -112,7 +121,7 @@ class Preset:
 
     def _compose(self, env: EnvSpec, seed: int | None, overrides: Mapping[str, Any]) -> Any:
         """Make environments, policy and trainer of the table and what overrides it."""
-        refuse_unknown(repr(self), overrides, {*self.known.__annotations__, *TrainerOptions.__annotations__})
+        self._refuse_misfits(overrides)
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")

@@ -87,6 +87,7 @@ class OfflinePreset(Preset):
                 f"{name} learns from a replay buffer, which comes first, got {buffer!r}: give load_dataset(path)"
             )
         refuse_unknown(name, overrides, {*self.settings(domain), *TrainerOptions.__annotations__})
+        self._refuse_misfits(overrides)
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{name} makes the policy, which {option} would have to share: give env")

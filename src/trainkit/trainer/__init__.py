@@ -9,6 +9,7 @@ from trainkit.trainer.evaluation import Evaluation, evaluate
 from trainkit.trainer.histograms import Histograms
 from trainkit.trainer.history import History
 from trainkit.trainer.info import LogInfo
+from trainkit.trainer.keeping import SaveBest, SaveEvery
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
@@ -25,6 +26,8 @@ __all__ = [
     "LogInfo",
     "Curriculum",
     "RecordVideo",
+    "SaveBest",
+    "SaveEvery",
     "StopAt",
     "OfflineTrainer",
     "DatasetWriter",

@@ -3,7 +3,7 @@
 import logging
 import signal
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self, SupportsIndex
 
 from trainkit import seeding
 from trainkit.collector import Collector
@@ -67,6 +67,8 @@ class Trainer(Resumable):
         self.test_collector = test_collector = None if evaluation is None else evaluation.collector
         refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
+        if options.on_nan is not None:
+            policy.on_nan = options.on_nan
         if options.reward_metric is not None:
             for collector in self._collectors:
                 collector.use_reward_metric(options.reward_metric)
@@ -174,6 +176,9 @@ class Trainer(Resumable):
         self._logger.close()
         for collector in self._collectors:
             collector.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: save() writes it, resume_from= goes on")
 
     def __enter__(self) -> Self:
         return self

@@ -145,8 +145,8 @@ def _estimate(
 ) -> Estimate:
     checks = Checks(name)
     checks.number("gamma", gamma, low=0, high=1)
-    known = isinstance(dataset, ReplayBuffer)
-    checks.require(known, f".dataset must be a ReplayBuffer, got {dataset!r}: load_dataset makes one")
+    if step is not None:
+        checks.integer("step", step, low=0)
     checks.done()
     ratios: list[NDArray[np.float64]] = []
     rewards: list[NDArray[np.float64]] = []

@@ -1,5 +1,6 @@
 """How good a policy is: the same episodes every time, on environments of their own, without exploring."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -8,7 +9,7 @@ from trainkit import seeding
 from trainkit.collector import Collector, make_envs
 from trainkit.collector.episodes import Tally
 from trainkit.collector.make import EnvSpec
-from trainkit.errors import Checks, ConfigError
+from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.protocols import Policy
 from trainkit.stats import CollectStats
 
@@ -176,6 +177,8 @@ def evaluate(
         explore: whether the policy explores.
         seed: root of the episodes; None draws one.
     """
+    known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
+    refuse_unknown("evaluate", env_options, known)
     n = min(n_episode, 16) if n_envs is None else n_envs
     envs = make_envs(env, n, **{"in_evaluation": True, **env_options})
     try:

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Unpack
 
 from trainkit.data import TransitionBatch
-from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Dataset, Learner
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.options import CommonOptions, Options
@@ -45,7 +45,6 @@ class OfflineTrainer(Trainer):
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
-        refuse_unknown(name, common, CommonOptions.__annotations__)
         if not isinstance(buffer, Dataset):
             raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
         checks = Checks(name)

@@ -5,7 +5,7 @@ from typing import Any, Literal, Unpack
 
 from trainkit.collector import Collector
 from trainkit.data import TransitionBatch
-from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Buffer, Learner
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
@@ -57,9 +57,6 @@ class OffpolicyTrainer(Trainer):
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
-        refuse_unknown(name, common, CommonOptions.__annotations__)
-        if not isinstance(train_collector, Collector):
-            raise ConfigError(f"{name}.train_collector must be a Collector, got {type(train_collector).__name__}")
         buffer = train_collector.buffer
         if buffer is None:
             raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Unpack
 
 from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
-from trainkit.errors import CheckpointError, Checks, ConfigError, refuse_unknown
+from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.protocols import RolloutLearner, UpdateResult
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
@@ -47,9 +47,6 @@ class OnpolicyTrainer(Trainer):
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
-        refuse_unknown(name, common, CommonOptions.__annotations__)
-        if not isinstance(train_collector, Collector):
-            raise ConfigError(f"{name}.train_collector must be a Collector, got {type(train_collector).__name__}")
         buffer = train_collector.buffer
         if not isinstance(buffer, RolloutBuffer):
             raise ConfigError(

@@ -1,0 +1,109 @@
+"""Measure replay beside peers: rounds of draw, gather and write back, in turn on one core.
+
+    python -m benchmarks.replay_speed [--runs 3] [--core 0] [--out FILE]
+
+Peers live in environments of their own, which `make bench-replay` builds; one that is not there is left out, and the
+page says so.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import replay_work as work
+from benchmarks.peers import machine, run
+
+OURS = "trainkit"
+SIDES = {
+    OURS: [sys.executable, "-m", "benchmarks.replay_trainkit"],
+    "cpprb": [".peers/cpprb@11.0.0/bin/python", "benchmarks/replay_cpprb.py"],
+    "torchrl": [".peers/torchrl@0.14.1/bin/python", "benchmarks/replay_torchrl.py"],
+    "tianshou": [".peers/tianshou@1.2.0/bin/python", "benchmarks/replay_tianshou.py"],
+    "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/replay_sb3.py"],
+}
+ROWS, BATCHES = (1_000_000, 100_000, 10_000), (32, 256)
+OWN, IN_ROUNDS, UNIFORM = "prioritised", "prioritised, in rounds of 16", "uniform, to tensors"
+# What one of a million rows must reach: {(peer, our way, batch, n-step): its time by ours}.
+BARS = {
+    ("tianshou", OWN, 256, 1): 1.2,
+    ("tianshou", OWN, 32, 1): 1.0,
+    ("cpprb", OWN, 256, 1): 2.0,
+    ("cpprb", OWN, 32, 1): 0.6,
+    ("cpprb", OWN, 256, 3): 1.5,
+    ("cpprb", OWN, 32, 3): 1.5,
+    ("cpprb", IN_ROUNDS, 32, 1): 3.5,
+    ("torchrl", OWN, 256, 1): 2.7,
+    ("torchrl", OWN, 32, 1): 2.9,
+    ("stable-baselines3", UNIFORM, 256, 1): 1.2,
+}
+ONE_STEP_ONLY = {"torchrl", "tianshou", "stable-baselines3"}
+
+Times = Mapping[str, Mapping[str, Any]]  # {side: what it printed}
+
+
+def compared(rounds: Sequence[Times], n_rows: int, batch: int, n_step: int) -> list[str]:
+    """Return a row for each of our ways beside each peer that does the same."""
+    lines = []
+    for peer in list(rounds[0])[1:]:
+        for way, same in ((OWN, OWN), (IN_ROUNDS, OWN), (UNIFORM, UNIFORM)):
+            if same not in rounds[0][peer]["us"]:
+                continue
+            theirs = [one[peer]["us"][same] for one in rounds]
+            ours = [one[OURS]["us"][way] for one in rounds]
+            ratio = statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
+            bar = BARS.get((peer, way, batch, n_step)) if n_rows == max(ROWS) else None
+            verdict = "" if bar is None else f"{bar:g}: {'stands' if ratio >= bar else '**falls**'}"
+            lines.append(
+                f"| {way} | {n_rows:,} | {batch} | {n_step} | {peer} {rounds[0][peer]['version']} | "
+                f"{statistics.median(theirs):,.1f} | {statistics.median(ours):,.1f} | {ratio:.2f} | {verdict} |"
+            )
+    return lines
+
+
+def main() -> None:
+    """Measure and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/replay_speed.md"))
+    options = parser.parse_args()
+    there = {name: command for name, command in SIDES.items() if Path(command[0]).exists()}
+    left_out = sorted(SIDES.keys() - there.keys())
+    lines = [
+        "# Replay beside peers",
+        "",
+        f"`python -m benchmarks.replay_speed --runs {options.runs}` on {machine()}; one thread, pinned to one core, "
+        f"sides in turn, medians of {options.runs} runs (ratios: median of rounds). Microseconds of CPU time.",
+        "",
+        "Prioritised: draw a batch by priority with its weights, gather it, write new priorities back, at fresh rows "
+        f"each time; observations are {work.OBS} float32, alpha {work.ALPHA}, beta {work.BETA}. In rounds: the batches "
+        f"of {work.PER_ROUND} updates drawn in one pass and written once, per update, beside the peer's one by one. "
+        "cpprb computes n-step returns when rows are added, trainkit when they are read. Uniform: a batch as tensors; "
+        "Stable-Baselines3 stores every next observation beside its own, trainkit stores each once and the true last "
+        f"ones apart.{' Left out, because not there: ' + ', '.join(left_out) + '.' if left_out else ''}",
+        "",
+        "| work | rows | batch | n-step | peer | peer's us | trainkit's us | ratio | bar |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for n_rows in ROWS:
+        for batch in BATCHES:
+            for n_step in (1, 3):
+                asked = {"rows": n_rows, "batch": batch, "n_step": n_step}
+                arguments = ["--rows", str(n_rows), "--batch", str(batch), "--n-step", str(n_step)]
+                sides = {name: own for name, own in there.items() if n_step == 1 or name not in ONE_STEP_ONLY}
+                rounds = [
+                    {name: run([*own, *arguments], options.core, asked) for name, own in sides.items()}
+                    for _ in range(options.runs)
+                ]
+                own_lines = compared(rounds, n_rows, batch, n_step)
+                lines += own_lines
+                print("\n".join(own_lines), flush=True)
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
