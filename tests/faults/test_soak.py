@@ -67,5 +67,5 @@ def test_ten_minutes_with_a_kill_every_twenty_seconds_leave_nothing_behind() -> 
     assert seen.n_killed >= 29
     assert seen.n_restarts == seen.n_faulty == seen.n_killed
     assert len(seen.descriptors) == len(seen.processes) == 1
-    # torch's and malloc's own caches still grow a little, more slowly all the time, and as much where nothing is killed.
+    # torch's and malloc's own caches still grow a little, ever more slowly, and as much where nothing is killed.
     assert megabytes < 5
