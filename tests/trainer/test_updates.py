@@ -262,7 +262,8 @@ def test_a_buffer_that_draws_no_rounds_is_refused_where_rounds_are_asked_for() -
         """A buffer that only hands on what the protocol has."""
 
         capacity, prioritized, is_seeded, nbytes = 60, False, True, 0
-        bind, add, cut, sample, metrics = buffer.bind, buffer.add, buffer.cut, buffer.sample, buffer.metrics
+        bind, add, cut, drop = buffer.bind, buffer.add, buffer.cut, buffer.drop
+        sample, metrics = buffer.sample, buffer.metrics
         state_dict, load_state_dict = buffer.state_dict, buffer.load_state_dict
         update_priorities, seed = buffer.update_priorities, buffer.seed
         __len__ = lambda self: len(buffer)  # noqa: E731
