@@ -83,16 +83,20 @@ bench-offline: $(READY)  ## learn from data that play badly, without an environm
 	@.peers/$*/bin/python $(PIP) "$$(grep '^torch==' constraints.txt)" '$(subst @,==,$*)'
 	@touch $@
 
-docs: $(READY)  ## run all code of README and docs, follow their links
-	@$(BIN)/pytest -m 'slow or not slow' --timeout=600 tests/test_readme.py
+docs: $(READY)  ## build the docs as a site into site/, offline, every link checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo "open site/index.html"
+
+docs-code: $(READY)  ## run all code of README and docs, follow their links
+	@$(BIN)/pytest -m 'slow or not slow' --timeout=600 tests/test_readme.py tests/test_docs.py
 
 build: $(READY)  ## build the wheel and the sdist into dist/
 	@rm -rf build dist
 	@$(BIN)/python -m build --quiet --no-isolation
 
 clean:  ## remove what the verbs made, but the environments and runs
-	@rm -rf build dist src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-replay bench-footprint \
-	bench-same bench-ppo bench-mujoco bench-onpolicy bench-offline docs build clean
+	bench-same bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean

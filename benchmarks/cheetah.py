@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import cheetah_work as work
 from benchmarks.cache import Cache
-from benchmarks.judging import difference, iqm
+from trainkit.comparing import difference, iqm
 
 OURS, PEER = "trainkit", "stable-baselines3"
 SIDES = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import same_work as work
-from benchmarks.judging import difference, iqm
+from trainkit.comparing import difference, iqm
 
 PEERS = {
     "tianshou": (".peers/tianshou@1.2.0/bin/python", "benchmarks/same_tianshou.py"),

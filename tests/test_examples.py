@@ -2,6 +2,9 @@
 
 import ast
 import importlib.util
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -113,3 +116,69 @@ def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFix
     assert "300 rows of a DQN half-way" in told
     assert set(returns) == {"bc", "cql"}
     assert all(mean > 0 for mean in returns.values())
+
+
+class TestTwoAgents:
+    def test_both_ways_train_and_tell_of_each_agent(self) -> None:
+        example = load("two_agents")
+        for make, n_steps in ((example.by_dqn, 1_040), (example.by_ppo, 512)):
+            with make(max_epoch=1, step_per_epoch=n_steps, verbose=False) as trainer:
+                _, stats, info = next(trainer)
+            assert info.env_step >= n_steps
+            assert stats["train/agents/left/mean"] > 5
+            assert stats.test.agents.keys() == {"left", "right"}
+            assert stats.test.n_episode == 20
+
+    @pytest.mark.parametrize("way", ["by_dqn", "by_ppo"])
+    def test_a_run_of_games_that_was_saved_is_the_run_that_never_stopped(self, way: str, tmp_path: Path) -> None:
+        example = load("two_agents")
+        short: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 520, "verbose": False}
+        with getattr(example, way)(**short) as straight:
+            next(straight)
+            straight.save(tmp_path / "run")
+            next(straight)
+        with getattr(example, way)(**short, resume_from=tmp_path / "run") as resumed:
+            assert resumed.run().epoch == 2
+        weights = [one.policy.training_state()["weights"] for one in (straight, resumed)]
+        assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("way", ["by_dqn", "by_ppo"])
+    def test_both_ways_reach_95_percent_of_the_most_there_is(self, way: str) -> None:
+        example = load("two_agents")
+        with getattr(example, way)(seed=4, verbose=False) as trainer:
+            trainer.run()
+            played = tk.evaluate(trainer.policy, example.TwoPoles, n_episode=50, seed=7)
+        assert played.returns is not None
+        assert played.returns.mean >= 475  # of 500; random play: 22
+
+
+@pytest.mark.slow
+def test_a_study_that_was_killed_goes_on_with_the_trial_that_ran(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna", reason="the extra `tune` is not installed")
+    folder = tmp_path / "tune"
+    words = ["--folder", folder, "--trials", "6", "--steps", "4000", "--epochs", "4", "--heartbeat", "1"]
+    command = [sys.executable, EXAMPLES / "tune_optuna.py", *map(str, words)]
+
+    first = subprocess.Popen(command)
+    while not (folder / "trial_1" / "manifest.json").exists():  # the second trial has ended its first epoch
+        assert first.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    study = optuna.load_study(study_name="dqn", storage=f"sqlite:///{folder / 'study.db'}")
+    assert [trial.state.name for trial in study.trials][:2] == ["COMPLETE", "RUNNING"]
+    time.sleep(4)  # until its heart has missed three beats
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+
+    trials = optuna.load_study(study_name="dqn", storage=study._storage).trials
+    (dead,) = (trial for trial in trials if trial.state.name == "FAIL")
+    (heir,) = (trial for trial in trials if trial.user_attrs.get("goes_on_from") == dead.number)
+    assert heir.params == dead.params
+    assert heir.state.name in ("COMPLETE", "PRUNED")
+    assert min(heir.intermediate_values) > 1_000  # its first epoch was trained by the dead one
+    states = [trial.state.name for trial in trials]
+    assert states.count("COMPLETE") + states.count("PRUNED") == 6
+    assert "PRUNED" in states
+    assert "6 trials" in second.stdout

@@ -6,8 +6,11 @@ import trainkit
 
 # Add a name here when it becomes public; taking one away is a breaking change.
 PUBLIC = """
-    make_envs Envs Collector
+    make_envs Envs Collector Episode
+    EnvContext check_env Finding
+    Processor PreviousStep TimeFeature Flatten DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
+    inspect_checkpoint load_policy
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
@@ -17,12 +20,14 @@ PUBLIC = """
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns
     Schedule Constant Piecewise Linear
-    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Callback Checkpoint Evaluation History evaluate
+    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
+    Callback Checkpoint Curriculum LogInfo RecordVideo SaveBest SaveEvery StopAt
+    Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
     EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
-    presets
+    plot presets
 """.split()
 
 

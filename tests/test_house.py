@@ -15,12 +15,12 @@ MODULES = {
 
 # A room imports from its own level and below; the package itself stands on the roof and re-exports.
 LEVELS = [
-    {"errors", "files", "scaling", "schedules", "seeding", "tree"},
-    {"data", "spaces", "stats", "protocols"},
-    {"buffer", "collector", "policy", "logger", "checkpoint"},
+    {"calls", "comparing", "errors", "files", "hints", "scaling", "schedules", "seeding", "tree"},
+    {"dashboards", "data", "spaces", "stats", "protocols"},
+    {"buffer", "collector", "policy", "logger", "checkpoint", "runs"},
     {"trainer"},
     {"presets", "cli", "plot"},
-    {"trainkit"},
+    {"trainkit", "__main__"},
 ]
 APART = {"buffer", "collector", "policy"}  # these meet in protocols and data, never in each other
 TORCH_ROOMS = {"policy", "checkpoint"}

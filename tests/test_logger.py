@@ -91,6 +91,21 @@ def test_a_plain_string_or_path_means_tensorboard_in_that_folder(tmp_path: Path)
         assert scalars(Path(folder))["train/n_step"] == [(24, 24.0)]
 
 
+def test_a_histogram_counts_every_number_once(tmp_path: Path) -> None:
+    logger = tk.TensorboardLogger(tmp_path)
+    logger.write_histograms(7, {"custom/x": np.array([0.0, 0.0, 1.0, 30.0]), "custom/same": np.array([2.0, 2.0])})
+    reader = events(tmp_path)
+    ((step, histogram),) = [(event.step, event.histogram_value) for event in reader.Histograms("custom/x")]
+    assert (step, histogram.min, histogram.max, histogram.num, histogram.sum) == (7, 0.0, 30.0, 4, 31.0)
+    assert histogram.sum_squares == 901.0
+    assert {edge: n for edge, n in zip(histogram.bucket_limit, histogram.bucket, strict=True) if n} == {
+        1: 2,
+        2: 1,
+        30: 1,
+    }
+    assert sum(reader.Histograms("custom/same")[0].histogram_value.bucket) == 2
+
+
 # ---- lines of JSON ----
 
 
@@ -204,13 +219,40 @@ def test_a_logger_that_cannot_write_is_told_about_once_and_the_run_goes_on(caplo
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_folder_deleted_in_the_middle_of_a_run_ends_its_log_and_not_the_run(tmp_path: Path) -> None:
+def test_a_folder_deleted_in_the_middle_of_a_run_is_made_again_with_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer = make_trainer(logger=[tmp_path / "events", tk.JsonlLogger(tmp_path / "lines")])
     next(trainer)
     shutil.rmtree(tmp_path / "events")
     shutil.rmtree(tmp_path / "lines")
     assert trainer.run().epoch == 3
     trainer.close()
+    assert [line["step"] for line in lines(tmp_path / "lines")] == [48, 72]
+    assert [step for step, _ in scalars(tmp_path / "events")["buffer/size"]] == [48, 72]
+    assert [record.message.split(" was deleted")[1] for record in caplog.records] == [
+        ": the log goes on in another file",
+        ": the log begins anew there",
+    ]
+
+
+def test_a_folder_that_cannot_be_made_again_is_told_about_once_and_tried_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer(logger=[tk.JsonlLogger(tmp_path / "lines"), tmp_path / "events"], max_epoch=4)
+    next(trainer)
+    for name in ("lines", "events"):
+        shutil.rmtree(tmp_path / name)
+        (tmp_path / name).touch()  # a file in its place
+    next(trainer)
+    next(trainer)
+    told = [record.message for record in caplog.records if "the run goes on without" in record.message]
+    assert len(told) == 2
+    for name in ("lines", "events"):
+        (tmp_path / name).unlink()
+    next(trainer)
+    assert [line["step"] for line in lines(tmp_path / "lines")] == [96]
+    assert [step for step, _ in scalars(tmp_path / "events")["buffer/size"]] == [96]
 
 
 def test_a_full_disk_does_not_tear_the_events_written_before_and_after(tmp_path: Path) -> None:
@@ -250,3 +292,64 @@ def test_a_forgotten_logger_closes_its_file_without_a_word(tmp_path: Path, kind:
     del logger
     gc.collect()
     assert file.closed  # and no ResourceWarning, which would be an error here
+
+
+# ---- a run that goes on ----
+
+
+def run_log(tmp_path: Path, **options: Any) -> tk.OffpolicyTrainer:
+    """Make a run with a folder of events and one of lines."""
+    is_resumed = "resume_from" in options
+    both = [tmp_path / "events", tk.JsonlLogger(tmp_path / "lines", resume=is_resumed)]
+    return make_trainer(logger=both, log_every=10, **options)
+
+
+def test_a_run_that_goes_on_writes_where_it_wrote_and_what_came_after_the_checkpoint_is_gone(tmp_path: Path) -> None:
+    straight = run_log(tmp_path / "straight", max_epoch=3)
+    straight.run()
+    killed = run_log(tmp_path / "killed", max_epoch=3)
+    next(killed)
+    killed.save(tmp_path / "saved")
+    next(killed)
+    with (tmp_path / "killed" / "lines" / "numbers.jsonl").open("a") as file:
+        file.write('{"step": 60, "half of a li')  # when it was killed
+    resumed = run_log(tmp_path / "killed", max_epoch=3, resume_from=tmp_path / "saved")
+    assert resumed.info.run_dir == str(tmp_path / "killed" / "events")
+    resumed.run()
+    resumed.close()
+
+    def told(folder: Path) -> tuple[Any, Any]:
+        loss = dict(scalars(folder / "events")["update/loss"])
+        steps = [step for step, _ in scalars(folder / "events")["update/loss"]]
+        own = [line["step"] for line in lines(folder / "lines") if "step" in line]
+        assert len(steps) == len(loss)  # none twice
+        return loss, own
+
+    assert told(tmp_path / "killed") == told(tmp_path / "straight")
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["events", "lines"]
+
+
+def test_a_folder_with_a_suffix_is_found_again_and_the_run_beside_it_left_alone(tmp_path: Path) -> None:
+    for _ in range(2):
+        trainer = make_trainer(logger=tmp_path / "run", max_epoch=1)
+        trainer.run()
+        trainer.close()
+    assert trainer.info.run_dir == str(tmp_path / "run_2")
+    before = scalars(tmp_path / "run")
+    saved = trainer.save(tmp_path / "saved")
+    resumed = make_trainer(logger=tmp_path / "run", max_epoch=2, resume_from=saved)
+    resumed.run()
+    resumed.close()
+    assert resumed.info.run_dir == str(tmp_path / "run_2")
+    assert scalars(tmp_path / "run") == before
+    assert [step for step, _ in scalars(tmp_path / "run_2")["buffer/size"]] == [24, 48]
+
+
+def test_a_run_that_goes_on_with_another_folder_or_anew_takes_none_from_others(tmp_path: Path) -> None:
+    first = make_trainer(logger=tmp_path / "run", max_epoch=1)
+    first.run()
+    saved = first.save(tmp_path / "saved")
+    other = make_trainer(logger=tmp_path / "other", resume_from=saved)
+    assert other.info.run_dir == str(tmp_path / "other")
+    anew = make_trainer(logger=tmp_path / "run", checkpoint=tmp_path / "none", resume_from="auto")
+    assert anew.info.run_dir == str(tmp_path / "run_2")

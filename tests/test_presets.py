@@ -391,7 +391,7 @@ def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:
     assert (info.stop_reason, info.env_step) == ("max_env_step", 16)
     assert seen == [0, 8]
     assert info.last_test.n_episode == 3
-    assert (tmp_path / "manifest.json").exists()
+    assert (tmp_path / "save-000001" / "manifest.json").exists()
 
 
 def test_stop_return_is_a_stop_fn_and_not_given_beside_one() -> None:

@@ -157,7 +157,7 @@ def test_linear_is_stretched_over_all_updates() -> None:
 )
 def test_a_setting_of_another_preset_is_refused(preset: Any, setting: str) -> None:
     with pytest.raises(tk.ConfigError, match=rf"presets\.{preset.name}: unknown option '{setting}'"):
-        tiny(preset, **{setting: 1})
+        tiny(preset, **{setting: True})
 
 
 @every

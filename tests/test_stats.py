@@ -1,5 +1,6 @@
 """Statistics are exact, say None for what did not happen, and are read by their path."""
 
+import json
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
@@ -192,3 +193,13 @@ def test_a_table_shows_five_digits_and_escapes() -> None:
     assert html_table("a & b", [("<x>", 0.123456)]) == (
         "<table><caption>a &amp; b</caption><tr><td>&lt;x&gt;</td><td>0.12346</td></tr></table>"
     )
+
+
+def test_what_a_collect_did_comes_back_from_plain_values() -> None:
+    one = Summary(mean=1.5, std=0.5, min=1.0, max=2.0, count=2)
+    stats = CollectStats(
+        n_step=9, n_episode=2, returns=one, lengths=None, durations=None, recent_returns=one, seconds=0.5,
+        n_vector_step=9, n_faulty_episodes=0, n_env_restarts=0, env_ms=1.0, act_ms=None, store_ms=0.0, other_ms=0.5,
+        agents={"left": one, "mean": one},
+    )  # fmt: skip
+    assert CollectStats.from_plain(json.loads(json.dumps(stats.to_plain()))) == stats

@@ -51,4 +51,6 @@ def test_the_wheel_imports_from_a_clean_environment(wheel: Path, tmp_path: Path)
     file, version = run(python, "-W", "error", "-c", report, cwd=tmp_path).splitlines()
 
     assert Path(file).is_relative_to(site)
+    told = run(tmp_path / "venv" / "bin" / "trainkit", "presets", cwd=tmp_path)
+    assert told.startswith("preset ")
     assert version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

@@ -108,7 +108,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class RecordedEpisode:
     """One episode of T steps from its start; with neither flag it was cut by who recorded it."""
 
     obs: Obs  # [T + 1, ...], the last is the true final observation

@@ -40,7 +40,11 @@ class MissingExtraError(ConfigError, ImportError):
 
 
 class EnvError(TrainkitError, RuntimeError):
-    """Report an environment that raised or broke its contract."""
+    """Report an environment that raised or broke its contract; `env_id` says which, where that is known."""
+
+    def __init__(self, *args: object, env_id: int | None = None) -> None:
+        super().__init__(*args)
+        self.env_id = env_id
 
 
 class BadEnvDataError(EnvError, ValueError):

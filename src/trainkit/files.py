@@ -1,11 +1,12 @@
 """Files written whole or not at all, and states of arrays and plain values kept in one, without pickle."""
 
+import contextlib
 import json
 import os
 import secrets
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from trainkit.errors import CheckpointError
 _ARRAY = "$array"  # marks the place of an array inside the JSON skeleton
 _SKELETON = "skeleton"
 # What numpy, zipfile and json raise over bytes that are not what was written.
-_DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile)
+DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile)
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bool = True) -> None:
@@ -35,9 +36,40 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bo
             beside.replace(path)
         else:
             _put_where_nothing_is(beside, path)
+        sync_folder(path.parent)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what went wrong first is what matters
+            beside.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder written down, as fsync has the contents of a file; where a system cannot, nothing."""
+    with contextlib.suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def refuse_unsound_zip(path: Path) -> None:
+    """Refuse a zip file that is not as we write them: stored, named within itself, no larger inside than outside.
+
+    Raises:
+        CheckpointError: it could fill the memory, or means to write elsewhere.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+        names = [PurePosixPath(member.filename.replace("\\", "/")) for member in members]
+        is_within = not any(name.is_absolute() or ".." in name.parts for name in names)
+        is_stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+        is_true_to_size = sum(member.file_size for member in members) <= path.stat().st_size
+    except DAMAGED as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): it is missing or damaged") from error
+    if not (is_within and is_stored and is_true_to_size):
+        raise CheckpointError(f"{path} cannot be read: its members lie elsewhere, or claim to be larger than it is")
 
 
 def _put_where_nothing_is(beside: Path, path: Path) -> None:
@@ -70,7 +102,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         # Opened here: numpy leaves a damaged file that it opened itself open.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise CheckpointError(f"{path} cannot be read as arrays ({error}): it is missing or damaged") from error
 
 
@@ -83,13 +115,14 @@ def save_state(path: Path, state: Any) -> None:
 
 
 def load_state(path: Path) -> Any:
-    """Read what `save_state` wrote; nothing in the file is ever executed."""
+    """Read what `save_state` wrote; nothing in the file is ever executed, and it cannot claim more than it has."""
+    refuse_unsound_zip(path)
     try:
         # Opened here: numpy leaves a damaged file that it opened itself open.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return _fill(json.loads(arrays.pop(_SKELETON).tobytes()), arrays)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise CheckpointError(f"{path} cannot be read as a saved state ({error}): it is missing or damaged") from error
 
 

@@ -1,13 +1,24 @@
 """What rooms may ask of each other: the borders of policy, buffer and logger."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.data import ActOutput, ArraySpec, Episode, Horizon, Obs, Rollout, RowSpec, Transition, TransitionBatch
+from trainkit.data import (
+    ActOutput,
+    ArraySpec,
+    Horizon,
+    Obs,
+    RecordedEpisode,
+    Rollout,
+    RowSpec,
+    Transition,
+    TransitionBatch,
+)
 
 
 class EnvSpaces(Protocol):
@@ -97,8 +108,13 @@ class Trainee(Policy, Seedable, Protocol):
 
     horizon: Horizon
     n_updates: int
+    recipe: Mapping[str, Any] | None  # how to make one like it, in plain values; None where that is not known
     observation_space: Space[Any] | None  # None: not told yet
     action_space: Space[Any] | None
+
+    def save(self, path: str | Path) -> Path:
+        """Write what acting needs into a folder."""
+        ...
 
     def training_state(self) -> dict[str, Any]: ...
 
@@ -143,6 +159,8 @@ class Store(Stateful, Protocol):
 
     def cut(self, env_ids: ArrayLike) -> None: ...
 
+    def drop(self, env_ids: ArrayLike) -> int: ...
+
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
@@ -155,6 +173,10 @@ class Recorder(Protocol):
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """Hear that the open episodes of these environments ended here, without a flag."""
+        ...
+
+    def drop(self, env_ids: NDArray[np.intp]) -> object:
+        """Hear that the open episodes of these environments were broken off, and are not to be kept."""
         ...
 
 
@@ -195,7 +217,7 @@ class Dataset(Buffer, Protocol):
         """Go once through all rows, so many at a time."""
         ...
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[RecordedEpisode]:
         """Go once through all episodes."""
         ...
 
@@ -217,3 +239,21 @@ class Logger(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class PurgingLogger(Protocol):
+    """A logger that can take back what a run wrote before it was killed, and writes again when it goes on."""
+
+    def purge(self, step: int) -> None:
+        """Forget what was written after this step."""
+        ...
+
+
+@runtime_checkable
+class HistogramLogger(Protocol):
+    """A logger that can show how numbers are spread; one that cannot is never told."""
+
+    def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        """Write the numbers [K], K at least 1, of each tag at an environment step."""
+        ...

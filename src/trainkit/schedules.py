@@ -22,6 +22,11 @@ class Constant:
 
     value: float
 
+    def __post_init__(self) -> None:
+        checks = Checks("Constant")
+        checks.number("value", self.value)
+        checks.done()
+
     def __call__(self, step: int) -> float:
         return self.value
 
@@ -43,7 +48,8 @@ class Piecewise:
     def __post_init__(self) -> None:
         checks = Checks("Piecewise")
         knots = self.knots
-        pairs = len(knots) > 0 and all(isinstance(knot, Sequence) and len(knot) == 2 for knot in knots)
+        pairs = isinstance(knots, Sequence) and len(knots) > 0
+        pairs = pairs and all(isinstance(knot, Sequence) and len(knot) == 2 for knot in knots)
         if checks.require(pairs, f" needs knots (step, value), at least one, got {knots!r}"):
             checks.require(knots[0][0] == 0, f"'s first knot must be at step 0, got step {knots[0][0]}")
             for step, value in knots:

@@ -195,6 +195,16 @@ def random_actions(
     raise ConfigError(f"random actions need a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
 
 
+def discrete_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the least and the largest action of a space of whole numbers."""
+    if isinstance(space, spaces.Discrete):
+        return np.array(int(space.start)), np.array(int(space.start) + int(space.n) - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    assert isinstance(space, spaces.MultiBinary), f"{space} is not checked, or has bounds of its own"
+    return np.array(0), np.array(1)
+
+
 def random_probability(space: Space[Any], obs: Obs, n_rows: int) -> NDArray[np.float64]:
     """Return how likely each of K actions [K] of `random_actions` was; a Box has densities and is refused."""
     if isinstance(space, spaces.Discrete):

@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,18 @@ class CollectStats:
     act_ms: float | None
     store_ms: float | None
     other_ms: float | None
+    agents: Mapping[str, Summary] = field(default_factory=dict)  # {name: returns}, where several share a game
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it in values that JSON keeps."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "CollectStats":
+        """Read what `to_plain` returned."""
+        others = {name: one for name, one in plain.items() if name != "agents"}
+        read: dict[str, Any] = {name: Summary(**x) if isinstance(x, dict) else x for name, x in others.items()}
+        return cls(**read, agents={name: Summary(**one) for name, one in plain["agents"].items()})
 
     @classmethod
     def merge(cls, parts: "Sequence[CollectStats]") -> "CollectStats | None":
@@ -92,6 +104,11 @@ class CollectStats:
             act_ms=mean_ms("act_ms"),
             store_ms=mean_ms("store_ms"),
             other_ms=mean_ms("other_ms"),
+            agents={
+                name: summary
+                for name in dict.fromkeys(name for part in parts for name in part.agents)
+                if (summary := Summary.merge(part.agents.get(name) for part in parts))
+            },
         )
 
 
@@ -126,7 +143,11 @@ class EpochStats:
             if value is None:
                 return None
             if isinstance(value, Mapping):
-                return value.get("/".join(names[position:]))
+                rest = "/".join(names[position:])
+                if rest in value or name not in value:
+                    return value.get(rest)
+                value = value[name]
+                continue
             known = [item.name for item in fields(value)] if is_dataclass(value) else []
             if name not in known:
                 raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{nearest(name, known)}")

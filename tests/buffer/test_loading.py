@@ -24,7 +24,7 @@ from trainkit import (
     tree,
 )
 from trainkit.buffer.shards import Header, Recording, read_shard, write_shard
-from trainkit.data import ArraySpec, Episode, Horizon
+from trainkit.data import ArraySpec, Horizon, RecordedEpisode
 from trainkit.errors import CheckpointError, ConfigError, MissingExtraError, SpaceMismatchError
 from trainkit.spaces import Spaces, array_specs, space_from_plain, space_to_plain, stacked_space
 
@@ -57,11 +57,11 @@ def header(form: Any = "array", **changes: Any) -> Header:
     return Header(env="Here-v0", **own | changes)
 
 
-def episode(number: int, n_steps: int, end: str = "terminated", form: Any = "array") -> Episode:
+def episode(number: int, n_steps: int, end: str = "terminated", form: Any = "array") -> RecordedEpisode:
     specs = array_specs(FORM_SPACES[form])
     frames = [frame(form, 0, number, step) for step in range(n_steps + 1)]
     t = np.arange(n_steps)
-    return Episode(
+    return RecordedEpisode(
         obs=tree.map_tree(lambda spec, *rows: np.stack(rows).astype(spec.dtype), specs, *frames),
         action=t % 3,
         reward=1000.0 * number + t + 1 / 3,
@@ -71,7 +71,7 @@ def episode(number: int, n_steps: int, end: str = "terminated", form: Any = "arr
     )
 
 
-def assert_episode(got: Episode, wanted: Episode) -> None:
+def assert_episode(got: RecordedEpisode, wanted: RecordedEpisode) -> None:
     for here, there in zip(tree.leaves(got.obs), tree.leaves(wanted.obs), strict=True):
         assert here.dtype == there.dtype
         assert_array_equal(here, there)

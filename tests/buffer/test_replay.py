@@ -529,8 +529,8 @@ def test_every_refusal_is_one_of_ours(kind: type[ReplayBuffer]) -> None:
 def test_a_buffer_tells_what_it_holds() -> None:
     buffer, _ = filled(PrioritizedReplayBuffer, 5)
     assert repr(buffer) == f"PrioritizedReplayBuffer(10 of 33 transitions, {buffer.nbytes:,} bytes)"
-    assert buffer.metrics(0) == {"size": 10, "beta": 0.4, "largest_priority": 1}
-    assert filled(ReplayBuffer, 5)[0].metrics(0) == {"size": 10}
+    assert buffer.metrics(0) == {"size": 10, "n_episodes": 3, "beta": 0.4, "largest_priority": 1}
+    assert filled(ReplayBuffer, 5)[0].metrics(0) == {"size": 10, "n_episodes": 3}
 
 
 # ---- speed ----
@@ -569,3 +569,14 @@ def test_a_full_million_is_as_fast_as_an_almost_empty_one(kind: type[ReplayBuffe
         times = np.array([(fastest(what, empty), fastest(what, full)) for _ in range(50)])
         small, large = times.min(axis=0)
         assert large < 1.35 * small, f"{what.__name__}: {large / small:.2f} times as long"
+
+
+def test_the_episodes_that_rows_are_of_are_counted_without_a_look_at_them() -> None:
+    buffer, stream = ReplayBuffer(12, n_envs=2), Stream(2)
+    assert buffer.metrics(0) == {"size": 0.0, "n_episodes": 0.0}
+    for number in range(40):
+        buffer.add(stream.next(ends=[TERMINATES * (number % 3 == 0), IS_TRUNCATED * (number % 7 == 0)]))
+        rows = where(np.concatenate([step.obs for step in buffer.transitions()]))
+        assert buffer.metrics(0)["n_episodes"] == len({(env, episode) for env, episode, _ in rows})
+    buffer.clear()
+    assert buffer.metrics(0)["n_episodes"] == 0.0

@@ -261,11 +261,27 @@ class TestBinding:
             with pytest.raises(EmptyBufferError, match="RolloutBuffer is empty: collect before learning"):
                 buffer.read()
 
-    def test_loading_forgets_every_row(self) -> None:
-        buffer = bound()
-        buffer.add(rows([0], [0]))
-        buffer.load_state_dict(buffer.state_dict())
-        assert len(buffer) == 0
+    def test_a_loaded_buffer_has_the_rows_and_goes_on_with_their_episodes(self) -> None:
+        saved, loaded = bound(), bound()
+        loaded.add(rows([0, 1, 2], [50, 50, 50]))  # of another run
+        saved.add(rows([0, 1, 2], [0, 0, 0]))
+        saved.clear()  # their episodes go on
+        saved.add(rows([0, 1], [1, 1], terminated=[1]))
+        loaded.load_state_dict(saved.state_dict())
+        assert len(loaded) == 2
+        loaded.add(rows([0, 2], [2, 1]))
+        rollout = loaded.read()
+        np.testing.assert_array_equal(rollout.n_rows, [2, 1, 1])
+        np.testing.assert_array_equal(rollout.obs[:2, 0, 1], [1, 2])
+        np.testing.assert_array_equal(rollout.obs[0, :, 1], [1, 1, 1])
+        assert lasts(rollout) == {3: [0.0, 2.5], 2: [2.0, 1.5]}
+
+    def test_a_buffer_that_grew_is_loaded_into_one_that_did_not(self) -> None:
+        saved, loaded = bound(), bound()
+        for step in range(100):
+            saved.add(rows([0], [step]))
+        loaded.load_state_dict(saved.state_dict())
+        np.testing.assert_array_equal(loaded.read().obs[:, 0, 1], np.arange(100))
 
 
 # ---- through a collector ----

@@ -1,5 +1,6 @@
 """Whatever drives the environments, what is stored is what happened."""
 
+import multiprocessing
 from typing import Any
 
 import gymnasium as gym
@@ -25,7 +26,7 @@ from trainkit.data import Horizon
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
 
 every_way_here = pytest.mark.parametrize("way", IN_PROCESS)
-# Python 3.12 warns of fork() in a process with threads, and gymnasium of workers that fail.
+# Python 3.12 warns of fork() in a process with threads.
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
@@ -251,21 +252,23 @@ def test_a_vector_environment_must_say_how_it_resets() -> None:
 
 
 @forks
-@pytest.mark.filterwarnings("ignore:.*ERROR.*:UserWarning")  # gymnasium's own words about its worker
-def test_a_failing_process_is_named_with_its_error() -> None:
+def test_a_failing_process_is_named_with_its_error_and_its_own_traceback() -> None:
     envs = make_envs(
         [ToldEnv, lambda: ToldEnv(steps=[STEP, STEP, OSError("the simulator is gone")])], backend="async", seed=5
     )
-    with pytest.raises(
-        EnvError, match=r"^env 1 raised OSError in step: the simulator is gone, at episode 0 step 2 .act"
-    ):
+    where = r"at episode 0 step 2 \(action 0\), episode seed \d+$"
+    with pytest.raises(EnvError, match=rf"^env 1 raised OSError in step: the simulator is gone, {where}") as caught:
         Collector(Still(), envs).collect(n_step=10)
     envs.close()
+    cause = caught.value.__cause__
+    assert isinstance(cause, OSError)
+    assert "in the process of env 1:" in cause.__notes__[0]
+    assert "tests/helpers/told.py" in cause.__notes__[0]
 
 
 @forks
-@pytest.mark.filterwarnings("ignore:.*ERROR.*:UserWarning")
-def test_an_environment_that_cannot_be_made_in_its_process_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EnvError, match="an environment's process died while it was made"):
+def test_an_environment_that_cannot_be_made_in_its_process_is_told_as_in_this_one() -> None:
+    with pytest.raises(EnvError, match="make_envs: env 1 raised OSError when it was made: no licence") as caught:
         make_envs([ToldEnv, lambda: ToldEnv(made=OSError("no licence"))], backend="async")
-    assert "env 1 raised OSError when it was made: no licence" in capfd.readouterr().err
+    assert isinstance(caught.value.__cause__, OSError)
+    assert multiprocessing.active_children() == []

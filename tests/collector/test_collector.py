@@ -73,7 +73,7 @@ def test_a_buffer_of_other_rows_or_too_small_is_refused() -> None:
 
 
 def test_environments_must_come_from_make_envs() -> None:
-    with pytest.raises(ConfigError, match=r"Collector.envs must come from make_envs, got .*: use make_envs"):
+    with pytest.raises(ConfigError, match=r"Collector.envs must be an Envs, got CartPoleVectorEnv"):
         Collector(Player(), gym.make_vec("CartPole-v1", 2))  # type: ignore[arg-type]  # the mistake itself
 
 
@@ -661,3 +661,17 @@ def test_a_collect_that_failed_after_its_last_step_is_open_until_it_is_resumed()
     assert collector.is_interrupted
     assert collector.resume().n_step == 2
     assert not collector.is_interrupted
+
+
+def test_a_collector_looks_for_episodes_without_end_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trainkit.collector.episodes._ENDLESS", 20)
+    endless = Collector(Player(), make_envs([partial(TaggedEnv, 0, length_of=lambda env, episode: 1_000)]))
+    ending = Collector(Player(), tagged_envs("sync", 2))
+    ending.collect(n_step=200)
+    assert caplog.messages == []
+    endless.collect(n_step=39)
+    assert "env 0 has made 20 steps without an episode's end" in caplog.text
+    endless.collect(n_step=100)
+    assert len(caplog.messages) == 1

@@ -320,7 +320,7 @@ def test_actions_are_passed_on_as_they_are(space: Any, action: NDArray[Any]) -> 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
 def test_a_reward_that_is_not_finite_is_refused(reward: float) -> None:
     envs = told_envs(STEP, STEP, answer(reward=reward))
-    message = f"^env 1: returned reward {reward}, at episode 0 step 3 .action 1.$"
+    message = rf"^env 1: returned reward {reward}, at episode 0 step 3 \(action 1\), episode seed \d+$"
     with pytest.raises(BadEnvDataError, match=message):
         play(envs, [0, 0], [0, 0], [0, 1])
 

@@ -44,6 +44,24 @@ def test_recent_returns_are_the_last_hundred_and_none_before_the_first() -> None
     assert episodes.recent_returns == Summary.of(range(50, 150))
 
 
+def test_an_episode_without_end_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trainkit.collector.episodes._ENDLESS", 10)
+    episodes = Episodes(2, None)
+    for step in range(1, 41):
+        episodes.step(BOTH, np.ones(2))
+        if step in (9, 12):
+            episodes.finish(np.array([1]), Tally())
+            episodes.finish(np.array([0]), Tally())
+        assert len(caplog.messages) == (step >= 30)  # one of 9 steps, one of 3; of the next there are 18 by then
+        if step == 13:
+            episodes.finish(np.array([1]), Tally())
+    (message,) = caplog.messages
+    assert message.startswith("env 0 has made 18 steps without an episode's end")
+    assert "max_episode_steps, which is gymnasium.wrappers.TimeLimit" in message
+
+
 def test_a_saved_count_goes_on_and_the_running_episodes_begin_anew() -> None:
     one, other, tally = Episodes(2, None), Episodes(2, None), Tally()
     one.step(BOTH, np.array([1.0, 2.0]))

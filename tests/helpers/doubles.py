@@ -101,6 +101,9 @@ class Ledger:
     def cut(self, env_ids: ArrayLike) -> None:
         self.cuts.append(len(self))
 
+    def drop(self, env_ids: ArrayLike) -> int:
+        raise NotImplementedError
+
     def rows(self) -> Transition:
         """Return all rows, [rows, ...]."""
 

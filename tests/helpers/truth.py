@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from tests.helpers.tagged import Form, TaggedEnv, decode, is_lost, is_terminated, is_truncated, length, reward, spawn
 from trainkit.collector import Envs, make_envs
-from trainkit.collector.backends import SyncBackend, VectorBackend
 from trainkit.data import Transition, TransitionBatch
 
 IN_PROCESS = ["sync", *(f"SyncVectorEnv {mode.name}" for mode in AutoresetMode)]
@@ -28,11 +27,7 @@ def tagged_envs(way: str, n: int, form: Form = "array", **options: Any) -> Envs:
 
 def ask(envs: Envs, name: str) -> list[Any]:
     """Return an attribute of each of the environments themselves, wherever they are."""
-    backend = envs._backend
-    if isinstance(backend, SyncBackend):
-        return [env.get_wrapper_attr(name) for env in backend.envs]
-    assert isinstance(backend, VectorBackend)
-    return list(backend.venv.get_attr(name))  # type: ignore[attr-defined]  # both of gymnasium's have it
+    return envs.call(name)
 
 
 def assert_rows_are_real(rows: Transition, n_envs: int, *, counts_lives: bool = False) -> int:

@@ -191,7 +191,16 @@ class TestStatistics:
         assert policy.read_metrics() == {}
 
     def test_have_these_names(self) -> None:
-        names = {"loss", "q_mean", "td_abs_mean", "weight_mean", "grad_norm", "lr"}
+        names = {
+            "loss",
+            "q_mean",
+            "td_abs_mean",
+            "weight_mean",
+            "effective_share",
+            "grad_norm",
+            "lr",
+            "target_followed",
+        }
         for value, more in ((ExpectedValue(), set()), (CategoricalValue(5, -1, 1), {"clipped_share"})):
             policy = made(value=value)
             policy.update(batch_of(8), step=0)

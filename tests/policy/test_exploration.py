@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trainkit import ConfigError, EpsilonGreedy, Greedy, Piecewise, SoftQ
+from tests.helpers.doubles import Ledger
+from tests.helpers.tagged import decode
+from tests.helpers.truth import tagged_envs
+from trainkit import Collector, ConfigError, DQNPolicy, EpsilonGreedy, Greedy, Piecewise, SoftQ
 
 
 def prefer(action: int, n_rows: int = 1, n_actions: int = 4) -> NDArray[np.float32]:
@@ -267,3 +270,33 @@ def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> Non
         make()
 
     assert message in str(refusal.value)
+
+
+class Persistent:
+    """Draw one action per episode and repeat it: state of an episode, which `starts` begins anew."""
+
+    def __init__(self, n_envs: int) -> None:
+        self.held = np.zeros(n_envs, np.int64)
+
+    def choose(self, q: Any, legal: Any, *, step: int, env_ids: Any, starts: Any, rng: Any) -> Any:
+        begins = env_ids[starts]
+        self.held[begins] = rng.integers(q.shape[1], size=len(begins))
+        return self.held[env_ids]
+
+    def metrics(self, step: int) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize("way", ["sync", "SyncVectorEnv NEXT_STEP"])
+def test_an_exploration_hears_whose_episode_begins(way: str) -> None:
+    ledger = Ledger()
+    envs = tagged_envs(way, 4)
+    policy = DQNPolicy.for_envs(envs, hidden=(4,), exploration=Persistent(4), device="cpu", seed=1)
+    Collector(policy, envs, ledger).collect(n_step=400)
+    rows = ledger.rows()
+    tags = decode(rows.obs)
+    episodes = {(env, episode) for env, episode in tags[:, :2].tolist()}
+    assert len(episodes) > 40
+    held = [set(rows.action[(tags[:, :2] == one).all(axis=1)].tolist()) for one in sorted(episodes)]
+    assert {len(actions) for actions in held} == {1}
+    assert {action for actions in held for action in actions} == {0, 1, 2}

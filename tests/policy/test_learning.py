@@ -52,6 +52,7 @@ class TestMetrics:
                 "critic_grad_norm": 8 * math.sqrt(2),
                 "critic_lr": 0.2,
                 "extra": 5.0,
+                "target_followed": 1 / 2,  # one follows after every update, the other after every second
             }
         )
 
@@ -59,7 +60,7 @@ class TestMetrics:
         policy = Several(("actor",))
         policy.pull(actor=3.0)
 
-        assert policy.read_metrics().keys() == {"loss", "grad_norm", "lr", "extra"}
+        assert policy.read_metrics().keys() == {"loss", "grad_norm", "lr", "extra", "target_followed"}
 
     def test_are_means_over_updates_and_begin_anew(self) -> None:
         policy = Several(("actor",))
@@ -171,6 +172,7 @@ class TestDivergence:
         assert policy.read_metrics().keys() == {
             *(f"{name}_{what}" for name in policy.names for what in ("loss", "grad_norm", "lr")),
             "extra",
+            "target_followed",
         }
 
     def test_of_one_step_is_not_hidden_by_a_good_one_after_it(self) -> None:

@@ -198,6 +198,68 @@ def test_statistics_are_in_the_weights_once_each() -> None:
     assert all(name.startswith("preprocess.normalizers.0.") for name in names)
 
 
+class Shifted(torch.nn.Module):
+    """Add 3: any module of a user's own."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features + 3.0
+
+
+def test_statistics_learn_within_a_sequence_each_of_what_comes_to_it() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=3)
+    own = tk.Preprocess(envs.observation_space, normalize=True)
+    later = Normalizer(4)
+    later.observes = True  # type: ignore[assignment]  # as a module that counts as running statistics has it
+    later.n_observed = 0  # type: ignore[assignment]  # so, too
+    chain = torch.nn.Sequential(own, Shifted(), later, Shifted())
+    policy = tk.DQNPolicy.for_envs(envs, preprocess=chain, device="cpu", seed=0)
+    assert policy.observes
+    rows = np.random.default_rng(0).normal(1, 2, (50, 4)).astype(np.float32)
+    policy.statistics.note(transition_of(rows))
+    policy.statistics.fold()
+    np.testing.assert_allclose(own.normalizers[0].known.mean, rows.astype(float).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(later.known.mean, rows.astype(float).mean(0) + 3, rtol=1e-5)  # nothing was known yet
+    sooner = (rows - rows.mean(0)) / rows.std(0) + 3
+    features = policy.features(rows)
+    np.testing.assert_allclose(features, (sooner - rows.mean(0) - 3) / rows.std(0) + 3, rtol=1e-3, atol=1e-3)
+
+
+def transition_of(rows: Any) -> tk.Transition:
+    ended, n = np.zeros(len(rows), bool), len(rows)
+    return tk.Transition(rows, np.zeros(n, int), np.zeros(n), rows, ended, ended, np.arange(n), {})
+
+
+def test_a_sequence_without_statistics_learns_nothing() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=3)
+    chain = torch.nn.Sequential(tk.Preprocess(envs.observation_space), Shifted())
+    assert not tk.DQNPolicy.for_envs(envs, preprocess=chain, device="cpu").observes
+    assert not tk.PPOPolicy.for_envs(envs, preprocess=chain, device="cpu").observes
+
+
+@pytest.mark.parametrize("kind", ["dqn", "ppo"])
+def test_a_sequence_acts_learns_and_is_saved_as_one(kind: str, tmp_path: Path) -> None:
+    def trainer(**more: Any) -> Any:
+        envs = tk.make_envs("CartPole-v1", 2)
+        chain = torch.nn.Sequential(tk.Preprocess(envs.observation_space, normalize=True), Shifted())
+        common: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 64, "seed": 1, "verbose": False, "batch_size": 16}
+        if kind == "dqn":
+            policy: Any = tk.DQNPolicy.for_envs(envs, preprocess=chain, hidden=(8,), device="cpu")
+            return tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, tk.ReplayBuffer(100)), **common, **more)
+        policy = tk.PPOPolicy.for_envs(envs, preprocess=chain, hidden=(8,), device="cpu")
+        collector = tk.Collector(policy, envs, tk.RolloutBuffer())
+        return tk.OnpolicyTrainer(policy, collector, step_per_collect=32, **common, **more)
+
+    with trainer() as first:
+        first.run()
+        known = first.policy.preprocess[0].normalizers[0].known
+        assert known.count == 128
+        first.save(tmp_path / "run")
+        with trainer(resume_from=tmp_path / "run") as again:
+            obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+            np.testing.assert_array_equal(first.policy.features(obs), again.policy.features(obs))
+            np.testing.assert_array_equal(first.policy.predict(obs), again.policy.predict(obs))
+
+
 def test_a_forced_reset_ends_the_running_returns() -> None:
     policy, envs = made(reward="return_scale")
     collector = collector_of(policy, envs)

@@ -102,8 +102,8 @@ class TestByHand:
         told = weighted_importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
 
         # The target's mean rewards: r_0 = (3/2 * 8 + 1/2 * 6) / 2 = 7.5, r_1 = (6/5 * 4 + 4/5 * 0) / 2 = 2.4.
-        # Episode 0: 3/2 * (8 - 7.5) + 7.5 + 1/2 * (6/5 * (4 - 2.4) + 2.4) = 8.25 + 2.16
-        # Episode 1: 1/2 * (6 - 7.5) + 7.5 + 1/2 * (4/5 * (0 - 2.4) + 2.4) = 6.75 + 0.24
+        # RecordedEpisode 0: 3/2 * (8 - 7.5) + 7.5 + 1/2 * (6/5 * (4 - 2.4) + 2.4) = 8.25 + 2.16
+        # RecordedEpisode 1: 1/2 * (6 - 7.5) + 7.5 + 1/2 * (4/5 * (0 - 2.4) + 2.4) = 6.75 + 0.24
         assert_allclose(told.std_error, np.std([10.41, 6.99], ddof=1) / np.sqrt(2))
 
     @pytest.mark.parametrize("estimate", BOTH)

@@ -1,5 +1,6 @@
 """Ctrl-C, a real one, at every moment: nothing is lost, and the next `next()` goes on as if it had not been."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.trainer.runs import make_run
 from tests.trainer.toys import Log, everything, make_trainer, untimed
 from trainkit.trainer.interrupt import DeferredInterrupt
 
@@ -295,3 +297,50 @@ def test_a_script_ended_by_ctrl_c_ends_with_keyboard_interrupt() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGINT
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("n_wanted", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_ctrl_c_pressed_by_somebody_elses_clock_changes_no_bit(n_wanted: int) -> None:
+    """Press at random times from a thread, not at moments that a run can know."""
+    finals = {}
+    for name in ("dqn", "ppo"):
+        straight = make_run(name)
+        straight.run()
+        finals[name] = everything(straight)
+    heard, over = threading.Event(), threading.Event()
+    rng = np.random.default_rng(0)
+    n_heard = 0
+
+    def press_at_random() -> None:
+        while not over.wait(float(rng.uniform(0.0, 0.01))):
+            heard.clear()
+            press()
+            heard.wait(10)  # a second one before the first is heard would go through at once
+
+    def hear(number: int, frame: Any) -> None:
+        nonlocal n_heard
+        heard.set()
+        if not over.is_set():
+            n_heard += 1
+            raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGINT, hear)
+    try:
+        n_runs = 0
+        while n_heard < n_wanted:
+            name = ("dqn", "ppo")[n_runs % 2]
+            trainer = make_run(name)
+            over.clear()
+            presser = threading.Thread(target=press_at_random)
+            presser.start()
+            while not trainer.is_finished:
+                with contextlib.suppress(KeyboardInterrupt):
+                    trainer.run()
+            over.set()
+            heard.set()
+            presser.join()
+            assert everything(trainer) == finals[name], f"run {n_runs}, after {n_heard} Ctrl-Cs"
+            n_runs += 1
+    finally:
+        over.set()
+        signal.signal(signal.SIGINT, former)

@@ -52,7 +52,7 @@ STREAMS = {
     "draws": "/buffer/rng/state/state",
     "episodes": "/collector/envs/root",
     "random actions": "/collector/rng/state/state",
-    "evaluation": "/trainer/judge/root",
+    "evaluation": "/trainer/judge/evaluation/root",
 }
 
 

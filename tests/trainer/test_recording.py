@@ -30,14 +30,14 @@ from trainkit import (
     tree,
 )
 from trainkit.buffer.shards import read_shard
-from trainkit.data import Episode
+from trainkit.data import RecordedEpisode
 
 
-def recorded(folder: Path) -> list[Episode]:
+def recorded(folder: Path) -> list[RecordedEpisode]:
     return list(load_dataset(folder).episodes())
 
 
-def told(episode: Episode) -> tuple[int, int, int, bool, bool]:
+def told(episode: RecordedEpisode) -> tuple[int, int, int, bool, bool]:
     """Check that an episode is one of its environment from the start, step by step; return what it says it is."""
     tags = decode(episode.obs)
     tags = tags[:, -1] if tags.ndim == 3 else tags

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from tests.trainer.toys import make_trainer
+from tests.trainer.toys import make_onpolicy_trainer, make_trainer
 from trainkit.data import EpochResult
 from trainkit.stats import Summary
 
@@ -178,6 +178,8 @@ def test_settings_are_described_once_before_the_first_number() -> None:
         "step_per_collect": 2,
         "update_per_step": 0.5,
         "learning_starts": 4,
+        "refresh_priorities": "update",
+        "updates_per_round": 1,
     }
 
 
@@ -197,3 +199,26 @@ def test_a_loggers_own_exception_costs_one_report_and_counts_nothing_twice() -> 
     stats = next(trainer).stats
     assert stats.train is not None
     assert stats.train.n_step == 24
+
+
+def test_the_replay_ratio_is_rows_replayed_per_row_collected() -> None:
+    numbers = Numbers()
+    trainer = make_trainer(logger=numbers, log_every=12, learning_starts=12, max_epoch=2)  # 4 rows per update
+    told = [stats["update/replay_ratio"] for _, stats, _ in trainer]
+    # Half an update per step is owed from the collect on that reaches step 12, which made 2 steps.
+    assert [one.get("update/replay_ratio") for _, one in numbers.written] == [4 * 1 / 12, 4 * 6 / 12, 2.0, 2.0]
+    assert told == [4 * 7 / 24, 2.0]
+
+
+def test_there_is_no_replay_ratio_before_learning_nor_where_nothing_is_replayed() -> None:
+    assert next(make_trainer(learning_starts=1_000))[1]["update/replay_ratio"] is None
+    assert "replay_ratio" not in next(make_onpolicy_trainer())[1].update
+
+
+def test_how_often_the_target_followed_is_told_as_a_share_of_the_updates() -> None:
+    trainer = make_trainer(policy={"target": tk.Target(3, unit="updates")}, learning_starts=4)
+    shares = [stats["update/target_followed"] for _, stats, _ in trainer]
+    assert trainer.gradient_step == 11 + 12 + 12
+    assert shares == pytest.approx([3 / 11, 4 / 12, 4 / 12])
+    soft = make_trainer(policy={"target": tk.Target(1, unit="updates", tau=0.01)})
+    assert next(soft)[1]["update/target_followed"] == 1.0

@@ -61,6 +61,8 @@ def make_trainer(
     *,
     n_envs: int = 2,
     test: bool = False,
+    env: type[Walk] = Walk,
+    evaluation: Any = None,
     policy: dict[str, Any] | None = None,
     buffer: tk.ReplayBuffer | None = None,
     on_step: Callable[[], None] = lambda: None,
@@ -68,7 +70,7 @@ def make_trainer(
     **options: Any,
 ) -> tk.OffpolicyTrainer:
     """Make a quiet trainer of 3 epochs of 24 steps, one update per 2 steps."""
-    envs = tk.make_envs(lambda: Walk(on_step), n_envs)
+    envs = tk.make_envs(lambda: env(on_step), n_envs)
     learner = make_policy(envs, **policy or {})
     buffer = tk.PrioritizedReplayBuffer(60, beta=[(0, 0.4), (100, 1.0)]) if buffer is None else buffer
     own: dict[str, Any] = {
@@ -81,8 +83,12 @@ def make_trainer(
         "show_progress": False,
     }
     if test:
-        own["test_collector"] = tk.Collector(learner, tk.make_envs(lambda: Walk(on_test_step), 2))
+        own["test_collector"] = tk.Collector(learner, tk.make_envs(lambda: env(on_test_step), 2))
         own["episode_per_test"] = 3
+    if evaluation is not None:  # a function that says what is played, or all of it
+        if not isinstance(evaluation, tk.Evaluation):
+            evaluation = tk.Evaluation(tk.Collector(learner, tk.make_envs(env, 2)), fn=evaluation)
+        own["evaluation"] = evaluation
     return tk.OffpolicyTrainer(learner, tk.Collector(learner, envs, buffer), **own | options)
 
 
@@ -158,14 +164,19 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def everything(trainer: tk.Trainer) -> dict[str, Any]:
     """Take down every bit a run goes on from: weights, moments, rows, priorities, counters, generators."""
-    assert trainer.train_collector is not None
     parts = {
         "policy": trainer.policy.training_state(),
         "buffer": trainer.buffer.state_dict(),
-        "collector": trainer.train_collector.state_dict(),
         "trainer": trainer.state_dict(),
     }
-    return {path: leaf for path, leaf in leaves(parts) if not (path.endswith("/seconds") or "/rows/" in path)}
+    if trainer.train_collector is not None:
+        parts["collector"] = trainer.train_collector.state_dict()
+    return {path: leaf for path, leaf in leaves(parts) if not is_aside(path)}
+
+
+def is_aside(path: str) -> bool:
+    """Say whether a leaf tells the time, or is kept for callbacks alone."""
+    return path.endswith(("seconds", "_ms")) or any(part in path for part in ("/durations", "/rows/", "/watch/"))
 
 
 def untimed(result: EpochResult) -> dict[str, float]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.buffer.storage import Rings
-from trainkit.data import Episode, Obs, Transition
+from trainkit.data import Obs, RecordedEpisode, Transition
 from trainkit.errors import ConfigError
 
 
@@ -26,6 +26,10 @@ def recorded(
 ) -> tuple[Transition, NDArray[np.bool_]]:
     """Return T rows of one environment, and which of them are their episode's last [T]."""
     n_steps = len(reward)
+    for name, given in {"obs": obs, "next_obs": obs if next_obs is None else next_obs}.items():
+        leaves = tree.leaves(given)
+        if not leaves or not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+            raise ConfigError(f"{owner}.{name} must be an array, or a dict or tuple of arrays, got {given!r}")
     columns = [*tree.leaves(obs), *tree.leaves(next_obs), action, terminated, truncated, ends, *extras.values()]
     lengths = sorted({len(column) for column in columns if column is not None} | {n_steps})
     if lengths != [n_steps] or n_steps == 0:
@@ -49,7 +53,7 @@ def recorded(
     return Transition(obs, action, reward, next_obs, terminated, truncated, np.zeros(1, np.intp), extras), ends
 
 
-def read_episodes(rings: Rings) -> Iterator[Episode]:
+def read_episodes(rings: Rings) -> Iterator[RecordedEpisode]:
     """Yield the episodes whose first row lives, ring by ring from the oldest; the last of a ring may be open."""
     for env in range(rings.n_envs):
         rows = rings.after(rings.head[env], np.arange(-rings.count[env], 0))
@@ -58,7 +62,7 @@ def read_episodes(rings: Rings) -> Iterator[Episode]:
             own = rows[begin:end]
             final = rings.next_obs_at(own[-1:])
             obs = tree.map_tree(lambda here, after: np.concatenate([here, after]), rings.obs_at(own), final)
-            yield Episode(
+            yield RecordedEpisode(
                 obs=obs,
                 action=rings.action[own],
                 reward=rings.reward[own],
@@ -66,3 +70,13 @@ def read_episodes(rings: Rings) -> Iterator[Episode]:
                 truncated=bool(rings.truncated[own[-1]]),
                 extras={name: column[own] for name, column in rings.extras.items()},
             )
+
+
+def count_episodes(rings: Rings | None) -> int:
+    """Count the episodes that live rows are of, those that began before the oldest row and those that run included."""
+    if rings is None:
+        return 0
+    has_rows = rings.count > 0
+    head, count = rings.head[has_rows], rings.count[has_rows]
+    newest, oldest = rings.episode[rings.after(head, -1)], rings.episode[rings.after(head, -count)]
+    return int((newest - oldest + 1).sum())

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.buffer.shards import Header
-from trainkit.data import ArraySpec, Episode, Transition
+from trainkit.data import ArraySpec, RecordedEpisode, Transition
 from trainkit.spaces import array_specs
 
 _ROOM = 128  # steps of an episode to begin with; doubled when one is longer
@@ -34,7 +34,7 @@ class OpenEpisodes:
         self._waits = np.zeros(n_envs, np.bool_)  # [N], for the next episode to begin
         self._waits[begun] = True
 
-    def add(self, step: Transition) -> list[Episode]:
+    def add(self, step: Transition) -> list[RecordedEpisode]:
         """Take K steps in and return the episodes they ended."""
         ended = step.terminated | step.truncated
         kept: Any = slice(None)
@@ -58,15 +58,20 @@ class OpenEpisodes:
         flags = zip(envs[last], step.terminated[kept][last], step.truncated[kept][last], strict=True)
         return [self._take(env, bool(terminated), bool(truncated)) for env, terminated, truncated in flags]
 
-    def cut(self, env_ids: NDArray[np.intp]) -> list[Episode]:
+    def cut(self, env_ids: NDArray[np.intp]) -> list[RecordedEpisode]:
         """End the open episodes here without a flag, and return them; the next step begins one."""
         self._waits[env_ids] = False
         return [self._take(env, False, False) for env in env_ids if self._steps[env] > 0]
 
-    def _take(self, env: int, terminated: bool, truncated: bool) -> Episode:
+    def drop(self, env_ids: NDArray[np.intp]) -> None:
+        """Forget the open episodes of these environments; the next step begins one."""
+        self._waits[env_ids] = False
+        self._steps[env_ids] = 0
+
+    def _take(self, env: int, terminated: bool, truncated: bool) -> RecordedEpisode:
         """Copy an environment's episode out."""
         n_steps, self._steps[env] = int(self._steps[env]), 0
-        return Episode(
+        return RecordedEpisode(
             obs=tree.map_tree(lambda column: column[env, : n_steps + 1].copy(), self._obs),
             action=self._action[env, :n_steps].copy(),
             reward=self._reward[env, :n_steps].copy(),

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from trainkit import tree
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.shards import Header, Recording, read_shard
-from trainkit.data import Episode
+from trainkit.data import RecordedEpisode
 from trainkit.errors import ConfigError, MissingExtraError, SpaceMismatchError
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import check_spaces
@@ -143,13 +143,13 @@ def _open_minari(dataset: Any) -> Any:
         ) from error
 
 
-def _minari_episode(name: str, one: Any, first_action: int) -> Episode:
+def _minari_episode(name: str, one: Any, first_action: int) -> RecordedEpisode:
     if len(one.rewards) == 0:
         raise ConfigError(f"from_minari: episode {one.id} of {name} has no step")
     ended = np.asarray(one.terminations, np.bool_) | np.asarray(one.truncations, np.bool_)
     if ended[:-1].any():
         raise ConfigError(f"from_minari: episode {one.id} of {name} goes on after it ended: it is not one episode")
-    return Episode(
+    return RecordedEpisode(
         obs=one.observations,
         action=np.asarray(one.actions) - first_action if first_action else np.asarray(one.actions),
         reward=np.asarray(one.rewards, np.float64),

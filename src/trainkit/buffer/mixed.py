@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit import seeding, tree
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
-from trainkit.data import Episode, Horizon, RowSpec, Transition, TransitionBatch
+from trainkit.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
+from trainkit.stats import html_table
 
 
 class MixedBuffer:
@@ -55,6 +56,9 @@ class MixedBuffer:
     def __repr__(self) -> str:
         parts = zip(self.shares.tolist(), self.sources, strict=True)
         return f"MixedBuffer({', '.join(f'{share:g} of {source!r}' for share, source in parts)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [(f"source {i}", source) for i, source in enumerate(self.sources)])
 
     @property
     def capacity(self) -> int:
@@ -113,6 +117,10 @@ class MixedBuffer:
         """End the open episodes of these environments in the first source."""
         self.sources[0].cut(env_ids)
 
+    def drop(self, env_ids: ArrayLike) -> int:
+        """Take the open episodes of these environments in the first source back, and return how many rows that were."""
+        return self.sources[0].drop(env_ids)
+
     def sample(
         self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
@@ -164,7 +172,7 @@ class MixedBuffer:
         for source in self.sources:
             yield from source.transitions(n_rows)
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes of all sources, one source after another."""
         for source in self.sources:
             if len(source):

@@ -2,8 +2,12 @@
 
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import Prioritized
+from trainkit.buffer.storage import Rows
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Scheduled, to_plain
 
@@ -42,10 +46,33 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: int | None = None,
     ) -> None:
         super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, seed=seed)
-        self._sampler = Prioritized(alpha, beta, eps, normalize, draw)
+        self._sampler: Prioritized = Prioritized(alpha, beta, eps, normalize, draw)
+
+    def priorities(self) -> NDArray[np.float64]:
+        """Look at all rows, environment by environment from the oldest, and return their priorities [size]."""
+        return np.empty(0) if self._bound is None else self._sampler.priority(self._all_rows)
+
+    def probabilities(self) -> NDArray[np.float64]:
+        """Look at all rows as `priorities` does, and return how likely each is to be drawn next [size]."""
+        if len(self) == 0:
+            return np.empty(0)
+        mass: NDArray[np.float64] = self._sampler.mass(self._all_rows)
+        mass /= mass.sum()
+        return mass
+
+    def weights(self, step: int = 0) -> NDArray[np.float64]:
+        """Look at all rows as `priorities` does, and return their importance weights [size], over the largest."""
+        if len(self) == 0:
+            return np.empty(0)
+        weight: NDArray[np.float64] = self._sampler.weight(self._all_rows, step)
+        weight /= weight.max()
+        return weight
+
+    @property
+    def _all_rows(self) -> Rows:
+        return self._rings.live_row(np.arange(len(self)))
 
     def _options(self) -> dict[str, Any]:
         sampler = self._sampler
-        assert isinstance(sampler, Prioritized)
         named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.how}
         return super()._options() | named | {"beta": to_plain(sampler.beta)}

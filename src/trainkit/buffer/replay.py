@@ -11,15 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from trainkit import files, seeding
 from trainkit.buffer.batches import cut_up, read_column
-from trainkit.buffer.dataset import read_episodes, recorded
+from trainkit.buffer.dataset import count_episodes, read_episodes, recorded
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows, spec_of
-from trainkit.data import Episode, Horizon, Obs, RowSpec, Transition, TransitionBatch
-from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError
+from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, TransitionBatch
+from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, refuse_unknown
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import Spaces
+from trainkit.stats import html_table
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,9 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} of {self.capacity:,} transitions, {self.nbytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [("episodes", count_episodes(self._bound)), ("row", self.spec)])
 
     @property
     def nbytes(self) -> int:
@@ -226,7 +230,8 @@ class ReplayBuffer:
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about the buffer."""
-        return {"size": float(len(self)), **self._sampler.metrics(step)}
+        n_episodes = float(count_episodes(self._bound))
+        return {"size": float(len(self)), "n_episodes": n_episodes, **self._sampler.metrics(step)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything: rows, priorities, counters, the generator. Arrays may be views: copy or write them."""
@@ -306,6 +311,7 @@ class ReplayBuffer:
             ends=ends,
             extras=extras or {},
         )
+        refuse_unknown(f"{cls.__name__}.from_arrays", options.keys() & {"n_envs"}, ())  # they are one environment's
         buffer = cls(len(ends) if capacity is None else capacity, n_envs=1, **options)
         if buffer.capacity < len(ends):
             raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")
@@ -314,7 +320,7 @@ class ReplayBuffer:
         buffer._sampler.touch(np.arange(len(ends)))
         return buffer
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes whose first row is still there, environment by environment, oldest first."""
         return read_episodes(self._rings)
 

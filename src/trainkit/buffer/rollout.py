@@ -11,6 +11,7 @@ from trainkit import tree
 from trainkit.buffer.nstep import Columns, shape_reward
 from trainkit.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
 from trainkit.errors import ConfigError, EmptyBufferError
+from trainkit.stats import html_table
 
 
 class RolloutBuffer:
@@ -32,6 +33,9 @@ class RolloutBuffer:
 
     def __repr__(self) -> str:
         return f"RolloutBuffer({len(self):,} rows, {self.nbytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [("row", self._spec)])
 
     @property
     def nbytes(self) -> int:
@@ -86,6 +90,20 @@ class RolloutBuffer:
             self._break_off(ids)
             self._age[ids] = 0
 
+    def drop(self, env_ids: ArrayLike) -> int:
+        """Take back what this rollout has of the open episodes of these environments; return how many rows that were.
+
+        Rows of former rollouts were learnt from already.
+        """
+        if self._spec is None:
+            return 0
+        ids = np.atleast_1d(np.asarray(env_ids))
+        n_rows = np.where(self._is_open[ids], np.minimum(self._age[ids], self._n_rows[ids]), 0)
+        self._n_rows[ids] -= n_rows
+        self._is_open[ids] = False
+        self._age[ids] = 0
+        return int(n_rows.sum())
+
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike) -> None:
         """Change the rewards of rows of this rollout."""
         assert self._spec is not None, "slots come from add"
@@ -130,12 +148,34 @@ class RolloutBuffer:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: rows that were not learnt from when a run was saved are collected anew."""
-        return {}
+        """Return all rows that were not forgotten, and how far each episode is. Arrays may be views."""
+        if self._spec is None:
+            return {}
+        n_steps = int(self._n_rows.max())
+        return {
+            "columns": tree.to_plain(tree.map_tree(lambda column: column[:n_steps], self._columns)),
+            "ends": [[rows, tree.to_plain(obs)] for rows, obs in self._ends],
+            "pending": tree.to_plain(self._pending),
+            "n_rows": self._n_rows.copy(),
+            "is_open": self._is_open.copy(),
+            "age": self._age.copy(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Forget every row."""
+        """Take over what a buffer bound to rows of the same shape returned."""
         self.clear()
+        if not state:
+            return
+        assert self._spec is not None, "bound by its collector"
+        for name, own in (("n_rows", self._n_rows), ("is_open", self._is_open), ("age", self._age)):
+            own[:] = state[name]
+        n_steps = int(self._n_rows.max())
+        if n_steps > self._room:
+            self._claim(n_steps)
+        saved = tree.from_plain(state["columns"])
+        _write(tree.map_tree(lambda column: column[:n_steps], self._columns), slice(None), saved)
+        _write(self._pending, slice(None), tree.from_plain(state["pending"]))
+        self._ends = [(rows, tree.from_plain(obs)) for rows, obs in state["ends"]]
 
     def _break_off(self, env_ids: NDArray[np.intp]) -> None:
         """End the rows of open episodes here; whether the episodes go on in another rollout is left open."""

@@ -145,6 +145,19 @@ class Prioritized:
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
         return rows, weight.ravel().astype(np.float32)
 
+    def mass(self, rows: Rows) -> NDArray[np.float64]:
+        """Return (priority + eps)**alpha of rows."""
+        self._settle()
+        return self._tree[rows]
+
+    def priority(self, rows: Rows) -> NDArray[np.float64]:
+        """Return the priorities of rows, as they were written; 1 where alpha 0 keeps none."""
+        self._settle()
+        if self.alpha == 0:
+            return np.ones(len(rows))
+        priority: NDArray[np.float64] = np.maximum(self._tree[rows] ** (1 / self.alpha) - self.eps, 0.0)
+        return priority
+
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
         self._settle()
         weight: NDArray[np.float64] = (self._tree[rows] * (self._rings.n_live / self._tree.total)) ** -self.beta(step)

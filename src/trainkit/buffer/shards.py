@@ -21,7 +21,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit import files, tree
-from trainkit.data import ArraySpec, Episode, Obs
+from trainkit.data import ArraySpec, Obs, RecordedEpisode
 from trainkit.errors import CheckpointError, ConfigError
 from trainkit.spaces import Spaces, array_specs, check_spaces, stacked_space
 
@@ -66,7 +66,7 @@ class Recording:
     truncated: NDArray[np.bool_]  # [E]
 
     @classmethod
-    def of(cls, header: Header, episodes: Sequence[Episode]) -> "Recording":
+    def of(cls, header: Header, episodes: Sequence[RecordedEpisode]) -> "Recording":
         """Lay episodes end to end, in the types that the header's spaces have."""
         action = array_specs(header.action_space)
 
@@ -124,7 +124,7 @@ class Recording:
 _FLOAT, _FLAG = (ArraySpec(shape=(), dtype=np.dtype(kind)) for kind in (np.float64, np.bool_))
 
 
-def write_shard(path: Path, header: Header, episodes: Sequence[Episode], *, compress: bool = False) -> None:
+def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode], *, compress: bool = False) -> None:
     """Write whole episodes as one file, whole or not at all; a file that is there raises FileExistsError."""
     recording = Recording.of(header, episodes)
     meta = {

@@ -1,62 +1,98 @@
-"""The two ways to drive N environments: one by one in this process, or through a gymnasium vector environment.
+"""The ways to drive N environments: what each answers, in *rows that are real steps*, whatever happens below.
 
-A backend answers in *rows that are real steps*, whatever autoreset the environments below have:
-
-    reset(seeds)         begin an episode everywhere
-    step(action, ids)    step these environments; the answer's `next_obs` are true successors
-    begin(ids, seeds)    begin the next episode where one ended; None where the environment does so by itself
-                         at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`
+reset(seeds, options)       begin an episode everywhere
+step(action, ids)           step these environments; the answer's `next_obs` are true successors
+begin(ids, seeds, options)  begin the next episode where one ended; None where the environment does so by itself
+                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`
+call(name, args, ids)       call a method of single environments, or read an attribute
 """
 
-import contextlib
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.collector.reading import Infos, ListInfos, RowReader, VectorInfos
+from trainkit.collector.reading import Infos, ListInfos, RowReader
 from trainkit.data import Obs
-from trainkit.errors import ConfigError
-from trainkit.spaces import check_spaces, zeros_of
+from trainkit.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.protocols import EnvSpaces
 
 Ids = NDArray[np.intp]
 Seeds = Sequence[int]
+Options = dict[str, Any] | None  # of a reset
+
+# What calling an environment may raise: one that wants to exit has failed, too.
+RAISED = (Exception, SystemExit)
 
 # What reading raises when an environment returned something else than its spaces say.
-_MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError)
+MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ArithmeticError)
 
 
 class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outside
-    """An environment failed; `Envs` turns this into an error that says when and at which action."""
+    """An environment failed; `Envs` turns this into an error that says when and at which action.
 
-    def __init__(self, env_id: int | None, what: str) -> None:
+    Args:
+        env_id: which; None: all of a vector environment, or nobody knows.
+        what: happened, to follow "env 3".
+        kind: of the error.
+    """
+
+    def __init__(self, env_id: int | None, what: str, kind: type[EnvError] = EnvError) -> None:
         super().__init__(what)
-        self.env_id = env_id
-        self.what = what
+        self.env_id, self.what, self.kind = env_id, what, kind
+
+
+Failures = Mapping[int, Failure]  # by environment
+_NONE: Failures = {}
 
 
 class Begun(NamedTuple):
     """Episodes that just began."""
 
-    env_ids: Ids  # [K]
+    env_ids: Ids  # [K], where they did
     obs: Obs  # [K, ...]
     infos: Infos  # of K rows
+    failures: Failures = _NONE  # where they could not
+
+    def without(self, env_id: int) -> "Begun":
+        """Return all but one of the rows."""
+        keep = self.env_ids != env_id
+        obs = tree.map_tree(lambda leaf: leaf[keep], self.obs)
+        return self._replace(env_ids=self.env_ids[keep], obs=obs, infos=self.infos.rows(keep))
 
 
 class RawStep(NamedTuple):
     """One vector step as the environments told it."""
 
+    env_ids: Ids  # [K], those that answered
     next_obs: Obs  # [K, ...]
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K]
     truncated: NDArray[np.bool_]  # [K]
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
+    failures: Failures = _NONE  # of those that did not answer
+    over: NDArray[np.bool_] | None = None  # [K], whose game ended; None where every episode is a game of its own
+
+    @property
+    def game_over(self) -> NDArray[np.bool_]:
+        """Whose game ended, [K]."""
+        return self.terminated | self.truncated if self.over is None else self.over
+
+    def without(self, env_id: int) -> "RawStep":
+        """Return all but one of the rows."""
+        keep = self.env_ids != env_id
+        return self._replace(
+            env_ids=self.env_ids[keep],
+            next_obs=tree.map_tree(lambda leaf: leaf[keep], self.next_obs),
+            reward=self.reward[keep],
+            terminated=self.terminated[keep],
+            truncated=self.truncated[keep],
+            infos=self.infos.rows(keep),
+        )
 
 
 class Backend(Protocol):
@@ -65,215 +101,81 @@ class Backend(Protocol):
     n: int
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
+    takes_options: bool  # whether `begin` can hand on the options of a reset
+    seeds_episodes: bool  # whether every episode begins by its own seed, so that it can be played again
 
-    def reset(self, seeds: Seeds, options: dict[str, Any] | None) -> Begun: ...
+    def reset(self, seeds: Seeds, options: Options) -> Begun: ...
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep: ...
 
-    def begin(self, env_ids: Ids, seeds: Seeds) -> Begun | None: ...
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None: ...
+
+    def rebuild(self, env_id: int) -> None: ...
+
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]: ...
 
     def close(self) -> None: ...
 
 
-class SyncBackend:
-    """Step environments one by one, in this process, each reset explicitly and seeded for each episode."""
-
-    def __init__(self, factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
-        self.envs: list[gym.Env[Any, Any]] = []
-        with contextlib.ExitStack() as made:
-            made.callback(self.close)  # those made before one was refused
-            for factory in factories:
-                self._append(factory())
-            self.n = len(self.envs)
-            self.observation_space = self.envs[0].observation_space
-            self.action_space = self.envs[0].action_space
-            check_spaces(self.observation_space, self.action_space)
-            self._reader = RowReader(self.observation_space)
-            made.pop_all()
-
-    def reset(self, seeds: Seeds, options: dict[str, Any] | None) -> Begun:
-        return self._reset(np.arange(self.n), seeds, options)
-
-    def begin(self, env_ids: Ids, seeds: Seeds) -> Begun:
-        return self._reset(env_ids, seeds, None)
-
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
-        n_rows = len(env_ids)
-        reader = self._reader
-        next_obs = reader.empty(n_rows)
-        reward = np.empty(n_rows, np.float64)
-        terminated, truncated = np.empty((2, n_rows), np.bool_)
-        infos: list[dict[str, Any]] = []
-        for row, env_id in enumerate(env_ids.tolist()):
-            try:
-                result = self.envs[env_id].step(action[row])
-            except Exception as error:
-                raise Failure(env_id, f"raised {type(error).__name__} in step: {error}") from error
-            try:
-                obs, gain, is_terminated, is_truncated, info = reader.unpack_step(result)
-                reader.write(next_obs, row, obs)
-                reward[row] = gain if type(gain) is float else reader.reward(gain)
-                terminated[row] = (
-                    is_terminated if type(is_terminated) is bool else reader.flag("terminated", is_terminated)
-                )
-                truncated[row] = is_truncated if type(is_truncated) is bool else reader.flag("truncated", is_truncated)
-            except _MISREAD as error:
-                raise Failure(env_id, str(error)) from None
-            infos.append(info)
-        return RawStep(next_obs, reward, terminated, truncated, ListInfos(infos), None)
-
-    def close(self) -> None:
-        for env in self.envs:
-            env.close()
-
-    def _reset(self, env_ids: Ids, seeds: Seeds, options: dict[str, Any] | None) -> Begun:
-        obs = self._reader.empty(len(env_ids))
-        infos: list[dict[str, Any]] = []
-        for row, (env_id, seed) in enumerate(zip(env_ids.tolist(), seeds, strict=True)):
-            try:
-                result = self.envs[env_id].reset(seed=seed, options=options)
-            except Exception as error:
-                raise Failure(env_id, f"raised {type(error).__name__} in reset: {error}") from error
-            try:
-                first, info = self._reader.unpack_reset(result)
-                self._reader.write(obs, row, first)
-            except _MISREAD as error:
-                raise Failure(env_id, str(error)) from None
-            infos.append(info)
-        return Begun(env_ids, obs, ListInfos(infos))
-
-    def _append(self, env: gym.Env[Any, Any]) -> None:
-        env_id = len(self.envs)
-        if any(env is other for other in self.envs):
-            raise ConfigError(
-                f"make_envs: factory {env_id} returned an environment a second time: make a new one at each call"
-            )
-        self.envs.append(env)
-        here, first = ((one.observation_space, one.action_space) for one in (env, self.envs[0]))
-        if here != first:
-            raise ConfigError(f"make_envs: env {env_id} has spaces {here}, env 0 has {first}: they must be equal")
+def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> Any:
+    """Call a method of an environment or of what it wraps; an attribute is read, and takes no arguments."""
+    found = env.get_wrapper_attr(name)
+    if callable(found):
+        return found(*args)
+    if args:
+        raise TypeError(f"{name} is a {type(found).__name__}, which cannot be called with arguments")
+    return found
 
 
-class VectorBackend:
-    """Drive a gymnasium vector environment of any autoreset mode."""
+def check_equal(env_id: int, env: EnvSpaces, first: EnvSpaces) -> None:
+    """Refuse an environment that has other spaces than the first."""
+    here, there = ((one.observation_space, one.action_space) for one in (env, first))
+    if here != there:
+        raise ConfigError(f"make_envs: env {env_id} has spaces {here}, env 0 has {there}: they must be equal")
 
-    def __init__(self, venv: VectorEnv[Any, Any, Any], *, owned: bool) -> None:
-        self.venv = venv
-        self.n = venv.num_envs
-        self.observation_space = venv.single_observation_space
-        self.action_space = venv.single_action_space
-        check_spaces(self.observation_space, self.action_space)
-        self._mode = _autoreset_mode(venv)
-        self._owned = owned  # an environment of our own making is seeded row by row
-        self._reader = RowReader(self.observation_space)
-        self._over = np.zeros(self.n, np.bool_)  # [N], where an episode ended in the last step
-        self._begins = np.zeros(self.n, np.bool_)  # [N], asked to begin at the next step (NEXT_STEP)
-        self._last_obs: Obs = None  # after autoreset, [N, ...]
-        self._last_infos: dict[str, Any] = {}
-        self._all_ids = np.arange(self.n)
-        self._idle_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # their action does not matter
 
-    def reset(self, seeds: Seeds, options: dict[str, Any] | None) -> Begun:
-        self._over, self._begins = np.zeros((2, self.n), np.bool_)
-        seed = list(seeds) if self._owned else seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
-        return self._reset(self._all_ids, seed=seed, options=options)
+Take = Callable[[int, int], Any]  # (row, env_id) -> what an environment returned; raises Failure
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
-        if self._mode is AutoresetMode.DISABLED and np.count_nonzero(self._over):
-            self._reset_rows(np.flatnonzero(self._over))  # idle environments must not step past an end
-        if len(env_ids) < self.n:
-            actions = self._idle_action.copy()
-            actions[env_ids] = action
-        else:
-            actions = action
-        result = self._call(self.venv.step, actions)
+
+def read_steps(reader: RowReader, env_ids: Ids, take: Take) -> RawStep:
+    """Read the steps of single environments [K]; each is copied before the next is taken."""
+    n_rows = len(env_ids)
+    next_obs = reader.empty(n_rows)
+    reward = np.empty(n_rows, np.float64)
+    terminated, truncated = np.empty((2, n_rows), np.bool_)
+    infos: list[dict[str, Any]] = [{}] * n_rows
+    failures: dict[int, Failure] = {}
+    for row, env_id in enumerate(env_ids.tolist()):
         try:
-            return self._read_step(result, env_ids)
-        except _MISREAD as error:
-            raise Failure(None, str(error)) from None
+            obs, gain, is_terminated, is_truncated, infos[row] = reader.unpack_step(take(row, env_id))
+            reader.write(next_obs, row, obs)
+            reward[row] = gain if type(gain) is float else reader.reward(gain)
+            terminated[row] = is_terminated if type(is_terminated) is bool else reader.flag("terminated", is_terminated)
+            truncated[row] = is_truncated if type(is_truncated) is bool else reader.flag("truncated", is_truncated)
+        except Failure as failure:
+            failures[env_id] = failure
+        except MISREAD as error:
+            failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
+    raw = RawStep(env_ids, next_obs, reward, terminated, truncated, ListInfos(infos), None, failures)
+    for env_id in failures:
+        raw = raw.without(env_id)
+    return raw
 
-    def begin(self, env_ids: Ids, seeds: Seeds) -> Begun | None:
-        if self._mode is AutoresetMode.NEXT_STEP:
-            self._begins[env_ids] = True
-            return None
-        if self._mode is AutoresetMode.SAME_STEP:
-            rows = self._reader.rows(self._last_obs, self.n, env_ids)
-            return Begun(env_ids, rows, VectorInfos(self._last_infos, env_ids))
-        return self._reset_rows(env_ids, seeds)
 
-    def close(self) -> None:
-        self.venv.close()
-
-    def _read_step(self, result: Any, env_ids: Ids) -> RawStep:
-        reader, n = self._reader, self.n
-        obs, reward, terminated, truncated, infos = reader.unpack_step(result)
-        reward = reader.rewards(reward, n)
-        terminated, truncated = reader.flags("terminated", terminated, n), reader.flags("truncated", truncated, n)
-        next_obs = reader.rows(obs, n, env_ids)
-        row_infos = VectorInfos(infos, env_ids)
-        begun: Begun | None = None
-        if self._mode is AutoresetMode.NEXT_STEP and np.count_nonzero(self._begins):
-            ids = np.flatnonzero(self._begins)
-            begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, ids))
-            self._begins[:] = False
-        self._over = ended = terminated | truncated
-        if self._mode is AutoresetMode.SAME_STEP and np.count_nonzero(ended):
-            self._last_obs, self._last_infos = obs, infos
-            self._put_final_obs(next_obs, infos, env_ids)
-            row_infos = VectorInfos(infos, env_ids, ended=ended)
-        if len(env_ids) < n:
-            reward, terminated, truncated = reward[env_ids], terminated[env_ids], truncated[env_ids]
-        return RawStep(next_obs, reward, terminated, truncated, row_infos, begun)
-
-    def _reset_rows(self, env_ids: Ids, seeds: Seeds = ()) -> Begun:
-        """Reset some environments, seeded where they are our own."""
-        mask = np.zeros(self.n, np.bool_)
-        mask[env_ids] = True
-        self._over[mask] = False
-        row_seeds: list[int | None] | None = None
-        if self._owned and seeds:
-            row_seeds = [None] * self.n
-            for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
-                row_seeds[env_id] = seed
-        return self._reset(env_ids, seed=row_seeds, options={"reset_mask": mask})  # a fresh dict: gymnasium empties it
-
-    def _reset(self, env_ids: Ids, **arguments: Any) -> Begun:
-        result = self._call(self.venv.reset, **arguments)
+def read_begun(reader: RowReader, env_ids: Ids, take: Take) -> Begun:
+    """Read the resets of single environments [K]."""
+    obs = reader.empty(len(env_ids))
+    infos: list[dict[str, Any]] = [{}] * len(env_ids)
+    failures: dict[int, Failure] = {}
+    for row, env_id in enumerate(env_ids.tolist()):
         try:
-            obs, infos = self._reader.unpack_reset(result)
-            return Begun(env_ids, self._reader.rows(obs, self.n, env_ids), VectorInfos(infos, env_ids))
-        except _MISREAD as error:
-            raise Failure(None, str(error)) from None
-
-    def _call(self, method: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
-        try:
-            return method(*args, **arguments)
-        except Exception as error:
-            raise Failure(
-                self._failed_worker(), f"raised {type(error).__name__} in {method.__name__}: {error}"
-            ) from error
-
-    def _failed_worker(self) -> int | None:
-        """Return which of our own processes failed, None where that cannot be known."""
-        pipes = getattr(self.venv, "parent_pipes", []) if self._owned else []
-        return next((env_id for env_id, pipe in enumerate(pipes) if pipe is None), None)
-
-    def _put_final_obs(self, next_obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
-        """Put the true last observations, which SAME_STEP environments leave in `infos`, over the reset ones."""
-        if "final_obs" not in infos:
-            raise ValueError("ended an episode in SAME_STEP mode without infos['final_obs']")
-        final = infos["final_obs"]
-        for row in np.flatnonzero(self._over[env_ids]).tolist():
-            one = tree.map_tree(operator.itemgetter(env_ids[row]), final)
-            self._reader.write(next_obs, row, one)
-
-
-def _autoreset_mode(venv: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    mode = venv.metadata.get("autoreset_mode")
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        raise ConfigError(
-            f"make_envs: {type(venv).__name__}.metadata['autoreset_mode'] must be a gymnasium AutoresetMode, "
-            f"got {mode!r}: set it to what the environment does (gymnasium >= 1.1)"
-        ) from None
+            first, infos[row] = reader.unpack_reset(take(row, env_id))
+            reader.write(obs, row, first)
+        except Failure as failure:
+            failures[env_id] = failure
+        except MISREAD as error:
+            failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
+    begun = Begun(env_ids, obs, ListInfos(infos), failures)
+    for env_id in failures:
+        begun = begun.without(env_id)
+    return begun

@@ -1,23 +1,28 @@
 """The collector: drives a policy through environments and hands every real step to a buffer."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainkit import seeding, tree
+from trainkit.collector.agents import whole_games
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.restarts import left
+from trainkit.collector.resuming import Resumable
+from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
-from trainkit.errors import Checks, ConfigError
+from trainkit.errors import Checks, ConfigError, EnvError
 from trainkit.protocols import Policy, Recorder, Store
 from trainkit.spaces import array_specs, random_actions, random_probability
-from trainkit.stats import CollectStats
+from trainkit.stats import CollectStats, html_table
 
 
-class Collector:
+class Collector(Resumable):
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 
     Construction checks that the three fit and has the buffer claim its memory, so that every misfit fails here.
@@ -36,6 +41,7 @@ class Collector:
         between_steps: called before every vector step when set; what it raises leaves everything whole, and
             `resume` goes on.
         recorders: hear every transition and every cut, buffer or not.
+        watch: hears of every event in the life of an episode, when set; what it raises leaves everything whole, too.
     """
 
     def __init__(
@@ -47,8 +53,10 @@ class Collector:
         observe: bool | None = None,
         reward_metric: RewardMetric | None = None,
     ) -> None:
-        if not isinstance(envs, Envs):
-            raise ConfigError(f"Collector.envs must come from make_envs, got {envs!r}: use make_envs(...)")
+        checks = Checks("Collector")
+        known = reward_metric is None or callable(reward_metric)
+        checks.require(known, f".reward_metric must be callable, got {reward_metric!r}")
+        checks.done()
         policy.check_spaces(envs.observation_space, envs.action_space)
         if buffer is not None:
             obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
@@ -60,9 +68,10 @@ class Collector:
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
+        self.watch: Watch | None = None
         self.is_seeded = False
         self._rng = seeding.generator(seeding.fresh_root(), "collector")  # of random actions
-        self._episodes = Episodes(envs.n, reward_metric)
+        self._episodes = Episodes(envs.n, reward_metric, envs.agents)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
         self._goal: Goal = StepGoal(0)
@@ -70,6 +79,14 @@ class Collector:
         self._tally = Tally()
         self._is_open = False  # whether a collect has not returned yet
         self._needs_reset = True
+        self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
+
+    def _repr_html_(self) -> str:
+        recent = self._episodes.recent_returns
+        rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
+        mean = None if recent is None else recent.mean
+        rows |= {"env_step": self.env_step, "n_episode": self.n_episode, "mean of the last returns": mean}
+        return html_table(type(self).__name__, rows.items())
 
     @property
     def n_episode(self) -> int:
@@ -94,18 +111,20 @@ class Collector:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Cut what is open and begin an episode everywhere; a seed repeats the same episodes."""
-        if self.buffer is not None:
-            self.buffer.cut(self.envs.all_ids)
-        for recorder in self.recorders:
-            recorder.cut(self.envs.all_ids)
-        if self._observes:
-            self.policy.cut(self.envs.all_ids)
+        self._break_off(self.envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
+        self._to_begin = self.envs.all_ids[:0]
+        if self.watch is not None:
+            self.watch.created(self.envs.all_ids)
+            self.watch.deliver()
         self.envs.reset(seed=seed, options=options)
         self._episodes.begin(self.envs.all_ids)
         self._starts[:] = True
         self._state = None
         self._needs_reset = False
+        if self.watch is not None:
+            self.watch.started(self.envs.all_ids, self.envs.obs)
+            self.watch.deliver()
 
     def collect(
         self,
@@ -154,7 +173,7 @@ class Collector:
         if name == "n_step":
             self._goal = StepGoal(self._owed + int(count))
         else:
-            self._goal = EpisodeGoal(int(count), self.envs.n)
+            self._goal = EpisodeGoal(int(count), self.envs.n, self.envs.n_agents)
         self._is_open = True
         return self.resume()
 
@@ -171,46 +190,22 @@ class Collector:
                 self.reset(seed=self._options["seed"])
                 self._options["seed"] = None  # should a later reset be needed, not the same episodes again
                 self._tally.env_seconds += time.perf_counter() - began
+            self._settle()
             while not self._goal.is_reached:
                 if self.between_steps is not None:
                     self.between_steps()
                 self._vector_step(self._tally)
+                self._settle()
         finally:
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
-        if isinstance(self._goal, EpisodeGoal):
-            self._needs_reset = True
+        self._needs_reset |= isinstance(self._goal, EpisodeGoal)
+        self._tally.n_env_restarts += self.envs.restarts.take_count()
         return self._tally.stats(self._episodes.recent_returns)
 
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clock, the counts and the generators; episodes that run are not in it."""
-        return {
-            "env_step": self.env_step,
-            "owed": self._owed,
-            "is_open": self._is_open,
-            "collected": self._tally.n_step,
-            "options": dict(self._options),
-            "episodes": self._episodes.state_dict(),
-            "envs": self.envs.state_dict(),
-            "rng": self._rng.bit_generator.state,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved clock; the next collect cuts what is open and begins new episodes."""
-        self.env_step = state["env_step"]
-        self._goal = StepGoal(state["owed"])
-        self._is_open = state["is_open"]
-        self._options = dict(state["options"])
-        self._tally = Tally()
-        self._tally.n_step = state["collected"]  # of a collect that was interrupted, which `resume` finishes
-        self._episodes.load_state_dict(state["episodes"])
-        self.envs.load_state_dict(state["envs"])
-        self._rng.bit_generator.state = state["rng"]
-        self._needs_reset = True
 
     @property
     def _owed(self) -> int:
@@ -219,8 +214,7 @@ class Collector:
 
     def _vector_step(self, tally: Tally) -> None:
         """Act, step, store: one action in every environment that awaits one."""
-        clock = time.perf_counter
-        envs = self.envs
+        clock, envs = time.perf_counter, self.envs
         env_ids = self._goal.open(envs.ready)
         n_rows = len(env_ids)  # 0 where every environment is being reset by its next step
         obs = envs.obs if n_rows == envs.n else tree.map_tree(lambda leaf: leaf[env_ids], envs.obs)
@@ -230,8 +224,12 @@ class Collector:
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids)
         stepped = clock()
+        if outcome.lost:
+            obs, output = left(env_ids, outcome.env_ids, obs, output)
+            env_ids, n_rows = outcome.env_ids, len(outcome.env_ids)
         transition: Transition | None = None
-        if n_rows and (self.buffer is not None or self._observes or self.recorders):
+        slots: NDArray[np.int64] | None = None
+        if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):
             transition = Transition(
                 obs,
                 output.action,
@@ -242,7 +240,9 @@ class Collector:
                 env_ids,
                 output.extras,
             )
-            self._hand_on(transition)
+            slots = None if self.buffer is None else self.buffer.add(transition)
+            if self._observes:
+                self.policy.observe(transition)
         tally.act_seconds += acted - began
         tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
@@ -250,23 +250,20 @@ class Collector:
         tally.n_vector_step += 1
         self.env_step += n_rows
         self._state = output.state
-        # A lost life ends an episode of the learner's alone; those of games that are over begin below.
-        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated
+        # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
+        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated | outcome.truncated
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
+            if self.watch is not None:
+                self.watch.stepped(transition, outcome.infos, slots)
         if np.count_nonzero(outcome.over):
-            self._end_episodes(env_ids[outcome.over], tally)
+            self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents), tally)
+        if outcome.lost:
+            self._lose_episodes(outcome.lost)
         self._needs_reset = False
-
-    def _hand_on(self, transition: Transition) -> None:
-        """Store a step, and let the policy's statistics learn from it."""
-        if self.buffer is not None:
-            self.buffer.add(transition)
-        if self._observes:
-            self.policy.observe(transition)
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
         if self._options["random"] or len(env_ids) == 0:
@@ -285,11 +282,47 @@ class Collector:
         )
 
     def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
-        """Write finished episodes down and begin the next ones."""
-        self._episodes.finish(env_ids, tally)
+        """Write finished episodes down, and note where the next ones shall begin."""
+        played = self._episodes.finish(env_ids, tally)
         self._starts[env_ids] = True
-        again = self._goal.finish(env_ids)
-        if len(again):
-            began = time.perf_counter()
-            self.envs.begin(again)
-            tally.env_seconds += time.perf_counter() - began
+        self._to_begin = self._goal.finish(env_ids)
+        if self.watch is not None:
+            self.watch.ended(played)
+            self.watch.created(self._to_begin)
+
+    def _break_off(self, env_ids: Ids, *, drops: bool = False) -> None:
+        """Have all who follow episodes end the open ones here, or take them back."""
+        for keeper in [*([] if self.buffer is None else [self.buffer]), *self.recorders]:
+            (keeper.drop if drops else keeper.cut)(env_ids)
+        if self._observes:
+            self.policy.cut(env_ids)
+
+    def _lose_episodes(self, lost: Mapping[int, EnvError]) -> None:
+        """Give up the open episodes of environments that failed, and note that their next ones shall begin."""
+        env_ids = np.array(sorted(lost))
+        self._break_off(env_ids, drops=self.envs.restarts.drops)
+        self._episodes.begin(env_ids)
+        self._starts[env_ids] = True
+        self._tally.n_faulty_episodes += len(env_ids)
+        self._to_begin = np.union1d(self._to_begin, env_ids)
+        if self.watch is not None:
+            self.watch.failed(lost)
+
+    def _settle(self) -> None:
+        """Tell what happened in a step that is whole, and begin the episodes that follow it.
+
+        A listener may raise at any point: what is not told or begun yet is when this is called again.
+        """
+        if self.watch is not None:
+            self.watch.deliver()
+        if not len(self._to_begin):
+            return
+        began = time.perf_counter()
+        self._needs_reset = True  # should it fail
+        self.envs.begin(self._to_begin)
+        self._needs_reset = False
+        begun, self._to_begin = self._to_begin, self._to_begin[:0]
+        self._tally.env_seconds += time.perf_counter() - began
+        if self.watch is not None:
+            self.watch.started(begun, self.envs.obs)
+            self.watch.deliver()

@@ -4,31 +4,45 @@ Here stacks of frames are made for acting, masks lifted into the observation, li
 checked, so that no row leaves this file that must not be learnt from.
 """
 
-import math
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import seeding, tree
-from trainkit.collector.backends import Backend, Begun, Failure, Ids
-from trainkit.collector.reading import Column, Infos
-from trainkit.collector.stacks import repeat, shift
-from trainkit.data import ACTION_MASK, Obs
-from trainkit.errors import BadEnvDataError, EnvError
-from trainkit.spaces import masked_space, stacked_space
+from trainkit import seeding
+from trainkit.collector.actions import Actions
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep
+from trainkit.collector.frames import checked_frames
+from trainkit.collector.processing import Processed
+from trainkit.collector.reading import Infos
+from trainkit.collector.replays import PlayedActions
+from trainkit.collector.restarts import Restarts
+from trainkit.collector.stacks import put_rows, repeat, rows_of, shift
+from trainkit.collector.vetting import Acted, Vetting, action_of
+from trainkit.data import Obs
+from trainkit.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.spaces import stacked_space, zeros_of
+
+_Rows = TypeVar("_Rows", Begun, RawStep)
+_Read = TypeVar("_Read")
+
+_NONE: Mapping[int, EnvError] = {}
 
 
 class VectorStep(NamedTuple):
     """The true outcome of one vector step, K rows."""
 
+    env_ids: Ids  # [K], those that answered
     next_obs: Obs  # [K, ...], before any reset
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K], by the game or, for the learner alone, by a lost life
     truncated: NDArray[np.bool_]  # [K]
     over: NDArray[np.bool_]  # [K], whose game ended: to be counted and begun again
     infos: Infos  # of K rows
+    lost: Mapping[int, EnvError]  # environments that failed, and by what; to be begun again
 
 
 class Envs:
@@ -38,11 +52,14 @@ class Envs:
     `reset` once, then `step` and, where episodes ended, `begin`.
 
     Attributes:
-        n: number of environments.
+        n: number of environments; where agents share a game, of agents in all games, each by itself a row.
+        agents: their names, the rows of a game in order; empty where an environment has one.
+        n_agents: per game.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         frame_space: of one environment as the buffer stores it: one frame, with the mask in.
         stack: frames per observation.
+        restarts: of environments that failed.
     """
 
     def __init__(
@@ -54,23 +71,28 @@ class Envs:
         lives_key: str | None = None,
         seed: int | None = None,
         name: str = "custom",
+        agents: Sequence[str] = (),
+        restarts: Restarts | None = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
+        self.agents = tuple(agents)
+        self.n_agents = max(1, len(self.agents))
         self.name = name
         self.stack = stack
-        self._mask_key = mask_key
+        self.restarts = Restarts(backend.n) if restarts is None else restarts
         self._lives_key = lives_key
-        space, action_space = backend.observation_space, backend.action_space
-        self._first_action = 0
-        if isinstance(action_space, gym.spaces.Discrete):
-            self._first_action = int(action_space.start)
-            action_space = gym.spaces.Discrete(int(action_space.n))
-        self.action_space: gym.Space[Any] = action_space
-        self._action_shape = action_space.shape or ()
-        self._bounds = _bounds(action_space)
-        self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
-        self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
+        self._actions = Actions(backend.action_space)
+        self.action_space: gym.Space[Any] = self._actions.space
+        self._vetting = Vetting(
+            backend.observation_space,
+            self.action_space,
+            mask_key=mask_key,
+            lives_key=lives_key,
+            when=self._when,
+            through=" (through its processors)" if isinstance(backend, Processed) else "",
+        )
+        self.frame_space = self._vetting.frame_space
         self.observation_space = stacked_space(self.frame_space, stack)
         self.is_seeded = seed is not None
         self._root = seeding.fresh_root() if seed is None else seed
@@ -80,6 +102,9 @@ class Envs:
         self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the episode that runs
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
+        self._options: Options = None
+        self._broken: dict[int, EnvError] = {}  # environments that failed and are not made anew yet
+        self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -90,71 +115,106 @@ class Envs:
         self._root = root
         self.is_seeded = True
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Obs:
+    @property
+    def takes_options(self) -> bool:
+        """Whether `options` can reach the environments: not those that reset themselves."""
+        return self._backend.takes_options
+
+    @property
+    def options(self) -> Options:
+        """What every environment's next reset is told, Gymnasium's `reset(options=)`: a task, a level. Set it."""
+        return self._options
+
+    @options.setter
+    def options(self, options: Options) -> None:
+        if options is not None and not isinstance(options, dict):
+            raise ConfigError(f"Envs.options must be a dict or None, got {options!r}")
+        if options and not self.takes_options:
+            raise ConfigError(
+                f"Envs.options cannot reach the environments of {self.name}, which reset themselves: have the vector "
+                "environment made with AutoresetMode.DISABLED, or give make_envs an id or factories"
+            )
+        self._options = options
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> Obs:
         """Begin an episode everywhere and return the observations [N, ...].
 
-        With a `seed` the same episodes follow as the last time it was given, where the environments allow it.
+        With a `seed` the same episodes follow as the last time it was given, where the environments allow it. What
+        `options` say goes before this object's own.
         """
         if seed is not None:
             self.seed(seed)
             self.episodes[:] = -1
-        self.episodes += 1
-        self._steps[:] = 0
-        try:
-            begun = self._backend.reset(self._seeds_of(self.all_ids), options)
-        except Failure as failure:
-            raise self._explain(failure) from failure.__cause__
         self.ready = self.all_ids
-        self.obs = self._first_obs(begun)
+        if self.obs is None:
+            self.obs = zeros_of(self.observation_space, self.n)
+        self._start(self.all_ids, self._options if options is None else options, is_reset=True)
         return self.obs
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> VectorStep:
         """Step environments [K] with actions [K, ...] and return what came of it.
 
         Raises:
-            EnvError: an environment raised, or returned what must not be learnt from; reset before going on.
+            EnvError: an environment raised, or returned what must not be learnt from, and is not to be made anew;
+                reset before going on.
         """
-        self._check_action(action, env_ids)
+        self._actions.check(action, env_ids, self._when)
+        acted = action, env_ids
         try:
-            raw = self._backend.step(self._as_taken(action), env_ids)
+            raw = self._backend.step(self._actions.as_taken(action), env_ids)
         except Failure as failure:
-            raise self._explain(failure, (action, env_ids)) from failure.__cause__
-        everyone = len(env_ids) == self.n
-        if everyone:
+            raise self._explain(failure, acted) from failure.__cause__
+        for lost in raw.failures.values():
+            self._lose(self._explain(lost, acted))
+        if len(env_ids) == self.n:
             self._steps += 1
         else:
             self._steps[env_ids] += 1
-        self._check_reward(raw.reward, action, env_ids)
-        next_obs = frame = self._frame(raw.next_obs, raw.infos, env_ids)
+        raw, (frame, lives) = self._sound(raw, partial(self._vetted, acted=acted))
+        if len(raw.env_ids) < len(env_ids):
+            action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
+        self._played.add(action, env_ids)
+        everyone = len(env_ids) == self.n
+        next_obs = frame
         if self.stack > 1:
-            next_obs = shift(self.obs if everyone else _rows(self.obs, env_ids), frame)
-        self.obs = next_obs if everyone else _put(self.obs, env_ids, next_obs)
-        terminated, over = raw.terminated, raw.terminated | raw.truncated
-        if self._lives_key is not None:
-            lost = self._lose_lives(raw.infos, env_ids, over)
-            terminated = terminated | lost
-            if self.stack > 1 and np.count_nonzero(lost):  # the buffer's next episode begins with this frame
-                anew = np.flatnonzero(lost)
-                self.obs = _put(self.obs, env_ids[anew], repeat(_rows(frame, anew), self.stack))
+            next_obs = shift(self.obs if everyone else rows_of(self.obs, env_ids), frame)
+        self.obs = next_obs if everyone else put_rows(self.obs, env_ids, next_obs)
+        terminated, over = raw.terminated, raw.game_over
+        if self.agents:
+            self._turn(env_ids[terminated | raw.truncated], self.all_ids[:0])  # who leaves awaits another game
+        if lives is not None:
+            has_lost = lives < self._lives[env_ids]
+            self._lives[env_ids] = lives
+            terminated = terminated | has_lost
+            if self.stack > 1 and np.count_nonzero(has_lost):  # the buffer's next episode begins with this frame
+                anew = np.flatnonzero(has_lost)
+                self.obs = put_rows(self.obs, env_ids[anew], repeat(rows_of(frame, anew), self.stack))
         if raw.begun is not None:
             self._take(raw.begun)
-            self.ready = np.union1d(self.ready, raw.begun.env_ids)
-            if len(self.ready) == self.n:
-                self.ready = self.all_ids
-        return VectorStep(next_obs, raw.reward, terminated, raw.truncated, over, raw.infos)
+            self._turn(self.all_ids[:0], raw.begun.env_ids)
+        if np.count_nonzero(over):
+            self.restarts.forgive(env_ids[over].tolist())
+        failed = dict(self._broken) if self._broken else _NONE
+        return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, over, raw.infos, failed)
 
     def begin(self, env_ids: Ids) -> None:
-        """Begin the next episode of environments whose episode ended; some are `ready` a step later only."""
-        self.episodes[env_ids] += 1
-        self._steps[env_ids] = 0
+        """Begin the next episode where one ended or an environment failed; some are `ready` a step later only.
+
+        Raises:
+            EnvError: an environment failed too often in a row.
+        """
+        self._start(env_ids, self._options)
+
+    def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
+        """Call a method of single environments, or read an attribute; answers [K], of all where no ids are given."""
         try:
-            begun = self._backend.begin(env_ids, self._seeds_of(env_ids))
+            return self._backend.call(name, args, self.all_ids if env_ids is None else np.asarray(env_ids))
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
-        if begun is None:
-            self.ready = np.setdiff1d(self.ready, env_ids)
-        else:
-            self._take(begun)
+
+    def render(self, env_ids: Ids | None = None) -> list[NDArray[np.uint8]]:
+        """Return a picture of each, [height, width, 3]; refuse environments that were not made to render arrays."""
+        return checked_frames(self.call("render", env_ids=env_ids), self.all_ids if env_ids is None else env_ids)
 
     def close(self) -> None:
         """Close the environments; closing twice is fine."""
@@ -162,168 +222,127 @@ class Envs:
             self._is_closed = True
             self._backend.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the next episodes are seeded by."""
-        return {"root": self._root, "episodes": self.episodes.copy()}
+    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
+        """Return what the next episodes are seeded by, what processors keep, and how those that run came to be."""
+        played = self._played.state_dict(self.obs) if with_running else None
+        state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy(), "played": played}
+        return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the seeds of the episodes after those saved; a reset must follow."""
         self._root = state["root"]
         self.episodes[:] = state["episodes"]
         self.is_seeded = True
+        if isinstance(self._backend, Processed):
+            self._backend.load_state_dict(state.get("processors", []))
 
     def _seeds_of(self, env_ids: Ids) -> list[int]:
-        return [seeding.episode_seed(self._root, env_id, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        rows = [(env_id // self.n_agents, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
+        return [seeding.episode_seed(self._root, *row) for row in rows]
+
+    def _turn(self, away: Ids, here: Ids) -> None:
+        """Let some environments await an action no longer, and others from now on."""
+        ready = np.union1d(np.setdiff1d(self.ready, away), here)
+        self.ready = self.all_ids if len(ready) == self.n else ready
+
+    # ---- episodes that begin ----
+
+    def _start(self, env_ids: Ids, options: Options, *, is_reset: bool = False) -> None:
+        """Begin the next episode of environments [K], those anew that failed."""
+        self.episodes[env_ids] += 1
+        self._steps[env_ids] = 0
+        self._played.begin(env_ids, options)
+        broken = [env_id for env_id in env_ids.tolist() if env_id in self._broken]
+        well = np.setdiff1d(env_ids, broken) if broken else env_ids
+        if len(well):
+            self._start_well(well, options, is_reset=is_reset and not broken)
+        for env_id in list(self._broken):
+            self._mend(env_id, options)
+
+    def _start_well(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
+        seeds = self._seeds_of(env_ids)
+        begun: Begun | None = None
+        try:
+            begun = self._backend.reset(seeds, options) if is_reset else self._backend.begin(env_ids, seeds, options)
+        except Failure as failure:
+            raise self._explain(failure) from failure.__cause__
+        if begun is not None:
+            for lost in begun.failures.values():
+                self._lose(self._explain(lost))
+            if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
+                self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
+            self._take(begun)
+        if begun is None or self.agents:  # an agent may be missing when its game begins
+            self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
 
     def _take(self, begun: Begun) -> None:
         """Let begun episodes' first observations be acted on next."""
-        self.obs = _put(self.obs, begun.env_ids, self._first_obs(begun))
+        begun, first = self._sound(begun, self._first_obs)
+        self.obs = first if len(begun.env_ids) == self.n else put_rows(self.obs, begun.env_ids, first)
 
     def _first_obs(self, begun: Begun) -> Obs:
-        frame = self._frame(begun.obs, begun.infos, begun.env_ids)
+        frame = self._vetting.frames(begun.obs, begun.infos, begun.env_ids)
         if self._lives_key is not None:
-            self._lives[begun.env_ids] = self._read_lives(begun.infos.column(self._lives_key), begun.env_ids)
+            self._lives[begun.env_ids] = self._vetting.lives(begun.infos.column(self._lives_key), begun.env_ids)
         return repeat(frame, self.stack) if self.stack > 1 else frame
 
-    def _frame(self, obs: Obs, infos: Infos, env_ids: Ids) -> Obs:
-        """Return single frames [K, ...], checked, with the mask in."""
-        for path, leaf in tree.named_leaves(obs):
-            if leaf.dtype.kind == "f" and not _is_finite(leaf):
-                name = f"observation[{path}]" if path else "observation"
-                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned {name}", leaf)
-        if self._mask_key is None:
-            return obs
-        inner = {"obs": obs} if self._is_bare else obs
-        return {**inner, ACTION_MASK: self._read_masks(infos.column(self._mask_key), env_ids)}
+    # ---- what goes wrong ----
 
-    def _read_masks(self, masks: Column, env_ids: Ids) -> NDArray[np.int8]:
-        """Read the masks [K, A] of K infos."""
-        n_actions = int(self.action_space.n)  # type: ignore[attr-defined]  # masked_space lets only Discrete through
-        column = _as_array(masks)
-        if column.shape != (len(env_ids), n_actions) or column.dtype.kind not in "biu":
-            self._refuse_info(self._mask_key, masks, env_ids, f"{n_actions} bools, one per action", (n_actions,), "biu")
-        legal: NDArray[np.bool_] = column != 0
-        return legal.astype(np.int8)
-
-    def _read_lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
-        """Read the lives [K] of K infos."""
-        column = _as_array(lives)
-        if column.shape != env_ids.shape or column.dtype.kind not in "iu":
-            self._refuse_info(self._lives_key, lives, env_ids, "a whole number", (), "iu")
-        return column
-
-    def _lose_lives(self, infos: Infos, env_ids: Ids, over: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Write down what lives are left and return where one was lost [K]."""
-        assert self._lives_key is not None, "asked only where lives are counted"
-        before = self._lives[env_ids]
-        lives = infos.column(self._lives_key)
+    def _vetted(self, raw: RawStep, acted: Acted) -> tuple[Obs, NDArray[Any] | None]:
+        """Return the frames of a step, and the lives that are left where they are counted [K]."""
+        self._vetting.check_reward(raw.reward, raw.env_ids, acted)
+        frame = self._vetting.frames(raw.next_obs, raw.infos, raw.env_ids, acted)
+        if self._lives_key is None:
+            return frame, None
+        lives, over = raw.infos.column(self._lives_key), raw.game_over
         if np.count_nonzero(over):  # ale-py's SAME_STEP keeps a game's last info to itself: no life was lost there
-            known = zip(lives, before, over, strict=True)
+            known = zip(lives, self._lives[raw.env_ids], over, strict=True)
             lives = [left if ended and own is None else own for own, left, ended in known]
-        after = self._read_lives(lives, env_ids)
-        self._lives[env_ids] = after
-        return after < before
+        return frame, self._vetting.lives(lives, raw.env_ids)
 
-    def _refuse_info(
-        self, key: str | None, values: Column, env_ids: Ids, rule: str, shape: tuple[int, ...], kinds: str
-    ) -> NoReturn:
-        """Refuse the first value of K infos that is no array of this shape and these kinds."""
-        must = f"info[{key!r}] must be {rule}, in every reset and step, got"
-        for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
-            if value.shape != shape or value.dtype.kind not in kinds:
-                raise BadEnvDataError(f"env {env_id}: {must} {value.dtype} {value.shape} at {self._when(env_id)}")
-        raise BadEnvDataError(f"{self.name}: {must} {values!r}")  # each may be well, but not together
+    def _sound(self, rows: _Rows, read: Callable[[_Rows], _Read]) -> tuple[_Rows, _Read]:
+        """Read rows, without those whose environment returned what must not be learnt from."""
+        while True:
+            try:
+                return rows, read(rows)
+            except BadEnvDataError as error:
+                rows = rows.without(self._lose(error))
 
-    def _as_taken(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Return actions as the environments take them: counted from the space's first, in a Box within its bounds."""
-        space = self.action_space
-        if isinstance(space, gym.spaces.Box):
-            clipped: NDArray[Any] = np.clip(action, space.low, space.high)
-            return clipped
-        return action + self._first_action if self._first_action else action
+    def _lose(self, error: EnvError) -> int:
+        """Note that an environment is to be made anew and return its id, or raise."""
+        if error.env_id is None or not self.restarts.are_allowed:
+            raise error
+        self._broken[error.env_id] = error
+        return error.env_id
 
-    def _check_action(self, action: NDArray[Any], env_ids: Ids) -> None:
-        """Refuse what no environment can take, before one sees it."""
-        if len(action) != len(env_ids) or action.shape[1:] != self._action_shape:
-            raise EnvError(
-                f"the policy produced actions of shape {action.shape} for {len(env_ids)} environments of "
-                f"{self.action_space}: it must be {(len(env_ids), *self._action_shape)}"
-            )
-        if self._bounds is None:
-            if action.dtype.kind == "f" and not _is_finite(action):
-                self._refuse_first(~np.isfinite(action), env_ids, "the policy produced action", action)
-            return
-        if action.dtype.kind not in "biu":
-            raise EnvError(
-                f"the policy produced {action.dtype} actions for {self.action_space}: make them whole numbers"
-            )
-        low, high = self._bounds
-        outside = (action < low) | (action > high)
-        if np.count_nonzero(outside):
-            self._refuse_first(outside, env_ids, f"the policy produced an action outside {self.action_space}:", action)
+    def _mend(self, env_id: int, options: Options) -> None:
+        """Make an environment anew and begin an episode in it, as often as it takes and is allowed."""
+        while env_id in self._broken:
+            self.restarts.allow(env_id, self._broken[env_id])
+            before = self._broken.pop(env_id)
+            try:
+                self._backend.rebuild(env_id)
+                self._start_well(np.array([env_id]), options, is_reset=False)
+            except EnvError as error:
+                self._broken[env_id] = error
+            except BaseException:  # Ctrl-C: it is not whole yet
+                self._broken[env_id] = before
+                raise
+            self.episodes[env_id] += env_id in self._broken  # another seed, should it be the seed's fault
 
-    def _check_reward(self, reward: NDArray[np.float64], action: NDArray[Any], env_ids: Ids) -> None:
-        if not _is_finite(reward):
-            self._refuse_first(~np.isfinite(reward), env_ids, "returned reward", reward, action)
-
-    def _refuse_first(
-        self, bad: NDArray[np.bool_], env_ids: Ids, what: str, values: NDArray[Any], action: NDArray[Any] | None = None
-    ) -> NoReturn:
-        """Refuse the first bad value, saying which environment, when, and after which action."""
-        at = np.argwhere(bad)[0]
-        env_id = int(env_ids[at[0]])
-        where = f" at index {tuple(at[1:].tolist())}" if len(at) > 1 else ""
-        acted = "" if action is None else f" (action {action[at[0]]})"
-        raise BadEnvDataError(f"env {env_id}: {what} {values[tuple(at)]}{where}, at {self._when(env_id)}{acted}")
-
-    def _when(self, env_id: int) -> str:
-        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}"
-
-    def _explain(self, failure: Failure, acted: tuple[NDArray[Any], Ids] | None = None) -> EnvError:
-        """Turn a backend's failure into an error that says which environment, when, and after which action."""
-        kind = EnvError if failure.__cause__ is not None else BadEnvDataError
-        env_id = failure.env_id
-        if env_id is None:
-            return kind(f"{self.name}: {failure.what}")
-        when = self._when(env_id)
-        if acted is not None:
-            action, env_ids = acted
-            when += f" (action {action[np.flatnonzero(env_ids == env_id)[0]]})"
+    def _when(self, env_id: int, acted: Acted | None = None) -> str:
+        """Say where an environment stands, and all it takes to come there again."""
         (seed,) = self._seeds_of(np.array([env_id]))
-        return kind(f"env {env_id} {failure.what}, at {when}, episode seed {seed}")
+        game, agent = divmod(env_id, self.n_agents)
+        who = f" of agent {self.agents[agent]!r} in game {game}" if self.agents else ""
+        action = "" if acted is None else f" (action {action_of(env_id, acted)})"
+        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}{who}{action}, episode seed {seed}"
 
-
-def _bounds(space: gym.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the least and the largest action, None for a Box, whose actions are clipped."""
-    if isinstance(space, gym.spaces.Discrete):
-        return np.array(0), np.array(int(space.n) - 1)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return (np.array(0), np.array(1)) if isinstance(space, gym.spaces.MultiBinary) else None
-
-
-def _is_finite(array: NDArray[Any]) -> bool:
-    """Say whether there is no nan or infinity: a sum of squares tells it in one pass, when it does not overflow."""
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
-
-
-def _as_array(values: Any) -> NDArray[Any]:
-    """Join the values of K infos, to something empty where they differ in length."""
-    if isinstance(values, np.ndarray) and values.dtype == np.object_:
-        values = values.tolist()
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return np.empty(0)
-
-
-def _rows(obs: Obs, env_ids: Ids) -> Obs:
-    return tree.map_tree(lambda leaf: leaf[env_ids], obs)
-
-
-def _put(obs: Obs, env_ids: Ids, rows: Obs) -> Obs:
-    """Return a copy of [N, ...] leaves with rows [K, ...] in their places."""
-    copy = tree.map_tree(np.copy, obs)
-    for leaf, new in zip(tree.leaves(copy), tree.leaves(rows), strict=True):
-        leaf[env_ids] = new
-    return copy
+    def _explain(self, failure: Failure, acted: Acted | None = None) -> EnvError:
+        """Turn a backend's failure into an error that says which environment, when, and after which action."""
+        env_id = failure.env_id
+        who = self.name if env_id is None else f"env {env_id}"
+        where = "" if env_id is None else f", at {self._when(env_id, acted)}"
+        error = failure.kind(f"{who}{':' if env_id is None else ''} {failure.what}{where}", env_id=env_id)
+        error.__cause__ = failure.__cause__
+        return error

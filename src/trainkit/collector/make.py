@@ -9,13 +9,20 @@ from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
-from trainkit.collector.backends import Backend, SyncBackend, VectorBackend
+from trainkit.collector.agents import GamesBackend, is_game
+from trainkit.collector.backends import Backend
+from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
+from trainkit.collector.processing import Processed, Processor
+from trainkit.collector.restarts import Restarts
+from trainkit.collector.sync import SyncBackend
+from trainkit.collector.vector import VectorBackend
+from trainkit.collector.workers import WorkerBackend
 from trainkit.errors import Checks, ConfigError, EnvError, MissingExtraError
 
-EnvSpec = str | Callable[..., Any] | Sequence[Callable[[], Any]] | VectorEnv[Any, Any, Any] | Envs
+EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
 Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.
@@ -32,14 +39,22 @@ def make_envs(
     mask_key: str | None = None,
     lives_key: str | None = None,
     wrappers: Sequence[Wrapper] = (),
+    processors: Sequence[Processor] = (),
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    in_evaluation: bool = False,
+    on_error: Literal["raise", "restart"] = "raise",
+    max_restarts: int = 10,
+    restart_delay_s: float = 0.1,
+    faulty: Literal["drop", "cut"] = "drop",
+    step_timeout_s: float | None = None,
 ) -> Envs:
     """Make N environments that are stepped together.
 
     Args:
         spec: a registered id, a factory or class, a list of factories (then N is its length), "module.Class", or a
-            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own).
+            gymnasium vector environment, of any autoreset mode, to adapt (then N is its own). A factory may make
+            parallel environments of several agents, known by `possible_agents`: each agent of each is a row.
         n: how many.
         seed: root of the episodes' seeds; None takes the trainer's. Every episode is seeded from (root, environment,
             episode); a vector environment that was passed in, or is the id's own, where all of it is reset.
@@ -52,24 +67,53 @@ def make_envs(
         lives_key: the key of the info that counts lives. Losing one ends the learner's episode: the row is stored as
             terminated and the stack begins anew. The game goes on, and what is counted is whole games.
         wrappers: applied to each environment, the first innermost.
+        processors: change what the policy sees and does, on rows of all environments at once, the first innermost.
+            They see single frames, and no mask that `mask_key` lifts.
         max_episode_steps: truncate episodes there; replaces an id's own limit.
         env_kwargs: passed to the id's, class's or factory's constructor.
+        in_evaluation: what the factory's `EnvContext` says; a factory with one positional parameter that has no
+            default is given one.
+        on_error: "raise" ends the run with an `EnvError` that says everything; "restart" makes an environment anew
+            that raises, dies, gives no answer or returns what must not be learnt from. The others lose nothing.
+        max_restarts: of one environment in a row; an episode that ends well begins a new row.
+        restart_delay_s: before the second in a row, doubled for each that follows, 30 s at most.
+        faulty: what becomes of an episode that was so broken off: "drop" takes its rows back, "cut" keeps them, ended
+            as by a forced reset.
+        step_timeout_s: kill a process ("async") that gives no answer to a step or a reset for so long; making an
+            environment has a minute at least. None waits for ever.
     """
     checks = Checks("make_envs")
     checks.integer("n", n, low=1)
     checks.integer("stack", stack, low=1)
     checks.one_of("backend", backend, ["sync", "async", "vector"])
+    for name, key in (("mask_key", mask_key), ("lives_key", lives_key)):
+        known = key is None or isinstance(key, str)
+        checks.require(known, f".{name} must be the name of an info, got {key!r}")
     if seed is not None:
         checks.integer("seed", seed, low=0)
     if max_episode_steps is not None:
         checks.integer("max_episode_steps", max_episode_steps, low=1)
+    for place, own in enumerate(processors):
+        checks.require(isinstance(own, Processor), f".processors[{place}] must be a Processor, got {own!r}")
     checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
+    checks.one_of("on_error", on_error, ["raise", "restart"])
+    checks.integer("max_restarts", max_restarts, low=0)
+    checks.number("restart_delay_s", restart_delay_s, low=0)
+    checks.one_of("faulty", faulty, ["drop", "cut"])
+    if step_timeout_s is not None:
+        checks.number("step_timeout_s", step_timeout_s, low=0, above_low=True)
+        lives_apart = backend == "async" and not isinstance(spec, (VectorEnv, Envs))
+        checks.require(lives_apart, '.step_timeout_s can end a process, not what runs in this one: use backend="async"')
+    is_whole = backend == "vector" or isinstance(spec, VectorEnv)
+    told = "needs single environments to make anew, which a vector environment does not give: give an id or factories"
+    checks.require(not (is_whole and on_error == "restart"), f'.on_error "restart" {told}')
     if isinstance(spec, (VectorEnv, Envs)):
         n_made = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
         checks.require(n in (1, n_made), f".n is {n}, but {n_made} environments were given: leave n out")
         given: dict[str, Any] = {"wrappers": wrappers, "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs}
         if isinstance(spec, Envs):
             given |= {"stack": stack > 1, "mask_key": mask_key, "lives_key": lives_key, "seed": seed is not None}
+            given |= {"processors": processors, "on_error": on_error == "restart"}
         late = ", ".join(name for name, value in given.items() if value)
         checks.require(not late, f": {late} came too late for environments already made")
     elif backend == "vector":
@@ -90,19 +134,39 @@ def make_envs(
         driver: Backend
         if isinstance(spec, VectorEnv):
             _refuse_two_stacks(spec, stack)
-            driver = VectorBackend(spec, owned=False)
+            driver = VectorBackend(spec)
         else:
+            recipes = _listed(spec, n)
+            contexts = EnvContext.all_of(len(recipes), seed, in_evaluation=in_evaluation)
             factories = [
-                functools.partial(_make_one, one, env_id, tuple(wrappers), max_episode_steps, arguments)
-                for env_id, one in enumerate(_listed(spec, n))
+                functools.partial(_make_one, one, context, tuple(wrappers), max_episode_steps, arguments)
+                for one, context in zip(recipes, contexts, strict=True)
             ]
-            if backend == "sync":
-                driver = made.enter_context(contextlib.closing(SyncBackend(factories)))
-            else:
-                driver = VectorBackend(made.enter_context(contextlib.closing(_start(factories))), owned=True)
-        envs = Envs(driver, **options)
+            driver = _drive(factories) if backend == "sync" else _start(factories, step_timeout_s)
+            made.enter_context(contextlib.closing(driver))
+            options["agents"] = driver.agents if isinstance(driver, GamesBackend) else ()
+            if on_error == "restart":
+                if isinstance(driver, GamesBackend):
+                    raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
+                options["restarts"] = Restarts(driver.n, max_restarts, delay_s=restart_delay_s, faulty=faulty)
+        envs = Envs(Processed(driver, processors) if processors else driver, **options)
         made.pop_all()
     return envs
+
+
+def make_single(spec: str | Callable[..., Any], env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    """Make one environment, an id's without gymnasium's own checks at each step."""
+    context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
+    if isinstance(spec, str):
+        spec = _with_package(spec)
+        if not _is_class_path(spec):
+            env_kwargs = {"disable_env_checker": True, **env_kwargs}
+    elif not callable(spec):
+        raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
+    make = functools.partial(_make_one, spec, context, (), None, env_kwargs)
+    return _alone(
+        make, "check_env looks at environments of one agent", "pettingzoo.test.parallel_api_test looks at those"
+    )
 
 
 def _listed(spec: Any, n: int) -> list[Any]:
@@ -118,33 +182,48 @@ def _listed(spec: Any, n: int) -> list[Any]:
     return list(spec)
 
 
-def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorEnv:
+def _drive(factories: Sequence[Callable[[], Any]]) -> SyncBackend | GamesBackend:
+    """Make environments, of one agent or of several each, to be driven in this process."""
+    made = [factories[0]()]
+    kind = GamesBackend if is_game(made[0]) else SyncBackend
+    return kind([lambda: made.pop() if made else factories[0](), *factories[1:]])
+
+
+def _start(factories: Sequence[Callable[[], gym.Env[Any, Any]]], timeout_s: float | None) -> WorkerBackend:
     """Start a process for each environment."""
-    try:
-        # Without shared memory: gymnasium's would broadcast an observation of the wrong shape without a word.
-        return AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.DISABLED, shared_memory=False)
-    except (EOFError, ConnectionError) as error:
-        raise EnvError("make_envs: an environment's process died while it was made; its words are above") from error
-    except RuntimeError as error:
-        raise ConfigError(f"make_envs: {error}") from error  # spaces that differ
+    told = 'make_envs.backend "async" is for environments of one agent', 'use "sync"'
+    return WorkerBackend([functools.partial(_alone, factory, *told) for factory in factories], timeout_s)
+
+
+def _alone(make: Callable[[], Any], rule: str, advice: str) -> gym.Env[Any, Any]:
+    """Make an environment; refuse one of several agents."""
+    env: gym.Env[Any, Any] = make()
+    if is_game(env):
+        raise ConfigError(f"{rule}, and {env!r} is a game of several: {advice}")
+    return env
 
 
 def _make_one(
     spec: str | Callable[..., Any],
-    env_id: int,
+    context: EnvContext,
     wrappers: Sequence[Wrapper],
     max_episode_steps: int | None,
     env_kwargs: dict[str, Any],
 ) -> gym.Env[Any, Any]:
     """Make one environment from an id, "module.Class" or a factory."""
-    with _faults_told(f"env {env_id}"):
+    with _faults_told(f"env {context.index}"):
         if isinstance(spec, str) and not _is_class_path(spec):
             env = gym.make(spec, max_episode_steps=max_episode_steps, **env_kwargs)
         else:
             factory = _load_class(spec) if isinstance(spec, str) else spec
-            env = factory(**env_kwargs)
-            if not isinstance(env, gym.Env):
-                raise ConfigError(f"make_envs: the factory must return a gymnasium.Env, got {env!r}")
+            env = factory(*([context] if takes_context(factory, env_kwargs) else ()), **env_kwargs)
+            if not isinstance(env, gym.Env) and not is_game(env):
+                raise ConfigError(
+                    "make_envs: the factory must return a gymnasium.Env, or a parallel environment of several agents, "
+                    f"got {env!r}"
+                )
+            if max_episode_steps is not None and is_game(env):
+                raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
             if max_episode_steps is not None:
                 env = gym.wrappers.TimeLimit(env, max_episode_steps)
         for wrapper in wrappers:

@@ -1,7 +1,8 @@
 """Reading what environments return into arrays, strictly: the shapes and dtypes of the space, or a refusal."""
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.data import ArraySpec, Obs
+from trainkit.errors import BadEnvDataError
 from trainkit.spaces import array_specs
 
 _log = logging.getLogger(__name__)
@@ -18,16 +20,25 @@ _API = "trainkit speaks the Gymnasium API (>= 0.26)"
 Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
 
 
+def is_finite(array: NDArray[Any]) -> bool:
+    """Say whether there is no nan or infinity: a sum of squares tells it in one pass, when it does not overflow."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
+
+
 class RowReader:
     """Write single observations into rows, and read vectors of them.
 
     Every refusal is a TypeError or ValueError whose text follows "env i "; whoever knows the environment says so.
+
+    Args:
+        space: of one observation.
+        tell: hears once of floats that are cast: a text with three places, for the path, the dtype and the space's.
     """
 
-    def __init__(self, space: gym.Space[Any]) -> None:
+    def __init__(self, space: gym.Space[Any], tell: Callable[..., object] = _log.warning) -> None:
         self._specs = array_specs(space)
         self._lone: ArraySpec | None = self._specs if isinstance(self._specs, ArraySpec) else None
-        self._has_warned = False
+        self._tell, self._has_warned = tell, False
 
     def empty(self, n_rows: int) -> Obs:
         """Return room for K observations."""
@@ -51,7 +62,9 @@ class RowReader:
     def unpack_step(self, result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take a step's five values apart."""
         if type(result) is tuple and len(result) == 5:
-            return result
+            if isinstance(result[4], dict):
+                return result
+            raise TypeError(f"returned info {result[4]!r} from step, which is not a dict: {_API}")
         count = len(result) if isinstance(result, tuple) else repr(result)
         raise TypeError(f"returned {count} values from step, not (obs, reward, terminated, truncated, info): {_API}")
 
@@ -126,7 +139,7 @@ class RowReader:
             raise TypeError(f"returned observation{path} of dtype {array.dtype}, the space says {spec.dtype}")
         if spec.dtype.kind == "f":
             if array.dtype.kind == "f" and not self._has_warned:
-                _log.warning("observation%s is %s and is cast to the space's %s", path, array.dtype, spec.dtype)
+                self._tell("observation%s is %s and is cast to the space's %s", path, array.dtype, spec.dtype)
                 self._has_warned = True
             with np.errstate(over="ignore"):  # infinity is refused later, by name
                 return array.astype(spec.dtype)
@@ -146,6 +159,10 @@ class Infos(Protocol):
         """Return one value per row, None where it is missing."""
         ...
 
+    def rows(self, keep: NDArray[np.bool_]) -> "Infos":
+        """Return those of some rows."""
+        ...
+
 
 class ListInfos:
     """One dict per row, as single environments return them."""
@@ -158,6 +175,9 @@ class ListInfos:
 
     def column(self, key: str) -> list[Any]:
         return [info.get(key) for info in self._infos]
+
+    def rows(self, keep: NDArray[np.bool_]) -> "ListInfos":
+        return ListInfos([info for info, is_kept in zip(self._infos, keep, strict=True) if is_kept])
 
 
 class VectorInfos:
@@ -183,6 +203,9 @@ class VectorInfos:
             return values[self._env_ids]
         return [self.row(row).get(key) for row in range(len(self._env_ids))]
 
+    def rows(self, keep: NDArray[np.bool_]) -> "VectorInfos":
+        return VectorInfos(self._infos, self._env_ids[keep], self._ended)
+
 
 def _info_of(infos: dict[str, Any], env_id: int) -> dict[str, Any]:
     present = {}
@@ -193,3 +216,41 @@ def _info_of(infos: dict[str, Any], env_id: int) -> dict[str, Any]:
         if marks is None or bool(np.asarray(marks)[env_id]):
             present[key] = _info_of(values, env_id) if isinstance(values, dict) else values[env_id]
     return present
+
+
+def read_infos(
+    rule: str,
+    values: Column,
+    env_ids: NDArray[np.intp],
+    when: Callable[[int], str],
+    *,
+    shape: tuple[int, ...] = (),
+    kinds: str,
+) -> NDArray[Any]:
+    """Read the values of one key of K infos as [K, *shape], of a dtype of these kinds; refuse the first that is not.
+
+    Args:
+        rule: what is told of a value that is refused: which key must be what.
+        values: None where an info has no such key.
+        env_ids: [K].
+        when: tells where an environment stands.
+    """
+    column = _as_array(values) if len(env_ids) else np.empty((0, *shape), np.int64)
+    if column.shape == (len(env_ids), *shape) and column.dtype.kind in kinds:
+        return column
+    must = f"{rule}, in every reset and step, got"
+    for env_id, value in zip(env_ids.tolist(), map(_as_array, values), strict=True):
+        if value.shape != shape or value.dtype.kind not in kinds:
+            what = f"{value.dtype} {value.shape} at {when(env_id)}"
+            raise BadEnvDataError(f"env {env_id}: {must} {what}", env_id=env_id)
+    raise BadEnvDataError(f"{must} {values!r}")  # each may be well, but not together
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """Join the values of K infos, to something empty where they differ in length."""
+    if isinstance(values, np.ndarray) and values.dtype == np.object_:
+        values = values.tolist()
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty(0)

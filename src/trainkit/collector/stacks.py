@@ -1,4 +1,4 @@
-"""Stacks of frames to act on: a first frame repeated, then one frame more at each step."""
+"""Observations to act on: stacks that grow by a frame at each step, rows put into their places among N."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit import tree
 from trainkit.data import ACTION_MASK, Obs
 
 
@@ -17,6 +18,19 @@ def shift(stacked: Obs, frame: Obs) -> Obs:
 def repeat(frame: Obs, stack: int) -> Obs:
     """Begin stacks [K, stack, ...] with one frame [K, ...] repeated."""
     return _map_frames(lambda leaf: np.repeat(leaf[:, None], stack, axis=1), frame)
+
+
+def rows_of(obs: Obs, env_ids: NDArray[np.intp]) -> Obs:
+    """Return rows [K, ...] of leaves [N, ...]."""
+    return tree.map_tree(lambda leaf: leaf[env_ids], obs)
+
+
+def put_rows(obs: Obs, env_ids: NDArray[np.intp], rows: Obs) -> Obs:
+    """Return a copy of [N, ...] leaves with rows [K, ...] in their places."""
+    copy = tree.map_tree(np.copy, obs)
+    for leaf, new in zip(tree.leaves(copy), tree.leaves(rows), strict=True):
+        leaf[env_ids] = new
+    return copy
 
 
 def _map_frames(fn: Callable[..., NDArray[Any]], obs: Obs, *others: Obs) -> Obs:

@@ -12,6 +12,7 @@ from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.implicit import ImplicitQNetwork
+from trainkit.policy.loading import load_policy
 from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import MLP, NatureCNN, Prediction, QNetwork
 from trainkit.policy.noisy import NoisyLinear
@@ -69,4 +70,5 @@ __all__ = [
     "Value",
     "discounted_returns",
     "gae",
+    "load_policy",
 ]

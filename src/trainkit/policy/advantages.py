@@ -7,6 +7,8 @@ limit, or the end of what was collected. Both end the sum; only the first drops 
 import torch
 from torch import Tensor
 
+from trainkit.errors import Checks
+
 
 def gae(
     reward: Tensor,
@@ -32,6 +34,10 @@ def gae(
         gamma: discount per step.
         lam: 0 is the one-step advantage, 1 the whole return less the value.
     """
+    checks = Checks("gae")
+    checks.number("gamma", gamma, low=0, high=1)
+    checks.number("lam", lam, low=0, high=1)
+    checks.done()
     advantage = reward + torch.where(terminated, 0.0, gamma * next_value) - value
     weight = gamma * lam * (~(terminated | truncated)).to(advantage.dtype)  # [T, N], of what follows
     n_summed = 1  # rows that are in each advantage, and as far reaches its weight: twice as many in each pass

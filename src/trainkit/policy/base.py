@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from torch import Tensor, nn
 
 from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
-from trainkit.errors import CheckpointError, ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.compiling import Loss
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
+from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
+from trainkit.policy.saved import Saved
+from trainkit.policy.showing import policy_table
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
@@ -27,7 +31,7 @@ from trainkit.scaling import ReturnScale
 from trainkit.spaces import array_specs
 
 
-class Policy(nn.Module):
+class Policy(Saved):
     """Base of the policies: spaces, device, random streams, `predict`, and the books of learning.
 
     A subclass gives `act`, and `update` or `learn`. One that learns names its gradient steps and targets when it is
@@ -49,6 +53,7 @@ class Policy(nn.Module):
         last_step: the environment step of the last one, where schedules are read outside of training.
         rng: numpy's stream, for exploring.
         generator: torch's stream, on the device, for noise.
+        recipe: how `for_envs` made it, None where it did not.
     """
 
     def __init__(
@@ -61,6 +66,10 @@ class Policy(nn.Module):
         device: str | torch.device = "auto",
         seed: int | None = None,
     ) -> None:
+        checks = Checks(type(self).__name__)
+        if seed is not None:
+            checks.integer("seed", seed, low=0)
+        checks.done()
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space
@@ -79,6 +88,8 @@ class Policy(nn.Module):
         self._meter = Meter()
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Tensor] = {}  # of the update that runs
+
+    _repr_html_ = policy_table
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -124,6 +135,10 @@ class Policy(nn.Module):
             rows = tree.map_tree(lambda leaf: leaf[None], rows)
         action = self.act(rows, step=self.last_step, explore=explore).action
         return action[0] if is_one else action
+
+    def export(self, path: str | Path) -> None:
+        """Write the greedy policy as one ONNX file, preprocessing and mask inside; see `export_onnx`."""
+        export_onnx(self, path)
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments whose spaces are not those the policy was made for; take over what it was not told."""
@@ -247,17 +262,16 @@ class Policy(nn.Module):
         self.last_step = step
         steps = self._gradient_steps
         rates = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
+        followed = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
+        if followed:
+            rates["target_followed"] = sum(followed) / len(followed)
         self._meter.add({**self._shown, **metrics}, **rates)
-        self._shown.clear()
-        for target in self._targets.values():
-            target.follow(step=step, n_updates=self.n_updates)
+        self._shown = {}
         return UpdateResult(priority)
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means over all updates since the last call, and begin anew; empty when there were none."""
         metrics = self._meter.read()
-        if not metrics:
-            return {}
         first, self._n_updates_read = self._n_updates_read + 1, self.n_updates
         if metrics.pop("skipped", 0.0) > 0:
             raise DivergedError(
@@ -294,54 +308,3 @@ class Policy(nn.Module):
         """Start the random streams anew from a root seed, and nothing else."""
         self.rng = seeding.generator(root, "policy", "explore")
         self.generator = torch.Generator(self.device).manual_seed(seeding.derive(root, "policy", "noise"))
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` of a module of the same parameters returned, all or nothing.
-
-        Raises:
-            CheckpointError: a parameter is missing, unknown or of another shape.
-        """
-        own = {name: list(tensor.shape) for name, tensor in self.state_dict().items()}
-        saved = {name: list(tensor.shape) for name, tensor in weights.items()}
-        names = [name for name in own | saved if own.get(name) != saved.get(name)]
-        wrong = [f"  {name}: {own.get(name, 'none')} here, {saved.get(name, 'none')} saved" for name in names]
-        if wrong:
-            told = "\n".join(wrong)
-            raise CheckpointError(f"{type(self).__name__} has other parameters than the ones saved:\n{told}")
-        self.load_state_dict(weights)
-
-    def streams_state(self) -> dict[str, Any]:
-        """Return the state of the random streams."""
-        noise = {"device": self.device.type, "state": self.generator.get_state()}
-        return {"rng": self.rng.bit_generator.state, "noise": noise}
-
-    def load_streams_state(self, state: Mapping[str, Any]) -> None:
-        """Take over saved random streams; noise saved on another kind of device goes on with this one's own."""
-        self.rng.bit_generator.state = state["rng"]
-        if state["noise"]["device"] == self.device.type:
-            self.generator.set_state(state["noise"]["state"])
-
-    def training_state(self) -> dict[str, Any]:
-        """Return all that training goes on from: weights, moments, counters, random streams."""
-        return {
-            "weights": self.state_dict(),
-            "optimizers": {name: step.state_dict() for name, step in self._gradient_steps.items()},
-            "targets": {name: target.state_dict() for name, target in self._targets.items()},
-            "n_updates": self.n_updates,
-            "last_step": self.last_step,
-            "streams": self.streams_state(),
-            "statistics": self.statistics.state_dict(),
-        }
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state of a policy made of the same parts."""
-        self.load_weights(state["weights"])
-        for name, step in self._gradient_steps.items():
-            step.load_state_dict(state["optimizers"][name])
-        for name, target in self._targets.items():
-            target.load_state_dict(state["targets"][name])
-        self.n_updates = self._n_updates_read = state["n_updates"]
-        self.last_step = state["last_step"]
-        self.load_streams_state(state["streams"])
-        self.statistics.load_state_dict(state["statistics"])
-        self.is_seeded = True

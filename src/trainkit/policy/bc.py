@@ -15,8 +15,9 @@ from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
+from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
@@ -41,7 +42,7 @@ class BCPolicy(Policy):
         horizon, observation_space, preprocess, device, seed: as in `Policy`.
 
     Metrics: loss, accuracy (share of rows whose action is the likeliest; not for Box), entropy, weight_mean,
-    grad_norm, lr.
+    effective_share (of the weights), grad_norm, lr.
     """
 
     def __init__(
@@ -152,6 +153,11 @@ class BCPolicy(Policy):
             probability = self.distribution.probability(numbers, legal_mask(on_device)).cpu().numpy()
         return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
 
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return each row's likeliest action [B, ...] for raw observations on the device, and its `reasons`."""
+        legal, numbers = legal_mask(obs), self._numbers(self.preprocess(obs))
+        return {"action": self.distribution.mode(numbers, legal), **reasons(self.distribution, numbers, legal)}
+
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
@@ -165,7 +171,7 @@ class BCPolicy(Policy):
             return (rows.weight * per_row).mean(), shown
 
         shown = self.minimise("model", loss, step=step)
-        return self.end_update(step=step, weight_mean=rows.weight.mean(), **shown)
+        return self.end_update(step=step, **weight_metrics(rows.weight), **shown)
 
     def _loss(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (loss [B], scalars to show)."""

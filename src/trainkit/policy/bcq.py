@@ -131,7 +131,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         if hidden is not None or head is not None:
             layers = (*(hidden or ()), *(head or ()))
         imitation = QNetwork(preprocess.shapes, n_actions, hidden=layers)
-        return super().for_envs(envs, hidden=hidden, head=head, imitation=imitation, **words)
+        return super().for_envs(envs, hidden=hidden, head=head, **{"imitation": imitation, **words})
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse what the networks cannot see or act in, by trying them on one blank observation."""
@@ -152,6 +152,12 @@ class DiscreteBCQPolicy(DQNPolicy):
             on_device = to_device(obs, self.device)
             plausible = self.plausible(self.preprocess(on_device), legal_mask(on_device)).cpu().numpy()
         return np.where(plausible, q, np.float32(_NEVER))
+
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""
+        legal = legal_mask(obs)
+        q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)
+        return {"action": best_action(q_values, legal), "q_values": q_values}
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Teach the imitation, then the values, from one batch."""

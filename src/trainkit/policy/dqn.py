@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import ConfigError, SpaceMismatchError
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, pick
+from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
@@ -29,7 +29,7 @@ from trainkit.policy.exploration import (
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import HostNetwork
 from trainkit.policy.implicit import ImplicitQNetwork
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import (
     ActionValues,
     PlainModule,
@@ -67,8 +67,8 @@ class DQNPolicy(Policy):
         flush_denormals, compile: see `GradientStep`.
         store_action_prob: store how likely each action was, as `action_prob`.
 
-    Metrics: loss, q_mean (of chosen actions), weight_mean, grad_norm (before the clip), lr, penalty_mean
-    (where there is one), and the value part's own.
+    Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
+    (before the clip), lr, target_followed, penalty_mean (where there is one), and the value part's own.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class DQNPolicy(Policy):
         legal, name = checked_legal(obs, env_ids), type(self).__name__
         q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
         how = self.exploration if explore else Greedy()
-        action = how.choose(q, legal, step=step, env_ids=env_ids, rng=self.rng)
+        action = how.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)
         stored = (
             chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
             if self._extras_spec
@@ -229,6 +229,11 @@ class DQNPolicy(Policy):
             values: NDArray[np.float32] = self.value.mean(numbers).cpu().numpy()
         return values
 
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by."""
+        q_values = self.value.mean(self._predict(obs, None).numbers)
+        return {"action": best_action(q_values, legal_mask(obs)), "q_values": q_values}
+
     def explore_metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about exploration."""
         return self.exploration.metrics(step)
@@ -247,7 +252,7 @@ class DQNPolicy(Policy):
 
         def loss() -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
             per_row, priority, shown = self._loss(rows, online, target)
-            return (rows.weight * per_row).mean(), (priority, shown | {"weight_mean": rows.weight.mean()})
+            return (rows.weight * per_row).mean(), (priority, shown | weight_metrics(rows.weight))
 
         priority, shown = self.minimise("network", loss, step=step)
         return self.end_update(step=step, priority=priority, **shown)

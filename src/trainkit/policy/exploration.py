@@ -17,7 +17,10 @@ from trainkit.spaces import random_legal
 
 
 class Exploration(Protocol):
-    """Choose among values q [K, A], -inf where illegal; `legal` [K, A] is None where everything is."""
+    """Choose among values q [K, A], -inf where illegal; `legal` [K, A] is None where everything is.
+
+    `starts` [K] says whose episode begins here: what is kept per environment, of `env_ids` [K], begins anew there.
+    """
 
     def choose(
         self,
@@ -26,6 +29,7 @@ class Exploration(Protocol):
         *,
         step: int,
         env_ids: NDArray[np.intp] | None,
+        starts: NDArray[np.bool_] | None,
         rng: np.random.Generator,
     ) -> NDArray[np.int64]: ...
 
@@ -57,6 +61,7 @@ class Greedy:
         step: int,
         env_ids: NDArray[np.intp] | None,
         rng: np.random.Generator,
+        starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         best: NDArray[np.int64] = q.argmax(axis=1)
         return best
@@ -90,7 +95,7 @@ class EpsilonGreedy:
         for factor in () if per_env is None else per_env:
             checks.number("per_env", factor, low=0, high=1)
         checks.done()
-        self._per_env = None if per_env is None else np.asarray(per_env, np.float64)
+        self.per_env = None if per_env is None else np.asarray(per_env, np.float64)
 
     @classmethod
     def linear(cls, start: float, end: float, n_steps: int) -> "EpsilonGreedy":
@@ -105,6 +110,7 @@ class EpsilonGreedy:
         step: int,
         env_ids: NDArray[np.intp] | None,
         rng: np.random.Generator,
+        starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         n_rows, n_actions = q.shape
         epsilon = self._epsilon_of(np.arange(n_rows) if env_ids is None else env_ids, step)
@@ -122,7 +128,7 @@ class EpsilonGreedy:
         env_ids: NDArray[np.intp] | None = None,
     ) -> NDArray[np.float64]:
         """Return epsilon / legal actions, and 1 - epsilon more for the best, [K, A]."""
-        if self._per_env is not None and env_ids is None:
+        if self.per_env is not None and env_ids is None:
             raise ConfigError(
                 "EpsilonGreedy(per_env=) is another policy in each environment: its probabilities need env_ids"
             )
@@ -133,7 +139,7 @@ class EpsilonGreedy:
 
     def _epsilon_of(self, env_ids: NDArray[np.intp] | None, step: int) -> float | NDArray[np.float64]:
         epsilon = self.epsilon(step)
-        return epsilon if self._per_env is None else epsilon * self._per_env[env_ids]
+        return epsilon if self.per_env is None else epsilon * self.per_env[env_ids]
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"epsilon": self.epsilon(step)}
@@ -158,6 +164,7 @@ class SoftQ:
         step: int,
         env_ids: NDArray[np.intp] | None,
         rng: np.random.Generator,
+        starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         drawn = self._scaled(q, step) + rng.gumbel(size=q.shape)  # the largest is distributed as the softmax
         action: NDArray[np.int64] = drawn.argmax(axis=1)

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks
-from trainkit.policy.networks import ActionHeads, Encoder, Prediction, check_layers
+from trainkit.policy.networks import ActionHeads, Encoder, HeadOptions, Prediction, check_layers
 from trainkit.policy.weights import SeededModule, blank_linear
 
 
@@ -53,7 +53,7 @@ class ImplicitQNetwork(SeededModule):
         hidden: Sequence[int] = (128, 128),
         n_cosines: int = 64,
         activation: Callable[[Tensor], Tensor] = torch.relu,
-        **heads: Any,
+        **heads: Unpack[HeadOptions],
     ) -> None:
         checks = Checks("ImplicitQNetwork")
         check_layers(checks, n_actions, width=1, hidden=hidden, **heads)
@@ -70,7 +70,7 @@ class ImplicitQNetwork(SeededModule):
         x = self.encoder.forward(features).unsqueeze(1) * self.embedding.forward(fractions)  # [B, W, F]
         rows, width, _ = x.shape
         noise, legal = (
-            per_row if per_row is None or len(per_row) == 1 else per_row.repeat_interleave(width, dim=0)
+            per_row if per_row is None or per_row.shape[0] == 1 else per_row.repeat_interleave(width, dim=0)
             for per_row in (noise, legal)
         )
         numbers = self.heads.forward(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]

@@ -20,6 +20,12 @@ class UpdateResult:
         return None if self.priority is None else self.priority.cpu().numpy()
 
 
+def weight_metrics(weight: Tensor) -> dict[str, Tensor]:
+    """Show importance weights [B]: their mean, and the effective sample size, (sum w)^2 / sum w^2, as a share of B."""
+    mean = weight.mean()
+    return {"weight_mean": mean, "effective_share": mean.square() / weight.square().mean()}
+
+
 class Meter:
     """Means of named scalars, summed where they are, on the device or as plain numbers, and read once in a while."""
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,15 @@ class MLP(SeededModule):
         noisy: bool = False,
         sigma0: float = 0.5,
     ) -> None:
+        checks = Checks("MLP")
+        for size in sizes:
+            checks.integer("sizes", size, low=1)
+        checks.require(
+            len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}"
+        )  # (in) alone has no layer
+        checks.number("sigma0", sigma0, low=0)
+        checks.require(callable(activation), f".activation must be callable, got {activation!r}")
+        checks.done()
         super().__init__()
         pairs = list(itertools.pairwise(sizes))
         layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else blank_linear(a, b) for a, b in pairs]
@@ -80,6 +89,11 @@ class NatureCNN(SeededModule):
     """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened."""
 
     def __init__(self, shape: Sequence[int]) -> None:
+        checks = Checks("NatureCNN")
+        checks.require(len(shape) == 3, f".shape must be (channels, height, width), got {shape!r}")
+        for size in shape:
+            checks.integer("shape", size, low=1)
+        checks.done()
         super().__init__()
         channels, height, width = shape
         plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
@@ -168,6 +182,15 @@ class ActionHeads(nn.Module):
         return state_value + advantage - _mean_over_actions(advantage, legal)
 
 
+class HeadOptions(TypedDict, total=False):
+    """What networks hand on to `ActionHeads`."""
+
+    head: Sequence[int]
+    dueling: bool
+    noisy: bool
+    sigma0: float
+
+
 class QNetwork(SeededModule):
     """Give W numbers for each of A actions.
 
@@ -188,7 +211,7 @@ class QNetwork(SeededModule):
         width: int = 1,
         hidden: Sequence[int] = (128, 128),
         activation: Callable[[Tensor], Tensor] = torch.relu,
-        **heads: Any,
+        **heads: Unpack[HeadOptions],
     ) -> None:
         checks = Checks("QNetwork")
         check_layers(checks, n_actions, width=width, hidden=hidden, **heads)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit import seeding
+from trainkit.errors import Checks
 from trainkit.policy.weights import draw_uniform
 
 
@@ -19,6 +20,11 @@ class NoisyLinear(nn.Module):
     """
 
     def __init__(self, in_features: int, out_features: int, *, sigma0: float = 0.5) -> None:
+        checks = Checks("NoisyLinear")
+        checks.integer("in_features", in_features, low=1)
+        checks.integer("out_features", out_features, low=1)
+        checks.number("sigma0", sigma0, low=0)
+        checks.done()
         super().__init__()
         self.in_features, self.out_features, self.sigma0 = in_features, out_features, sigma0
         self.weight = nn.Parameter(torch.empty(out_features, in_features))

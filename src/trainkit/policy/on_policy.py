@@ -18,6 +18,7 @@ from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
+from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.host import Answer, HostActorCritic
 from trainkit.policy.meter import UpdateResult
@@ -228,6 +229,13 @@ class OnpolicyPolicy(Policy):
             numbers, _ = self.network(self.preprocess(on_device))
             probability = self.distribution.probability(numbers.double(), legal_mask(on_device)).cpu().numpy()
         return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
+
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return each row's mode [B, ...] for raw observations on the device, its `reasons`, and the value [B]."""
+        legal = legal_mask(obs)
+        numbers, value = self.network(self.preprocess(obs))
+        told = reasons(self.distribution, numbers, legal)
+        return {"action": self.distribution.mode(numbers, legal), **told, "value": value}
 
     # ---- learning ----
 

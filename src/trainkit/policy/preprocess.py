@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from trainkit import tree
 from trainkit.data import ACTION_MASK
+from trainkit.errors import Checks, ConfigError
 from trainkit.policy.normalize import Normalizer
 
 _SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
@@ -51,6 +52,9 @@ class Preprocess(nn.Module):
     """
 
     def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
+        checks = Checks("Preprocess")
+        checks.number("clip", clip, low=0, above_low=True)
+        checks.done()
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
@@ -142,7 +146,7 @@ def _is_float_vector(space: spaces.Box) -> bool:
 
 
 def _features(space: Space[Any], obs: Tensor) -> Tensor:
-    """Turn one leaf [B, ...] into features."""
+    """Turn one leaf [B, ...] into features; `shape[0]`, as `len` would fix the number of rows of an exported graph."""
     if isinstance(space, spaces.Discrete):
         return functional.one_hot(obs.long() - int(space.start), int(space.n)).float()
     if isinstance(space, spaces.MultiDiscrete):
@@ -151,10 +155,10 @@ def _features(space: Space[Any], obs: Tensor) -> Tensor:
         return torch.cat([functional.one_hot(d, n) for d, n in zip(digits, count, strict=True)], dim=1).float()
     order = _image_axes(space)
     if order is None:
-        return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(len(obs), -1)
+        return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(obs.shape[0], -1)
     channels, height, width = order
     moved = obs.permute(0, *(axis + 1 for axis in (*channels, height, width)))
-    return moved.reshape(len(obs), -1, *moved.shape[-2:]).float() / 255.0
+    return moved.reshape(obs.shape[0], -1, *moved.shape[-2:]).float() / 255.0
 
 
 def _feature_shape(space: Space[Any]) -> tuple[int, ...]:
@@ -189,11 +193,15 @@ def feature_sizes(shapes: Any) -> list[tuple[int, ...]]:
         if isinstance(node, dict):
             for key in sorted(node):
                 visit(node[key])
-        elif isinstance(node, tuple) and not all(isinstance(size, int) for size in node):
+        elif isinstance(node, tuple) and node and all(isinstance(size, int) and size > 0 for size in node):
+            found.append(node)
+        elif isinstance(node, tuple) and node:
             for child in node:
                 visit(child)
         else:
-            found.append(node)
+            raise ConfigError(
+                f"a feature's shape must be a tuple of sizes, got {node!r}: take Preprocess(space).shapes"
+            )
 
     visit(shapes)
     return found

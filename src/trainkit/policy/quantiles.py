@@ -89,6 +89,7 @@ class ImplicitQuantileValue(ReturnValue):
         checks.done()
         super().__init__(rescale)
         self.width, self.target_width, self.kappa = quantiles, target_quantiles, float(kappa)
+        self.acting_width = acting_quantiles
         self.register_buffer("_midpoints", midpoints(acting_quantiles), persistent=False)
 
     @property

@@ -17,8 +17,9 @@ from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
+from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import trying
 from trainkit.policy.squashed import SquashedGaussian, bounded_box
@@ -52,7 +53,7 @@ class SACPolicy(Policy):
         flush_denormals, compile: see `GradientStep`.
 
     Metrics: critic_loss, actor_loss, temperature_loss (where it is learnt), grad_norm and lr of each, q_mean,
-    td_abs_mean, entropy, temperature, weight_mean.
+    td_abs_mean, entropy, temperature, weight_mean, effective_share (of the weights), target_followed.
     """
 
     def __init__(
@@ -184,6 +185,11 @@ class SACPolicy(Policy):
             raise DivergedError(f"{type(self).__name__} gives action {action[row]} for env {env} at step {step}")
         return ActOutput(action, {}, state)
 
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the action [B, ...] at each row's mean for raw observations on the device, and its `reasons`."""
+        numbers = self.actor(self.preprocess(obs))
+        return {"action": self.distribution.mode(numbers, None), **reasons(self.distribution, numbers, None)}
+
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
@@ -211,7 +217,7 @@ class SACPolicy(Policy):
         if learnt is not None:
             surplus = -(log_prob + self.target_entropy)  # of entropy, row by row
             self.minimise("temperature", lambda: _weighted(rows, learnt.log * surplus), step=step)
-        shown = {"temperature": temperature, "weight_mean": rows.weight.mean(), "q_mean": q_mean}
+        shown = {"temperature": temperature, "q_mean": q_mean, **weight_metrics(rows.weight)}
         shown |= {"td_abs_mean": priority.mean(), "entropy": -log_prob.mean()}
         return self.end_update(step=step, priority=priority, **shown)
 

@@ -13,19 +13,50 @@ from trainkit.policy.preprocess import RunningStatistics
 from trainkit.protocols import Dataset
 
 
+class _InTurn:
+    """The running statistics among the modules of an `nn.Sequential`, each of what those before it make."""
+
+    def __init__(self, modules: nn.Sequential) -> None:
+        known = {id(part): part for part in modules if isinstance(part, RunningStatistics) and part.observes}
+        self._learning = list(known.values())
+        self._chain = [(part, known.get(id(part))) for part in modules]
+
+    @property
+    def observes(self) -> bool:
+        return bool(self._learning)
+
+    @property
+    def n_observed(self) -> int:
+        return self._learning[0].n_observed if self._learning else 0
+
+    @torch.no_grad()
+    def observe(self, obs: Any) -> None:
+        for part, learning in self._chain:
+            if learning is not None:
+                learning.observe(obs)
+                if learning is self._learning[-1]:
+                    return
+            obs = part(obs)
+
+    def fold(self) -> None:
+        for part in self._learning:
+            part.fold()
+
+
 class Statistics:
     """Let a preprocessing and a return scale, where there are such, hear of rows.
 
     Args:
-        preprocess: may be `RunningStatistics`.
+        preprocess: may be `RunningStatistics`, or an `nn.Sequential` with such parts.
         horizon: may have a `ReturnScale`.
         device: of the preprocessing.
     """
 
     def __init__(self, preprocess: nn.Module, horizon: Horizon, device: torch.device) -> None:
         self._of_obs: RunningStatistics | None = None
-        if isinstance(preprocess, RunningStatistics) and preprocess.observes:
-            self._of_obs = preprocess
+        learns = _InTurn(preprocess) if isinstance(preprocess, nn.Sequential) else preprocess
+        if isinstance(learns, RunningStatistics) and learns.observes:
+            self._of_obs = learns
         self._of_returns = horizon.return_scale
         self._device = device
 

@@ -9,10 +9,11 @@ from gymnasium.vector import VectorEnv
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.make import EnvSpec
 from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.hints import misfit
 from trainkit.policy import Preprocess
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
-from trainkit.trainer.options import CommonOptions, TrainerOptions
+from trainkit.trainer.options import CommonOptions
 
 
 class Settings(TypedDict, total=False):
@@ -81,7 +82,7 @@ class Preset:
         refuse_unknown(repr(self), [domain], self._tables)
         return dict(self._tables[domain])
 
-    def _domain_of_id(self, env: object) -> str | None:
+    def domain_of_id(self, env: object) -> str | None:
         """Say by an environment's id which table to take; None where it tells nothing."""
         domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
         return domain if domain in self.domains else None
@@ -93,6 +94,14 @@ class Preset:
     def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
         """Say why a setting does nothing beside the others chosen; None where it does something."""
         return None
+
+    def _refuse_misfits(self, overrides: Mapping[str, Any]) -> None:
+        """Refuse settings that are not what their annotations say; what is done with them may come much later."""
+        checks = Checks(repr(self))
+        for name, value in overrides.items():
+            wrong = misfit(value, self.known.__annotations__.get(name, Any))
+            checks.require(wrong is None, f".{name} {wrong}")
+        checks.done()
 
     def _refuse_idle(self, chosen: Mapping[str, Any], table: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
         """Refuse what was changed and does nothing."""
@@ -112,11 +121,11 @@ class Preset:
 
     def _compose(self, env: EnvSpec, seed: int | None, overrides: Mapping[str, Any]) -> Any:
         """Make environments, policy and trainer of the table and what overrides it."""
-        refuse_unknown(repr(self), overrides, {*self.known.__annotations__, *TrainerOptions.__annotations__})
+        self._refuse_misfits(overrides)
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
-        domain = self._domain_of_id(env)
+        domain = self.domain_of_id(env)
         making = {**self.settings(domain), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
         table = self.settings(self._domain(envs) if domain is None else domain)
@@ -152,7 +161,7 @@ class Preset:
         says_how_many = is_made or not (isinstance(env, str) or callable(env))
         n = int((overrides if says_how_many else making).get(count, 1))
         options = (overrides if is_made else making).get("env_options", {})
-        return make_envs(env, n, lives_key=lives_key, **options)
+        return make_envs(env, n, lives_key=lives_key, in_evaluation=count == "n_test_envs", **options)
 
     def _again(self, env: EnvSpec) -> EnvSpec:
         """Return what evaluation's own environments can be made of."""

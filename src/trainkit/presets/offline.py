@@ -87,6 +87,7 @@ class OfflinePreset(Preset):
                 f"{name} learns from a replay buffer, which comes first, got {buffer!r}: give load_dataset(path)"
             )
         refuse_unknown(name, overrides, {*self.settings(domain), *TrainerOptions.__annotations__})
+        self._refuse_misfits(overrides)
         for option in ("test_collector", "evaluation"):
             if overrides.get(option) is not None:
                 raise ConfigError(f"{name} makes the policy, which {option} would have to share: give env")
@@ -170,7 +171,7 @@ def _places(
         return None, told
     if env is None:
         raise ConfigError(f"{name} cannot tell the spaces by {buffer!r}: give env, to evaluate in or for its spaces")
-    envs = make_envs(told, making["n_test_envs"], **making["env_options"])
+    envs = make_envs(told, making["n_test_envs"], in_evaluation=True, **making["env_options"])
     return envs, envs
 
 

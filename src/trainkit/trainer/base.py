@@ -1,8 +1,8 @@
 """What all trainers share: an iterator over epochs that can be stopped, interrupted, saved and gone on with."""
 
 import logging
+import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from trainkit import seeding
@@ -12,26 +12,29 @@ from trainkit.errors import BusyError
 from trainkit.logger import as_logger
 from trainkit.protocols import Seedable, Store, Trainee
 from trainkit.stats import CollectStats, RunInfo, html_table, scalars
-from trainkit.trainer import saving
-from trainkit.trainer.callbacks import Hooks, StopFn
+from trainkit.trainer.callbacks import Hooks
+from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.history import History
-from trainkit.trainer.interrupt import DeferredInterrupt
+from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.intervals import Reduce
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.options import Options
 from trainkit.trainer.parts import fill_seeds, refuse_misfits
 from trainkit.trainer.progress import Progress
 from trainkit.trainer.reports import Reports
+from trainkit.trainer.saving import Resumable
+from trainkit.trainer.stopping import StopFn
 
 _log = logging.getLogger(__name__)
 
 
-class Trainer:
+class Trainer(Resumable):
     """An iterator over epochs: each `next()` trains one and returns `(epoch, stats, info)`.
 
     A fresh trainer works in a bare `for`; after `break` a second `for` goes on. Ctrl-C is held back to the next
     whole vector step or update, and the next `next()` continues the same epoch; so it does after an exception of a
-    callback. `run()` drains it, `reset()` starts the count anew, `with` closes environments, logger and bar.
+    callback. SIGTERM ends the run there, saved where there is a `Checkpoint`; SIGUSR1 saves, and it goes on.
+    `run()` drains it, `reset()` starts the count anew, `with` closes environments, logger and bar.
 
     Args:
         policy: learns.
@@ -45,8 +48,6 @@ class Trainer:
     unit: ClassVar[str] = "step"  # of the clock
     learns_by: ClassVar[str] = "update"  # the method a policy must have
 
-    epoch: int  # the one that runs, or ran last
-    stop_reason: str | None  # None while the run goes on
     _result: EpochResult | None  # of an epoch that is over and not yielded yet
 
     def __init__(
@@ -63,7 +64,7 @@ class Trainer:
         self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         evaluation = options.evaluator()
-        test_collector = None if evaluation is None else evaluation.collector
+        self.test_collector = test_collector = None if evaluation is None else evaluation.collector
         refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
         if options.reward_metric is not None:
@@ -76,19 +77,26 @@ class Trainer:
         callbacks = [self.history, *options.all_callbacks()]
         self._options = options
         self._stop_fn = next((own for own in callbacks if isinstance(own, StopFn)), None)
+        self._checkpoints = [own for own in callbacks if isinstance(own, Checkpoint)]
         self._hooks = Hooks(callbacks)
+        for collector in self._collectors:
+            self._hooks.watch(self, collector, in_evaluation=collector is test_collector)
         self._reports = Reports(policy, buffer)
         self._watch = self._reports.watch
-        self._interrupt = DeferredInterrupt()
+        self._interrupt = DeferredInterrupt(self._save_now if self._checkpoints else None)
         self.judge = Judge(evaluation, options.compute_score_fn, self._hooks, self._watch, self._interrupt.check)
         self._progress = Progress(
             max_epoch * step_per_epoch, show_bar=options.show_progress, show_lines=options.verbose, unit=self.unit
         )
         self._is_running = False
         self.reset()
+        self._logger, self._former_logs = as_logger(None), []
+        self._hooks.check(self)
         if options.resume_from is not None:
-            self.load(options.resume_from)
-        self._logger = as_logger(options.logger)  # last: a run that is refused leaves no folder behind
+            self.resume(options.resume_from, options.seed)
+        self._logger = as_logger(options.logger, self._former_logs)  # last: a run refused leaves no folder behind
+        if options.resume_from is not None:
+            self._logger.purge(self.clock)
 
     # ---- the iterator ----
 
@@ -107,9 +115,13 @@ class Trainer:
         self._is_running = True
         try:
             with self._interrupt, self._watch.running():
-                self._hooks.finish()
-                if self._result is None and not self.is_finished:
-                    self._train_epoch()
+                try:
+                    self._hooks.finish()
+                    if self._result is None and not self.is_finished:
+                        self._train_epoch()
+                    self._interrupt.check()
+                except Terminated:
+                    self._break_off()
                 if self.is_finished:
                     self._end_run()
         except BaseException:
@@ -132,8 +144,11 @@ class Trainer:
         """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training goes on the same."""
         return self.judge.look(self.clock)
 
-    def log(self, name: str, value: float, reduce: Reduce = "mean") -> None:
-        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last."""
+    def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
+        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last.
+
+        Of arrays `reduce="histogram"` shows the spread, in loggers that can: tensorboard's.
+        """
         self._reports.log(name, value, reduce)
 
     def stop(self, reason: str) -> None:
@@ -184,6 +199,11 @@ class Trainer:
         return self.policy.n_updates
 
     @property
+    def seconds(self) -> float:
+        """Time spent within `next()`."""
+        return self._watch.settle()
+
+    @property
     def is_finished(self) -> bool:
         """Whether no epoch is left to train."""
         return not self._is_in_epoch and (self.stop_reason is not None or self.epoch >= self.max_epoch)
@@ -200,7 +220,7 @@ class Trainer:
             best_epoch=self.judge.best_epoch,
             best_env_step=self.judge.best_env_step,
             last_test=self.judge.last_test,
-            seconds=self._watch.seconds,
+            seconds=self.seconds,
             stop_reason=self.stop_reason,
             run_dir=self._logger.folder,
         )
@@ -246,13 +266,15 @@ class Trainer:
                 self._test_early()
             else:
                 self._train_step()
+                for checkpoint in self._checkpoints:
+                    checkpoint.tick(self)
         self._end_epoch()
 
     def _begin_epoch(self) -> None:
         if not self._has_started:
             self._has_started = True
             self._logger.describe(self.settings())
-            self._hooks.fire("on_train_start", self)
+            self._hooks.start(self, self._collectors)
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self.epoch += 1
@@ -260,12 +282,7 @@ class Trainer:
             self._reports.begin_epoch(self.clock)
 
     def _is_epoch_over(self) -> bool:
-        """Tell whether the epoch has all its steps; a limit of the run that is reached stops it here."""
-        most_steps, most_seconds = self._options.max_env_step, self._options.max_seconds
-        if most_steps is not None and self.clock >= most_steps:
-            self.stop("max_env_step")
-        if most_seconds is not None and self._watch.settle() >= most_seconds:
-            self.stop("max_seconds")
+        """Tell whether the epoch has all its steps, or ends early because the run does."""
         return self.stop_reason is not None or self.clock - self._origin >= self.epoch * self.step_per_epoch
 
     def _end_epoch(self) -> None:
@@ -292,6 +309,18 @@ class Trainer:
             self._report()
             self.judge.reopen()
 
+    def _break_off(self) -> None:
+        """Save, and end the run in the middle of its epoch, without an evaluation: somebody waits for the machine."""
+        self._save_now()
+        self.stop(TERMINATE)
+        if self._is_in_epoch:
+            self._report()
+            self._is_in_epoch = False
+            self._result = EpochResult(self.epoch, self._reports.epoch(self.clock, self.judge.epoch_test), self.info)
+        elif self._result is not None:
+            self._result = self._result._replace(info=self.info)
+        self._interrupt.pass_on(signal.SIGTERM)
+
     def _end_run(self) -> None:
         if self._has_started and not self._has_ended:
             self._has_ended = True
@@ -302,40 +331,9 @@ class Trainer:
         stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), None
         self._progress.show(stats)
         self._logger.write(self.clock, scalars(stats))
+        self._logger.write_histograms(self.clock, self._reports.take_histograms())
 
     def _watch_for_success(self, stats: CollectStats) -> None:
         """Note that training episodes look solved (`test_in_train`)."""
         if self._options.test_in_train and self._stop_fn is not None:
             self._seems_solved = self._stop_fn.holds(self.judge.score(stats))
-
-    # ---- checkpoints ----
-
-    def save(self, path: str | Path) -> Path:
-        """Write everything there is to go on from into a folder, whole or not at all."""
-        written = saving.save(self, path)
-        self._hooks.fire("on_checkpoint_saved", self, written)
-        return written
-
-    def load(self, path: str | Path) -> None:
-        """Go on from a folder that `save` of the same kind of trainer wrote.
-
-        Episodes that ran when it was written are cut in the buffer and others begin.
-        """
-        saving.load(self, path)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counters, and what judge and callbacks know; parts have states of their own."""
-        counters = {name: getattr(self, name) for name in _COUNTERS}
-        seconds = self._watch.seconds
-        return counters | {"seconds": seconds, "judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved counters."""
-        for name in _COUNTERS:
-            setattr(self, name, state[name])
-        self._watch.seconds = state["seconds"]
-        self.judge.load_state_dict(state["judge"])
-        self._hooks.load_state_dict(state["hooks"])
-
-
-_COUNTERS = ("seed", "epoch", "_origin", "_is_in_epoch", "_seems_solved")

@@ -3,28 +3,36 @@
 The order within an epoch, once each unless said otherwise:
 
     on_train_start          before the first epoch
+    on_env_created          then, for every environment, and when one was made anew
     on_collect_start        before every collect            (train_fn)
+    on_episode_created      before an environment is reset
+    on_episode_start        after it
+    on_episode_step         after every step, the last one, too
+    on_episode_end          when it was terminated or truncated
+    on_episode_failed       when its environment failed instead
     on_collect_end          after every collect
+    on_train_batch          before every update, or before learning from a rollout
     on_update_end           after every update
     on_evaluate_start       before an evaluation            (test_fn)
     on_best                 when its score is the best so far (save_best_fn)
     on_evaluate_end         after it                        (stop_fn)
     on_epoch_end            before the epoch is yielded     (save_checkpoint_fn)
     on_checkpoint_saved     after a checkpoint was written
+    on_checkpoint_loaded    after one was read
     on_train_end            after the last epoch
 
-Several callbacks hear one event in the order they were given, the trainer's own `*_fn` first. An exception goes
-through; the callbacks after the one that raised it hear the event when the trainer goes on.
+An evaluation's episodes are told of in the same way, `episode.in_evaluation` tells them apart. An episode that a reset
+cuts has no end. Several callbacks hear one event in the order they were given, the trainer's own `*_fn` first. An
+exception goes through; the callbacks after the one that raised it hear the event when the trainer goes on.
 """
 
-import math
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
-from trainkit.data import EpochResult
+from trainkit.collector import Collector, Envs, Episode, Watch
+from trainkit.data import EpochResult, Rollout, TransitionBatch
 from trainkit.errors import Checks, ConfigError, nearest
 from trainkit.stats import CollectStats
 
@@ -32,8 +40,15 @@ if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
 
+Learnable = TransitionBatch | Rollout
+L = TypeVar("L", TransitionBatch, Rollout)
+
+
 class Callback:
     """Hear what happens in a run; override the events you need. A misspelt event is refused."""
+
+    def check(self, trainer: "Trainer") -> None:
+        """Refuse, with a ConfigError, a run this is of no use in; called when the trainer is constructed."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -44,11 +59,32 @@ class Callback:
     def on_train_start(self, trainer: "Trainer") -> None:
         """Hear that the first epoch begins."""
 
+    def on_env_created(self, trainer: "Trainer", envs: Envs, env_id: int) -> None:
+        """Hear of an environment, of training or of evaluation; `envs.call(name, env_ids=[env_id])` reaches into it."""
+
     def on_collect_start(self, trainer: "Trainer") -> None:
         """Hear that a collect begins."""
 
+    def on_episode_created(self, trainer: "Trainer", episode: Episode) -> None:
+        """Hear that an environment is about to be reset; reset options set now reach it."""
+
+    def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
+        """Hear that an episode stands at its first observation."""
+
+    def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
+        """Hear of a step, when it is stored and counted."""
+
+    def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
+        """Hear that an episode is over; `trainer.buffer.rewrite(episode.slots, reward=)` may change its rewards."""
+
+    def on_episode_failed(self, trainer: "Trainer", episode: Episode, error: Exception) -> None:
+        """Hear that an environment failed in the middle of an episode, and is made anew."""
+
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         """Hear what a collect did."""
+
+    def on_train_batch(self, trainer: "Trainer", batch: Learnable) -> Learnable | None:
+        """See what is about to be learnt from; what is returned is learnt from instead."""
 
     def on_update_end(self, trainer: "Trainer") -> None:
         """Hear that the policy was updated."""
@@ -56,17 +92,20 @@ class Callback:
     def on_evaluate_start(self, trainer: "Trainer") -> None:
         """Hear that an evaluation begins."""
 
-    def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        """Hear what an evaluation found."""
-
     def on_best(self, trainer: "Trainer", stats: CollectStats) -> None:
         """Hear that an evaluation's score is the best so far."""
+
+    def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
+        """Hear what an evaluation found."""
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
         """Hear an epoch's result before it is yielded."""
 
     def on_checkpoint_saved(self, trainer: "Trainer", path: Path) -> None:
         """Hear that a checkpoint was written."""
+
+    def on_checkpoint_loaded(self, trainer: "Trainer", path: Path) -> None:
+        """Hear that a checkpoint was read: all parts are as they were when it was written."""
 
     def on_train_end(self, trainer: "Trainer") -> None:
         """Hear that the run is over."""
@@ -80,6 +119,7 @@ class Callback:
 
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
+_OF_EPISODES = [name for name in EVENTS if name.startswith("on_episode_")]
 
 
 class Hooks:
@@ -103,6 +143,47 @@ class Hooks:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
         self._tell(event, (trainer, *news), self._hearers[event])
 
+    def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
+        """Tell that a run starts, and of every environment it has."""
+        self._unheard.append(("on_train_start", (trainer,), self._hearers["on_train_start"]))
+        for collector in collectors:
+            for env_id in collector.envs.all_ids.tolist():
+                news = (trainer, collector.envs, env_id)
+                self._unheard.append(("on_env_created", news, self._hearers["on_env_created"]))
+        self.finish()
+
+    def refine(self, trainer: "Trainer", batch: L) -> L:
+        """Let everybody see what is about to be learnt from, each what the one before made of it."""
+        for callback in self._hearers["on_train_batch"]:
+            try:
+                made = callback.on_train_batch(trainer, batch)
+            except BaseException as error:
+                _name_the_place(error, callback, "on_train_batch", trainer)
+                raise
+            if made is None:
+                continue
+            if not isinstance(made, type(batch)):
+                name = f"{type(callback).__name__}.on_train_batch"
+                raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {made!r}")
+            batch = made
+        return batch
+
+    def check(self, trainer: "Trainer") -> None:
+        """Have everybody look at the run, and refuse it with all that they say."""
+        checks = Checks(type(trainer).__name__)
+        for callback in self._callbacks:
+            checks.gather(functools.partial(callback.check, trainer))
+        checks.done()
+
+    def watch(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
+        """Have a collector tell of its episodes, if anybody wants to hear of them."""
+        heard = [event for event in _OF_EPISODES if self._hearers[event]]
+
+        def tell(event: str, *news: Any) -> None:
+            self.fire(event, trainer, *news)
+
+        collector.watch = Watch(collector.envs.n, tell, heard, in_evaluation=in_evaluation) if heard else None
+
     def finish(self) -> None:
         """Let the others hear what an exception kept from them; who was interrupted by Ctrl-C hears it again."""
         while self._unheard:
@@ -118,13 +199,8 @@ class Hooks:
                 getattr(callback, event)(*arguments)
             except BaseException as error:
                 first = position if isinstance(error, KeyboardInterrupt) else position + 1
-                self._unheard.append((event, arguments, hearers[first:]))
-                name = f"{type(callback).__name__}.{event}"
-                if isinstance(error, StopIteration):
-                    raise RuntimeError(f"{name} raised StopIteration, which would end the loop") from error
-                error.add_note(
-                    f"raised in {name}, epoch {arguments[0].epoch}, {arguments[0].unit} {arguments[0].clock}"
-                )
+                self._unheard.insert(0, (event, arguments, hearers[first:]))
+                _name_the_place(error, callback, event, arguments[0])
                 raise
 
     def state_dict(self) -> list[list[Any]]:
@@ -140,6 +216,14 @@ class Hooks:
             if named is not None:
                 left.remove(named)
                 callback.load_state_dict(named[1])
+
+
+def _name_the_place(error: BaseException, callback: Callback, event: str, trainer: "Trainer") -> None:
+    """Say in an error that leaves a callback which one it was, and when."""
+    name = f"{type(callback).__name__}.{event}"
+    if isinstance(error, StopIteration):
+        raise RuntimeError(f"{name} raised StopIteration, which would end the loop") from error
+    error.add_note(f"raised in {name}, epoch {trainer.epoch}, {trainer.unit} {trainer.clock}")
 
 
 class TrainFn(Callback):
@@ -180,46 +264,3 @@ class SaveCheckpointFn(Callback):
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
         self._fn(trainer.epoch, trainer.env_step, trainer.gradient_step)
-
-
-class StopFn(Callback):
-    """Stop when `stop_fn(score)` says so and says so again of an evaluation on fresh seeds.
-
-    The second look costs one evaluation and undoes the luck of seeds that are the same every time.
-    """
-
-    def __init__(self, fn: Callable[[float], bool]) -> None:
-        self._fn = fn
-
-    def holds(self, score: float | None) -> bool:
-        """Whether a score stops the run; no score never does."""
-        if score is None or math.isnan(score):
-            return False
-        answer: object = self._fn(score)
-        if not isinstance(answer, (bool, np.bool_)):
-            raise ConfigError(f"stop_fn must return a bool, got {answer!r} for the score {score}")
-        return bool(answer)
-
-    def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        judge = trainer.judge
-        if self.holds(judge.epoch_score) and self.holds(judge.score(judge.confirm(trainer.clock))):
-            trainer.stop("stop_fn")
-
-
-class Checkpoint(Callback):
-    """Write a checkpoint folder at the end of every `every`-th epoch and of the run.
-
-    The folder always holds the newest whole one.
-    """
-
-    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
-        self.folder = Path(folder)
-        checks = Checks("Checkpoint")
-        checks.integer("every", every, low=1)
-        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
-        checks.done()
-        self._every = every
-
-    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
-        if trainer.epoch % self._every == 0 or trainer.is_finished:
-            trainer.save(self.folder)

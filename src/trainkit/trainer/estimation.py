@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.buffer import ReplayBuffer
-from trainkit.data import ACTION_PROB, Episode, Obs
+from trainkit.data import ACTION_PROB, Obs, RecordedEpisode
 from trainkit.errors import Checks, ConfigError
 
 _LOG_PROB = "log_prob"
@@ -145,8 +145,8 @@ def _estimate(
 ) -> Estimate:
     checks = Checks(name)
     checks.number("gamma", gamma, low=0, high=1)
-    known = isinstance(dataset, ReplayBuffer)
-    checks.require(known, f".dataset must be a ReplayBuffer, got {dataset!r}: load_dataset makes one")
+    if step is not None:
+        checks.integer("step", step, low=0)
     checks.done()
     ratios: list[NDArray[np.float64]] = []
     rewards: list[NDArray[np.float64]] = []
@@ -166,7 +166,7 @@ def _estimate(
     return per_decision(ratios, rewards, gamma=gamma, is_weighted=is_weighted, n_left_out=n_left_out)
 
 
-def _behaviour(name: str, number: int, episode: Episode) -> NDArray[np.float64]:
+def _behaviour(name: str, number: int, episode: RecordedEpisode) -> NDArray[np.float64]:
     """Return how likely the behaviour's actions [T] were; refuse what is no probability."""
     if episode.action.dtype.kind not in "iu" or episode.action.ndim != 1:
         raise ConfigError(f"{name} needs Discrete actions, got {episode.action.dtype} {episode.action.shape}")

@@ -1,15 +1,19 @@
 """How good a policy is: the same episodes every time, on environments of their own, without exploring."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from trainkit import seeding
 from trainkit.collector import Collector, make_envs
+from trainkit.collector.episodes import Tally
 from trainkit.collector.make import EnvSpec
-from trainkit.errors import Checks
+from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.protocols import Policy
 from trainkit.stats import CollectStats
+
+EvaluationFn = Callable[[Callable[..., CollectStats]], Mapping[str, float]]
 
 
 class Evaluation:
@@ -25,6 +29,9 @@ class Evaluation:
         at_start: evaluate before the first step as well.
         explore: whether the policy explores.
         seed: root of the episodes; None takes the trainer's.
+        fn: instead of `duration`, how to evaluate. It is called with a function that plays: `play(n_episode=5)` takes
+            what `Collector.collect` takes and returns its `CollectStats`. The numbers that `fn` returns are shown as
+            `custom/test/name`; the evaluation's statistics, and its score, are of all that was played.
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class Evaluation:
         at_start: bool = False,
         explore: bool = False,
         seed: int | None = None,
+        fn: EvaluationFn | None = None,
     ) -> None:
         checks = Checks("Evaluation")
         checks.integer("duration", duration, low=1)
@@ -50,12 +58,16 @@ class Evaluation:
         checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
         has_buffer = fits and collector.buffer is not None
         checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
+        checks.require(fn is None or callable(fn), f".fn must be callable, got {fn!r}")
         checks.done()
         self.collector = collector
+        self.numbers: dict[str, float] = {}  # of `fn`, the last time
+        self._fn = fn
         self.every, self.unit, self.at_start = every, unit, at_start
         self.duration, self.duration_unit = duration, duration_unit
         self._explore = explore
         self._is_open = False  # whether the collector's last collect is ours
+        self._before: dict[str, Any] = {}  # the collector, when it began
         self._streams: dict[str, Any] = {}  # of exploring, where it was interrupted
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
@@ -69,6 +81,17 @@ class Evaluation:
     def is_interrupted(self) -> bool:
         """Whether an evaluation was left unfinished by an exception."""
         return self._is_open and self.collector.is_interrupted
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next evaluation begins with: one that was interrupted will be played again."""
+        begins = self._before if self.is_interrupted else self.collector.state_dict(with_running=False)
+        return {"root": self.root, "collector": begins}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what was saved."""
+        self.seed(state["root"])
+        self.collector.load_state_dict(state["collector"])
+        self._is_open = False
 
     def forget(self) -> None:
         """Let the next evaluation begin anew, whatever interrupted the last."""
@@ -84,6 +107,9 @@ class Evaluation:
 
     def _play(self, step: int, seed: int) -> CollectStats:
         """Play from fresh episodes on."""
+        self._before = self.collector.state_dict(with_running=False)
+        if self._fn is not None:
+            return self._play_by(self._fn, step, seed)
         asked: dict[str, Any] = {"explore": self._explore, "step": step}
         if self.duration_unit == "episodes":
             self._is_open = True
@@ -91,6 +117,26 @@ class Evaluation:
         self.collector.reset(seed=seed)
         self._is_open = True
         return self.collector.collect(n_step=self.duration, **asked)
+
+    def _play_by(self, fn: EvaluationFn, step: int, seed: int) -> CollectStats:
+        """Let a function say what is played; what interrupts it lets it begin anew."""
+        played: list[CollectStats] = []
+
+        def play(*, n_step: int | None = None, n_episode: int | None = None, **asked: Any) -> CollectStats:
+            asked = {"explore": self._explore, "step": step} | asked
+            own = seeding.derive(seed, "play", len(played))
+            if n_step is not None:
+                self.collector.reset(seed=own)
+                played.append(self.collector.collect(n_step=n_step, n_episode=n_episode, **asked))
+            else:
+                played.append(self.collector.collect(n_episode=n_episode, seed=own, **asked))
+            return played[-1]
+
+        numbers: object = fn(play)
+        if not isinstance(numbers, Mapping):
+            raise ConfigError(f"Evaluation.fn must return a dict of numbers, got {numbers!r}")
+        self.numbers = {str(name): float(number) for name, number in numbers.items()}
+        return CollectStats.merge(played) or Tally().stats(None)
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:
@@ -131,7 +177,10 @@ def evaluate(
         explore: whether the policy explores.
         seed: root of the episodes; None draws one.
     """
-    envs = make_envs(env, min(n_episode, 16) if n_envs is None else n_envs, **env_options)
+    known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
+    refuse_unknown("evaluate", env_options, known)
+    n = min(n_episode, 16) if n_envs is None else n_envs
+    envs = make_envs(env, n, **{"in_evaluation": True, **env_options})
     try:
         evaluation = Evaluation(Collector(policy, envs), duration=n_episode, explore=explore, seed=seed)
         return evaluation.run(policy.last_step)

@@ -26,6 +26,10 @@ class Credit:
         """Count one update."""
         self._n_paid += 1
 
+    def forgive(self) -> None:
+        """Owe no whole update any more."""
+        self._n_paid += self.owed
+
     @property
     def owed(self) -> int:
         """Whole updates owed now."""
@@ -40,8 +44,8 @@ class Credit:
         self._n_steps, self._n_paid = state["n_steps"], state["n_paid"]
 
 
-Reduce = Literal["mean", "sum", "min", "max", "last"]
-REDUCES = ("mean", "sum", "min", "max", "last")
+Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
+REDUCES = ("mean", "sum", "min", "max", "last", "histogram")
 
 
 class Logged:

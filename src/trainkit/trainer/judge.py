@@ -91,6 +91,8 @@ class Judge:
             self.epoch_test = self.unreported = self._test(trainer.clock)
             self.epoch_score = self.score(self.epoch_test)
             self._n_periods = self._periods(trainer)
+            for name, number in self.evaluation.numbers.items():
+                trainer.log(f"test/{name}", number, "last")
             self._is_tested = True
             if self._is_best(self.epoch_score, trainer):
                 self._hooks.fire("on_best", trainer, self.epoch_test)
@@ -103,7 +105,11 @@ class Judge:
             raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
         self.evaluation.forget()  # one that was interrupted is played again when the run goes on
         self.evaluation.collector.between_steps = None
-        self.last_test = self.evaluation.run(step)
+        watch, self.evaluation.collector.watch = self.evaluation.collector.watch, None
+        try:
+            self.last_test = self.evaluation.run(step)
+        finally:
+            self.evaluation.collector.watch = watch
         return self.last_test
 
     def _periods(self, trainer: "Trainer") -> int:
@@ -129,16 +135,19 @@ class Judge:
             raise ConfigError(f"compute_score_fn must return a number or None, got {score!r}") from error
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what outlives a run: the best, and the root of the seeds."""
+        """Return what outlives a run: the best, the last, and what the next evaluation begins with."""
         kept = {name: getattr(self, name) for name in _KEPT}
-        return kept | {"root": None if self.evaluation is None else self.evaluation.root}
+        last_test = None if self.last_test is None else self.last_test.to_plain()
+        evaluation = None if self.evaluation is None else self.evaluation.state_dict()
+        return kept | {"last_test": last_test, "evaluation": evaluation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what was kept."""
         for name in _KEPT:
             setattr(self, name, state[name])
-        if self.evaluation is not None and state["root"] is not None:
-            self.evaluation.seed(state["root"])
+        self.last_test = None if state["last_test"] is None else CollectStats.from_plain(state["last_test"])
+        if self.evaluation is not None and state["evaluation"] is not None:
+            self.evaluation.load_state_dict(state["evaluation"])
 
     def _test(self, step: int, *, fresh: int | None = None) -> CollectStats:
         assert self.evaluation is not None, "options that need evaluations are refused without"

@@ -2,7 +2,8 @@
 
 from typing import Any, ClassVar, Unpack
 
-from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.data import TransitionBatch
+from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Dataset, Learner
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.options import CommonOptions, Options
@@ -44,7 +45,6 @@ class OfflineTrainer(Trainer):
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
-        refuse_unknown(name, common, CommonOptions.__annotations__)
         if not isinstance(buffer, Dataset):
             raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
         checks = Checks(name)
@@ -63,7 +63,7 @@ class OfflineTrainer(Trainer):
         if policy.observes:  # only when all rows are known to be sound
             policy.study(buffer)
         self.batch_size = batch_size
-        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1)
+        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1, self._refine)
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
     def settings(self) -> dict[str, Any]:
@@ -74,6 +74,9 @@ class OfflineTrainer(Trainer):
     def clock(self) -> int:
         """What schedules, epochs and every x-axis count: updates."""
         return self.gradient_step
+
+    def _refine(self, batch: TransitionBatch) -> TransitionBatch:
+        return self._hooks.refine(self, batch)
 
     def _train_step(self) -> None:
         """Learn from one batch."""

@@ -4,7 +4,8 @@ from fractions import Fraction
 from typing import Any, Literal, Unpack
 
 from trainkit.collector import Collector
-from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.data import TransitionBatch
+from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Buffer, Learner
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
@@ -56,9 +57,6 @@ class OffpolicyTrainer(Trainer):
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
-        refuse_unknown(name, common, CommonOptions.__annotations__)
-        if not isinstance(train_collector, Collector):
-            raise ConfigError(f"{name}.train_collector must be a Collector, got {type(train_collector).__name__}")
         buffer = train_collector.buffer
         if buffer is None:
             raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")
@@ -87,7 +85,7 @@ class OffpolicyTrainer(Trainer):
         checks.done()
         self.batch_size = batch_size
         self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect
-        self.learning_starts = max(learning_starts or 0, batch_size)
+        self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size)
         self._warmup = warmup
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
         if training_intensity is not None:
@@ -95,11 +93,12 @@ class OffpolicyTrainer(Trainer):
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
         self.refresh_priorities, self.updates_per_round = refresh_priorities, updates_per_round
-        self._updates = ReplayUpdates(policy, buffer, batch_size, refresh_priorities, updates_per_round)
+        self._updates = ReplayUpdates(policy, buffer, batch_size, refresh_priorities, updates_per_round, self._refine)
         self._collector = train_collector
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
         )
+        self._reports.rows_per_update = batch_size
 
     def settings(self) -> dict[str, Any]:
         """Name what was chosen, for dashboards and manifests."""
@@ -122,7 +121,7 @@ class OffpolicyTrainer(Trainer):
         if not self._is_due:
             with self._watch.measure("collect"):
                 stats = self._collect()
-            if self.env_step >= self.learning_starts:
+            if self.env_step >= self._learns_from:
                 self._credit.add(stats.n_step)
             self._reports.add_collect(stats)
             self._watch_for_success(stats)
@@ -141,8 +140,11 @@ class OffpolicyTrainer(Trainer):
         if collector.is_interrupted:
             return collector.resume()
         self._hooks.fire("on_collect_start", self)
-        is_random = self._warmup == "random" and self.env_step < self.learning_starts
+        is_random = self._warmup == "random" and self.env_step < self._learns_from
         return collector.collect(n_step=self.step_per_collect, random=is_random)
+
+    def _refine(self, batch: TransitionBatch) -> TransitionBatch:
+        return self._hooks.refine(self, batch)
 
     def _learn(self, least: int) -> None:
         """Finish a round that has begun, and update as long as so many are owed."""
@@ -156,10 +158,17 @@ class OffpolicyTrainer(Trainer):
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""
         own = {"credit": self._credit.state_dict(), "updates": self._updates.state_dict()}
-        return super().state_dict() | own
+        return super().state_dict() | own | {"learns_from": self._learns_from}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved counters."""
         super().load_state_dict(state)
         self._credit.load_state_dict(state["credit"])
         self._updates.load_state_dict(state["updates"])
+        self._learns_from = state["learns_from"]
+
+    def _lose_rows(self) -> None:
+        """Collect as many rows again as learning starts with, before learning goes on."""
+        self._learns_from = self.env_step + self.learning_starts
+        self._credit.forgive()
+        self._updates.load_state_dict({"drawn": [], "learnt": []})

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Unpack
 
 from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
-from trainkit.errors import Checks, ConfigError, refuse_unknown
+from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.protocols import RolloutLearner, UpdateResult
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
@@ -47,9 +47,6 @@ class OnpolicyTrainer(Trainer):
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
-        refuse_unknown(name, common, CommonOptions.__annotations__)
-        if not isinstance(train_collector, Collector):
-            raise ConfigError(f"{name}.train_collector must be a Collector, got {type(train_collector).__name__}")
         buffer = train_collector.buffer
         if not isinstance(buffer, RolloutBuffer):
             raise ConfigError(
@@ -70,6 +67,7 @@ class OnpolicyTrainer(Trainer):
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
         self.repeat_per_collect, self.batch_size = repeat_per_collect, batch_size
         self._collector = train_collector
+        self._has_rollout = False  # whether one is collected and not learnt from to the end
         self._updates: Iterator[UpdateResult] | None = None  # what is left of learning from the rollout
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
@@ -82,36 +80,58 @@ class OnpolicyTrainer(Trainer):
 
     @property
     def _is_whole(self) -> bool:
-        return self._updates is None and not self._collector.is_interrupted
+        return not self._has_rollout and not self._collector.is_interrupted
 
     def _train_step(self) -> None:
-        """Collect, unless a rollout is being learnt from already; then learn from all of it, and forget it."""
-        if self._updates is None:
+        """Collect, unless there is a rollout already; then learn from all of it, and forget it."""
+        if not self._has_rollout:
             with self._watch.measure("collect"):
                 stats = self._collect()
             if not len(self.buffer):  # the last collect went over by as much as this one was to make
                 return
-            rollout = self.buffer.read(self.policy.horizon)
+            self._has_rollout = True
+            self._reports.add_collect(stats)
+            self._watch_for_success(stats)
+            self._hooks.fire("on_collect_end", self, stats)
+        self._learn()
+
+    def _learn(self) -> None:
+        """Learn from the rollout, or what is left of it, and forget it."""
+        if self._updates is None:
+            rollout = self._hooks.refine(self, self.buffer.read(self.policy.horizon))
             self._updates = iter(
                 self.policy.learn(
                     rollout, step=self.env_step, batch_size=self.batch_size, repeat=self.repeat_per_collect
                 )
             )
-            self._reports.add_collect(stats)
-            self._watch_for_success(stats)
-            self._hooks.fire("on_collect_end", self, stats)
         with self._watch.measure("update"):
             while True:
-                self._interrupt.check()
+                self._interrupt.check(is_whole=False)
                 if next(self._updates, None) is None:
                     break
                 self._hooks.fire("on_update_end", self)
-        self._updates = None
+        self._updates, self._has_rollout = None, False
         self.buffer.clear()
+
+    def _make_whole(self) -> None:
+        """Learn what is left of a rollout: nobody could go on in the middle."""
+        if self._updates is None:
+            return
+        if self._is_running:
+            raise CheckpointError(
+                f"{type(self).__name__} cannot be saved between the updates of a rollout: save at the end of an epoch "
+                "or of a collect"
+            )
+        self._learn()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, and whether there is a rollout to learn from."""
+        return super().state_dict() | {"has_rollout": self._has_rollout}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved counters."""
         super().load_state_dict(state)
+        self._has_rollout = state["has_rollout"]
         self._updates = None  # of a rollout that belongs to another run
 
     def _collect(self) -> CollectStats:

@@ -13,14 +13,14 @@ from trainkit.errors import Checks
 from trainkit.stats import CollectStats
 from trainkit.trainer.callbacks import (
     Callback,
-    Checkpoint,
     SaveBestFn,
     SaveCheckpointFn,
-    StopFn,
     TestFn,
     TrainFn,
 )
+from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.evaluation import Evaluation
+from trainkit.trainer.stopping import StopAt, StopFn
 
 
 class TrainerOptions(TypedDict, total=False):
@@ -67,7 +67,8 @@ class Options:
         compute_score_fn: score of an evaluation, None for none; default: its mean return.
         save_best_fn: called with the policy when a score is the best so far.
         save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
-        reward_metric: turns the returns of finished episodes into what statistics and scores show.
+        reward_metric: turns the returns of finished episodes into what statistics and scores show; where agents share a
+            game, returns [episodes, agents], nan of one that took no part; default: their mean.
         test_in_train: evaluate before the next collect when the training episodes of one satisfy `stop_fn`.
         max_env_step: ends the run at this many steps.
         max_seconds: ends the run after this time spent within `next()`; this makes a run irreproducible.
@@ -77,8 +78,9 @@ class Options:
         show_progress: one bar; None shows it on a terminal and in notebooks.
         callbacks: hear what happens; see `Callback`.
         evaluation: instead of `test_collector` and `episode_per_test`.
-        checkpoint: a folder, or a `Checkpoint`, written at the end of epochs.
-        resume_from: a checkpoint to go on from.
+        checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
+        resume_from: a checkpoint to go on from, or the folder of several: then the newest. "auto" takes the newest
+            whole one of `checkpoint`, and begins anew where there is none.
         seed: fills every part that was given none, by named independent streams.
     """
 
@@ -145,6 +147,8 @@ class Options:
             made.append(TestFn(self.test_fn))
         if self.stop_fn is not None:
             made.append(StopFn(self.stop_fn))
+        if self.max_env_step is not None or self.max_seconds is not None:
+            made.append(StopAt(env_step=self.max_env_step, seconds=self.max_seconds))
         if self.save_best_fn is not None:
             made.append(SaveBestFn(self.save_best_fn))
         if self.save_checkpoint_fn is not None:

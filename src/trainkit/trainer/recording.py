@@ -11,7 +11,7 @@ from trainkit import tree
 from trainkit.buffer.episodes import OpenEpisodes
 from trainkit.buffer.shards import Header, write_shard
 from trainkit.collector import Collector
-from trainkit.data import Episode, EpochResult, Transition
+from trainkit.data import EpochResult, RecordedEpisode, Transition
 from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.trainer.callbacks import Callback
 
@@ -60,7 +60,7 @@ class DatasetWriter(Callback):
         self._collector: Collector | None = None  # None while nothing is recorded
         self._header: Header
         self._open: OpenEpisodes
-        self._ended: list[tuple[Episode, int]] = []  # whole and not written yet, each with its bytes
+        self._ended: list[tuple[RecordedEpisode, int]] = []  # whole and not written yet, each with its bytes
         self._n_bytes = 0  # of those
 
     def record(self, collector: Collector) -> Self:
@@ -108,6 +108,10 @@ class DatasetWriter(Callback):
         """Hear that the open episodes of these environments ended here."""
         self._keep(self._open.cut(env_ids))
 
+    def drop(self, env_ids: NDArray[np.intp]) -> None:
+        """Hear that the open episodes of these environments were broken off."""
+        self._open.drop(env_ids)
+
     # ---- what a trainer tells ----
 
     def on_train_start(self, trainer: "Trainer") -> None:
@@ -124,7 +128,7 @@ class DatasetWriter(Callback):
 
     # ---- files ----
 
-    def _keep(self, episodes: list[Episode]) -> None:
+    def _keep(self, episodes: list[RecordedEpisode]) -> None:
         """Keep whole episodes, and write as many files as they fill; where that fails they stay."""
         for episode in episodes:
             arrays = [*tree.leaves(episode.obs), episode.action, episode.reward, *episode.extras.values()]

@@ -2,24 +2,36 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainkit.errors import Checks
 from trainkit.protocols import Store, Trainee
 from trainkit.stats import CollectStats, EpochStats
+from trainkit.trainer.alarms import Alarms
 from trainkit.trainer.intervals import REDUCES, Interval, Reduce, Stopwatch
 
 
 class Reports:
-    """Gather statistics over the epoch, for whoever iterates, and since the last report, for the logger."""
+    """Gather statistics over the epoch, for whoever iterates, and since the last report, for the logger.
+
+    Attributes:
+        rows_per_update: rows of a batch, where an update replays rows that were collected once; None where not.
+    """
+
+    rows_per_update: int | None = None
 
     def __init__(self, policy: Trainee, buffer: Store) -> None:
         self._policy, self._buffer = policy, buffer
         self.watch = Stopwatch()
         self._ways: dict[str, Reduce] = {}  # how each name is reduced
+        self._spreads: dict[str, list[NDArray[np.float64]]] = {}  # what was logged as histograms since the last report
         self.restart(0)
 
     def restart(self, step: int) -> None:
         """Forget what was gathered."""
         self._policy.read_metrics()
+        self._alarms = Alarms()
         self._n_updates = self._policy.n_updates  # told so far
         self._recent, self._epoch = Interval(step), Interval(step)
         self.watch.seconds = 0.0
@@ -43,12 +55,24 @@ class Reports:
         checks.one_of("reduce", reduce, REDUCES)
         known = self._ways.setdefault(name, reduce)
         checks.require(known == reduce, f" reduces {name!r} by {known!r}, got {reduce!r}: log it under another name")
+        if reduce == "histogram":
+            spread = _numbers(value)
+            checks.require(spread is not None, f" needs an array of finite numbers for {name!r}, got {value!r}")
+            checks.done()
+            if spread is not None and len(spread):
+                self._spreads.setdefault(name, []).append(spread)
+            return
         number = _number(value)
         checks.require(number is not None, f" needs a number for {name!r}, got {value!r}")
         checks.done()
         if number is not None:
             for interval in (self._epoch, self._recent):
                 interval.log(name, number, reduce)
+
+    def take_histograms(self) -> dict[str, NDArray[np.float64]]:
+        """Return {tag: numbers [K]} of what was logged as histograms, and begin anew."""
+        spreads, self._spreads = self._spreads, {}
+        return {f"custom/{name}": np.concatenate(parts) for name, parts in spreads.items()}
 
     def steps_since_last(self, step: int) -> int:
         """Count the steps since the last report."""
@@ -65,6 +89,7 @@ class Reports:
         if collected is not None:
             self._epoch.add_collect(collected)
         stats = self._tell(self._recent, collected, step, test)
+        self._alarms.look(stats, step)
         self._recent = Interval(step)
         self.watch.intervals[:] = self._epoch, self._recent
         return stats
@@ -79,12 +104,28 @@ class Reports:
         return EpochStats(
             train=train,
             test=test,
-            update=interval.means(),
+            update=self._learnt(interval, train),
             explore=self._policy.explore_metrics(step),
             buffer=self._buffer.metrics(step),
             custom={name: logged.value for name, logged in interval.logged.items()},
             time=interval.time(step - interval.begun_at),
         )
+
+    def _learnt(self, interval: Interval, train: CollectStats | None) -> dict[str, float]:
+        """Return the means over all updates and, where there were any, how often a row collected was replayed."""
+        means = interval.means()
+        if self.rows_per_update is not None and means and train is not None and train.n_step:
+            means["replay_ratio"] = interval.n_updates * self.rows_per_update / train.n_step
+        return means
+
+
+def _numbers(value: Any) -> NDArray[np.float64] | None:
+    """Read an array of finite numbers, flat; None for what is none."""
+    try:
+        numbers = np.asarray(value).astype(np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        return None
+    return numbers if np.isfinite(numbers).all() else None
 
 
 def _number(value: Any) -> float | None:

@@ -1,34 +1,256 @@
 """What a run's checkpoint holds, and how a run goes on from one."""
 
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainkit import checkpoint as checkpoints
+from trainkit.collector import Collector
+from trainkit.errors import CheckpointError, Checks, ConfigError
+from trainkit.logger import Loggers
+from trainkit.protocols import Store, Trainee
+from trainkit.spaces import space_to_plain
+from trainkit.trainer.callbacks import Hooks
+from trainkit.trainer.checkpointing import Checkpoint
+from trainkit.trainer.intervals import Stopwatch
+from trainkit.trainer.judge import Judge
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
+_log = logging.getLogger(__name__)
+
 _SAME = ("trainer", "policy", "buffer", "env", "n_envs")  # settings a checkpoint must share with who goes on from it
+_FREE = (*_SAME, "seed", "max_epoch")  # what may differ, or is told about by itself
+_COUNTERS = ("seed", "epoch", "_origin", "_is_in_epoch", "_seems_solved")
+_LIMITS = ("max_epoch", "max_env_step", "max_seconds")
+_PROGRESS = (
+    *("epoch", "env_step", "gradient_step", "n_episode", "best_score", "best_epoch", "best_env_step"),
+    *("seconds", "stop_reason", "run_dir"),
+)
 
 
-def save(trainer: "Trainer", path: str | Path) -> Path:
-    """Write every part of a run into a folder, whole or not at all."""
-    components: dict[str, Any] = {
-        "policy": trainer.policy.training_state(),
-        "buffer": trainer.buffer.state_dict(),
-        "trainer": trainer.state_dict(),
-    }
-    if trainer.train_collector is not None:
-        components["collector"] = trainer.train_collector.state_dict()
-    return checkpoints.save_checkpoint(path, components, trainer.settings())
+class Resumable:
+    """What of a trainer is saved, and comes back."""
+
+    policy: Trainee
+    train_collector: Collector | None
+    buffer: Store
+    judge: Judge
+    seed: int
+    epoch: int  # the one that runs, or ran last
+    stop_reason: str | None  # None while the run goes on
+    _hooks: Hooks
+    _watch: Stopwatch
+    _checkpoints: list[Checkpoint]
+    _logger: Loggers
+    _former_logs: list[str | None]  # of the checkpoint gone on from
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] = (),
+        at: Literal["now", "episode_end"] = "now",
+    ) -> Path:
+        """Write everything there is to go on from into a folder, whole or not at all.
+
+        Args:
+            path: of the folder; a checkpoint there is replaced.
+            include: of "policy", "buffer", "collector" and "trainer", those to write; None is all.
+            exclude: those to leave out.
+            at: "episode_end" ends the episodes that run, here as well as where it is loaded: then both go on the same
+                even where environments cannot play their episodes again.
+        """
+        checks = Checks("Trainer.save")
+        checks.one_of("at", at, ["now", "episode_end"])
+        checks.done()
+        if at == "episode_end" and self.train_collector is not None:
+            self.train_collector.begin_anew()
+        self._make_whole()
+        parts = self._parts()
+        chosen = _chosen("save", parts, include, exclude)
+        written = checkpoints.save_checkpoint(path, {name: parts[name]() for name in chosen}, self._about())
+        self._hooks.fire("on_checkpoint_saved", self._as_trainer, written)
+        return written
+
+    def load(self, path: str | Path, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> None:
+        """Go on from a folder that `save` of the same kind of trainer wrote, or from the newest checkpoint in one.
+
+        Episodes that ran are played again from their seeds and actions; where that leads elsewhere, they are cut in
+        the buffer and others begin. What was set otherwise when it was saved is told in one warning.
+
+        Raises:
+            CheckpointError: it is damaged, or of another kind of run; then nothing has changed.
+        """
+        folder = newest(path)
+        names = _chosen("load", self._parts(), include, exclude)
+        manifest, own = checkpoints.read_manifest(folder), self._about()
+        _refuse_others(folder, manifest, own)
+        components = checkpoints.load_checkpoint(folder, names)
+        lacking = [name for name in names if name not in components]
+        if lacking and lacking != ["buffer"]:
+            raise CheckpointError(f"{folder} was saved without {', '.join(lacking)}: load it with exclude={lacking}")
+        if lacking:
+            _log.warning("%s was saved without its buffer: the run goes on with none of the rows it had", folder)
+        elif "buffer" in components and any(not own.with_buffer for own in self._checkpoints):
+            _log.warning("%s has a buffer, which is taken over; this run's own checkpoints leave it out", folder)
+        _tell_changes(folder, manifest, own)
+        if "policy" in components:  # first: it refuses other networks before it changes
+            self.policy.load_training_state(components["policy"])
+        if "buffer" in components:
+            self.buffer.load_state_dict(components["buffer"])
+        if "collector" in components and self.train_collector is not None:
+            self.train_collector.load_state_dict(components["collector"])
+        if "trainer" in components:
+            self._as_trainer.reset()
+            self.load_state_dict(components["trainer"])
+        if lacking:
+            self._lose_rows()
+        self._former_logs = manifest.get("logs", [])
+        self._logger.purge(self._as_trainer.clock)
+        self._hooks.fire("on_checkpoint_loaded", self._as_trainer, folder)
+
+    def resume(self, place: str | Path, seed: int | None = None) -> None:
+        """Go on from a checkpoint; "auto" is the newest whole one of this run's own folder, if there is one.
+
+        Args:
+            place: of it.
+            seed: what was asked for, told about where the checkpoint has another.
+        """
+        if place == "auto":
+            self._resume_own()
+        else:
+            self.load(place)
+        if seed is not None and seed != self.seed:
+            _log.warning("the run goes on with its own seed %d, not with %d", self.seed, seed)
+
+    def _resume_own(self) -> None:
+        if not self._checkpoints:
+            raise ConfigError('resume_from="auto" needs checkpoint=, the folder that this run saves to')
+        own = self._checkpoints[0].folder
+        found = checkpoints.find_checkpoints(own)
+        for folder in found:
+            problem = checkpoints.damage(folder)
+            if problem is None:
+                self.load(folder)
+                _log.info("going on from %s, epoch %d", folder, self.epoch)
+                return
+            _log.warning("%s; trying the one before", problem)
+        if found:
+            raise CheckpointError(f"no checkpoint in {own} is whole: remove them to begin anew")
+        _log.info("%s holds no checkpoint: the run begins anew", own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, and what judge and callbacks know; parts have states of their own.
+
+        Limits are not among them: a run that ended at one may go on when it is given another.
+        """
+        counters = {name: getattr(self, name) for name in _COUNTERS}
+        reason = None if self.stop_reason in _LIMITS else self.stop_reason
+        others = {"judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
+        return counters | {"stop_reason": reason, "seconds": self._watch.seconds} | others
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over saved counters."""
+        for name in (*_COUNTERS, "stop_reason"):
+            setattr(self, name, state[name])
+        self._watch.seconds = state["seconds"]
+        self.judge.load_state_dict(state["judge"])
+        self._hooks.load_state_dict(state["hooks"])
+
+    def _make_whole(self) -> None:
+        """Bring the run to a moment that can be saved."""
+
+    def _lose_rows(self) -> None:
+        """Go on although the rows that were learnt from are gone."""
+
+    def _save_now(self) -> None:
+        for checkpoint in self._checkpoints:
+            checkpoint.save(self._as_trainer)
+
+    def _parts(self) -> dict[str, Callable[[], Any]]:
+        """Name what makes each component."""
+        parts = {
+            "policy": self.policy.training_state,
+            "buffer": self.buffer.state_dict,
+            "trainer": self.state_dict,
+        }
+        if self.train_collector is not None:
+            parts["collector"] = self.train_collector.state_dict
+        return parts
+
+    def _about(self) -> dict[str, Any]:
+        """Tell what a checkpoint is of: where it learnt, how, and how far it got; in plain values."""
+        policy, info = self.policy, self._as_trainer.info
+        spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
+        told = {
+            "settings": self._as_trainer.settings(),
+            "spaces": {name: None if space is None else space_to_plain(space) for name, space in spaces.items()},
+            "policy": policy.recipe,
+            "logs": self._logger.folders,
+            "progress": {name: getattr(info, name) for name in _PROGRESS},
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(told, default=str))  # as it comes back from a file
+        return plain
+
+    @property
+    def _as_trainer(self) -> "Trainer":
+        return self  # type: ignore[return-value]  # the one subclass
 
 
-def load(trainer: "Trainer", path: str | Path) -> None:
-    """Give every part of a run back what `save` wrote."""
-    components = checkpoints.load_checkpoint(path, {name: trainer.settings()[name] for name in _SAME})
-    trainer.policy.load_training_state(components["policy"])
-    trainer.buffer.load_state_dict(components["buffer"])
-    if trainer.train_collector is not None:
-        trainer.train_collector.load_state_dict(components["collector"])
-    trainer.reset()
-    trainer.load_state_dict(components["trainer"])
+def newest(path: str | Path) -> Path:
+    """Return the checkpoint at a place, or the newest of several in it."""
+    found = checkpoints.find_checkpoints(path)
+    if not found:
+        raise CheckpointError(f"{path} holds no readable checkpoint: name a folder that a run saved to")
+    return found[0]
+
+
+def _chosen(
+    verb: str, parts: Mapping[str, Any], include: Collection[str] | None, exclude: Collection[str]
+) -> list[str]:
+    checks = Checks(f"Trainer.{verb}")
+    for option, names in (("include", include or ()), ("exclude", exclude)):
+        is_listed = not isinstance(names, str)
+        checks.require(is_listed, f".{option} must be a list of names, got {names!r}: give [{names!r}]")
+        for name in names if is_listed else ():
+            checks.one_of(option, name, parts)
+    checks.done()
+    return [name for name in parts if (include is None or name in include) and name not in exclude]
+
+
+def _refuse_others(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse the checkpoint of another kind of run, saying all that differs."""
+    saved, here = ({**dict.fromkeys(_SAME), **told.get("settings", {})} for told in (manifest, own))
+    pairs = [(name, saved[name], here[name]) for name in _SAME]
+    pairs += [(name, manifest.get("spaces", {}).get(name), own["spaces"][name]) for name in own["spaces"]]
+    wrong = [
+        f"{folder} was saved with {name} {theirs!r}, this run has {mine!r}: make it as it was"
+        for name, theirs, mine in pairs
+        if theirs != mine
+    ]
+    if wrong:
+        raise CheckpointError("\n".join(wrong))
+
+
+def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Warn once of everything that was set otherwise."""
+    saved, here = (
+        {**told["settings"], **{f"policy.{name}": value for name, value in _arguments(told["policy"]).items()}}
+        for told in (manifest, own)
+    )
+    changes = [
+        f"{name} {saved.get(name)!r} -> {here.get(name)!r}"
+        for name in sorted(saved | here)
+        if name not in _FREE and saved.get(name) != here.get(name)
+    ]
+    if changes:
+        _log.warning("the run goes on from %s with other settings: %s", folder, ", ".join(changes))
+
+
+def _arguments(recipe: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if recipe is None else dict(recipe["arguments"])

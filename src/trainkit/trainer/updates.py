@@ -1,7 +1,7 @@
 """Updates from a replay buffer: when batches are drawn, and when the priorities they taught are written."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -26,10 +26,20 @@ class ReplayUpdates:
         refresh: when priorities are written: after each "update"; "late", when the next batch has been drawn; or
             after a "round" of updates, whose batches are drawn in one pass.
         per_round: updates of a round, 1 where there are none.
+        refine: called with every batch before it is learnt from; what it returns is learnt from instead.
     """
 
-    def __init__(self, policy: Learner, buffer: Buffer, batch_size: int, refresh: Refresh, per_round: int) -> None:
+    def __init__(
+        self,
+        policy: Learner,
+        buffer: Buffer,
+        batch_size: int,
+        refresh: Refresh,
+        per_round: int,
+        refine: Callable[[TransitionBatch], TransitionBatch] = lambda batch: batch,
+    ) -> None:
         self._policy, self._buffer, self._batch_size = policy, buffer, batch_size
+        self._refine = refine
         self._is_late = refresh == "late"
         self.per_round = per_round
         self._drawn: deque[TransitionBatch] = deque()  # and not learnt from yet
@@ -46,7 +56,8 @@ class ReplayUpdates:
             self._draw(min(owed, self.per_round), step)
             if self._is_late:
                 self._write()
-        batch = self._drawn.popleft()
+        batch = self._refine(self._drawn[0])
+        self._drawn.popleft()  # only now: what raises must not lose it
         result = self._policy.update(batch, step=step)
         if self._buffer.prioritized:
             self._learnt.append((batch.slots, result))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.judging import Difference, difference, iqm
+from trainkit.comparing import Difference, Interval, difference, difference_over_tasks, interval, iqm
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,25 @@ def test_the_same_scores_give_the_same_interval():
 )
 def test_verdict_is_read_off_the_interval(low, high, expected):
     assert Difference(estimate=0.5, low=low, high=high).verdict("us", "them") == expected
+
+
+def test_an_interval_over_tasks_resamples_the_seeds_of_each_task_apart():
+    # Two tasks of two seeds; sorted, the mean of the middle two of four. Each task gives (a, a), (a, b) or (b, b)
+    # with the odds 1/4, 1/2, 1/4. With {0, 4} and {8, 8} the middle two are (0 or 4, 8): 4 or 6, and 4 in 1/4 of all.
+    told = interval([[0.0, 4.0], [8.0, 8.0]], level=0.4)
+    assert told == Interval(estimate=6.0, low=6.0, high=6.0)
+    assert interval([[0.0, 4.0], [8.0, 8.0]], level=0.6) == Interval(estimate=6.0, low=4.0, high=6.0)
+
+
+def test_tasks_may_have_different_numbers_of_seeds():
+    assert interval([[1.0], [2.0, 2.0, 2.0]], resamples=50) == Interval(estimate=2.0, low=2.0, high=2.0)
+
+
+def test_a_difference_over_tasks_of_sides_that_never_vary_is_a_point():
+    told = difference_over_tasks([[1.0, 1.0], [0.5, 0.5]], [[0.5, 0.5], [0.0, 0.0]], resamples=50)
+    assert told == Difference(estimate=0.5, low=0.5, high=0.5)
+
+
+def test_an_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one score"):
+        interval([[]])

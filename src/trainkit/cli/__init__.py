@@ -1,0 +1,5 @@
+"""The `trainkit` command: train, look, compare, from a shell."""
+
+from trainkit.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,52 @@
+"""`trainkit check-env`: look an environment over before hours of training."""
+
+import argparse
+import ast
+from typing import Any
+
+from trainkit.cli.output import Commands, Parser, add_command, say
+from trainkit.collector import check_env
+from trainkit.errors import ConfigError
+
+_EXAMPLES = """\
+  trainkit check-env CartPole-v1
+  trainkit check-env mygame.Corridor --kwargs "{'length': 6}" --mask-key legal
+
+The exit code is 1 where something would end training, 0 otherwise."""
+
+
+def add(commands: "Commands[Parser]") -> None:
+    """Add the command."""
+    about = "look an environment over before training"
+    parser = add_command(commands, "check-env", run, about=about, examples=_EXAMPLES)
+    parser.add_argument("env", metavar="ENV", help="an id, or module.Class")
+    parser.add_argument("--steps", metavar="N", type=int, default=1_000, help="of an episode at most, default 1000")
+    parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
+    parser.add_argument("--mask-key", metavar="KEY", help="of the info that holds the legal actions")
+    parser.add_argument("--kwargs", metavar="DICT", default="{}", help="for the environment's constructor")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what was found, the worst first."""
+    findings = check_env(
+        options.env,
+        n_steps=options.steps,
+        seed=options.seed,
+        mask_key=options.mask_key,
+        env_kwargs=_dict(options.kwargs),
+    )
+    for finding in findings:
+        say(str(finding))
+    n_errors = sum(finding.level == "error" for finding in findings)
+    say(f"{options.env}: {n_errors} error{'' if n_errors == 1 else 's'} in {len(findings)} findings")
+    return 1 if n_errors else 0
+
+
+def _dict(text: str) -> dict[str, Any]:
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"--kwargs must be a dict as Python writes it, got {text!r}")
+    return value

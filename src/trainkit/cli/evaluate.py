@@ -1,0 +1,95 @@
+"""`trainkit eval`: play with what a run learnt, to look or to measure."""
+
+import argparse
+import functools
+from pathlib import Path
+from typing import Any
+
+from trainkit.checkpoint import inspect_checkpoint
+from trainkit.cli.films import Filmed
+from trainkit.cli.making import Recipe
+from trainkit.cli.output import Commands, Parser, add_command, say
+from trainkit.errors import Checks, ConfigError
+from trainkit.policy import load_policy
+from trainkit.presets import PRESETS
+from trainkit.runs import CHECKPOINT, RunFolder
+from trainkit.stats import Summary
+from trainkit.trainer import evaluate
+from trainkit.trainer.video import find_ffmpeg
+
+_EXAMPLES = """\
+  trainkit eval runs/rainbow-CartPole-v1/seed1
+  trainkit eval runs/rainbow-CartPole-v1/seed1 --best --episodes 100 --seed 7
+  trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --render
+  trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --video videos"""
+
+
+def add(commands: "Commands[Parser]") -> None:
+    """Add the command."""
+    parser = add_command(commands, "eval", run, about="play episodes with what a run learnt", examples=_EXAMPLES)
+    parser.add_argument("run_folder", metavar="RUN", type=Path, help="a folder that `trainkit train` wrote")
+    parser.add_argument("--episodes", metavar="N", type=int, default=20, help="default 20")
+    parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
+    parser.add_argument("--best", action="store_true", help="the policy whose evaluation was best, not the last")
+    parser.add_argument("--explore", action="store_true", help="act as in training, not greedily")
+    parser.add_argument("--env", help="another environment of the same spaces")
+    look = parser.add_mutually_exclusive_group()
+    look.add_argument("--render", action="store_true", help="show a window, one episode after the other")
+    look.add_argument("--video", metavar="FOLDER", type=Path, help="write a video of each episode")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Play, and tell returns and lengths."""
+    checks = Checks("trainkit eval")
+    checks.require(options.episodes >= 1, f": --episodes must be >= 1, got {options.episodes}")
+    checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
+    checks.done()
+    folder = RunFolder.read(options.run_folder)
+    recipe = Recipe.of(folder)
+    env = options.env or recipe.env
+    if env is None:
+        raise ConfigError(f"{folder.path} was trained without an environment: give --env")
+    asked: dict[str, Any] = env_options(recipe)
+    if options.render or options.video:
+        mode = "human" if options.render else "rgb_array"
+        asked["env_kwargs"] = {**asked.get("env_kwargs", {}), "render_mode": mode}
+        asked["n_envs"] = 1
+    if options.video:
+        find_ffmpeg()  # before the policy is loaded
+        asked["wrappers"] = (*asked.get("wrappers", ()), functools.partial(Filmed, folder=options.video))
+    place = saved(folder, best=options.best)
+    policy = load_policy(place)
+    found = evaluate(policy, env, n_episode=options.episodes, seed=options.seed, explore=options.explore, **asked)
+    how = "exploring" if options.explore else "greedily"
+    say(f"{recipe.preset} after {age(place)}, {options.episodes} episodes of {env}, {how}")
+    for name, summary in (("return", found.returns), ("length", found.lengths)):
+        assert summary is not None, "episodes were asked for"
+        say(line(name, summary))
+    return 0
+
+
+def saved(run: RunFolder, *, best: bool) -> Path:
+    """Return where a run's policy is, the newest or the best."""
+    place = run.path / CHECKPOINT
+    if best and not (place / "best").is_dir():
+        raise ConfigError(f"{run.path} has no best policy: it needs evaluations, leave --best out")
+    return place / "best" if best else place
+
+
+def age(place: Path) -> str:
+    """Tell how long a policy had learnt."""
+    progress = inspect_checkpoint(place)["progress"]
+    steps, updates = progress["env_step"], progress["gradient_step"]
+    return f"{steps:,} steps" if steps else f"{updates:,} updates"
+
+
+def line(name: str, told: Summary) -> str:
+    """Tell five numbers in a line."""
+    return f"{name}  mean {told.mean:.5g}  std {told.std:.5g}  min {told.min:.5g}  max {told.max:.5g}"
+
+
+def env_options(recipe: Recipe) -> dict[str, Any]:
+    """Return the options of make_envs that a run was evaluated with."""
+    preset = PRESETS[recipe.preset]
+    table = preset.settings(preset.domain_of_id(recipe.env))
+    return dict(recipe.values.get("env_options", table.get("env_options", {})))

@@ -1,0 +1,64 @@
+"""Actions on their way to the environments: refused where none can take them, else as they take them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.collector.backends import Ids
+from trainkit.collector.reading import is_finite
+from trainkit.errors import BadEnvDataError, EnvError
+from trainkit.spaces import discrete_bounds
+
+
+class Actions:
+    """What a policy may answer: the environments' own actions, a Discrete space counted from 0.
+
+    Attributes:
+        space: of one environment as the policy sees it.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self._first = 0
+        if isinstance(space, gym.spaces.Discrete):
+            self._first = int(space.start)
+            space = gym.spaces.Discrete(int(space.n))
+        self.space: gym.Space[Any] = space
+        self._shape = space.shape or ()
+        self._bounds = None if isinstance(space, gym.spaces.Box) else discrete_bounds(space)
+
+    def check(self, action: NDArray[Any], env_ids: Ids, when: Callable[[int], str]) -> None:
+        """Refuse what no environment can take, before one sees it; `when(env_id)` says where that one stands."""
+        if len(action) != len(env_ids) or action.shape[1:] != self._shape:
+            raise EnvError(
+                f"the policy produced actions of shape {action.shape} for {len(env_ids)} environments of "
+                f"{self.space}: it must be {(len(env_ids), *self._shape)}"
+            )
+        if self._bounds is None:
+            if action.dtype.kind == "f" and not is_finite(action):
+                self._refuse_first(~np.isfinite(action), action, env_ids, when, "action")
+            return
+        if action.dtype.kind not in "biu":
+            raise EnvError(f"the policy produced {action.dtype} actions for {self.space}: make them whole numbers")
+        low, high = self._bounds
+        outside = (action < low) | (action > high)
+        if np.count_nonzero(outside):
+            self._refuse_first(outside, action, env_ids, when, f"an action outside {self.space}:")
+
+    def as_taken(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Return actions as the environments take them: counted from the space's first, in a Box within its bounds."""
+        space = self.space
+        if isinstance(space, gym.spaces.Box):
+            clipped: NDArray[Any] = np.clip(action, space.low, space.high)
+            return clipped
+        return action + self._first if self._first else action
+
+    def _refuse_first(
+        self, bad: NDArray[np.bool_], action: NDArray[Any], env_ids: Ids, when: Callable[[int], str], what: str
+    ) -> None:
+        at = np.argwhere(bad)[0]
+        env_id = int(env_ids[at[0]])
+        where = f" at index {tuple(at[1:].tolist())}" if len(at) > 1 else ""
+        raise BadEnvDataError(f"env {env_id}: the policy produced {what} {action[tuple(at)]}{where}, at {when(env_id)}")

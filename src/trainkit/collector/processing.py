@@ -1,0 +1,226 @@
+"""What stands between environments and policy: small steps in a fixed order, on the rows of one vector step.
+
+`Processed` puts them around a backend, so that every kind of environment has them, and nobody else knows. What they
+change is what a policy sees and does, and what is stored; they come before stacks, and before `mask_key` adds its mask.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Seeds
+from trainkit.data import Obs
+from trainkit.errors import BadEnvDataError, CheckpointError, ConfigError
+from trainkit.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
+
+Space = gym.Space[Any]
+
+
+class Processor:
+    """A step between environments and policy: override what it changes.
+
+    Arrays that come in are borrowed: return them as they are, or others, never changed in place. Rows are of distinct
+    environments, `env_ids` [K], and never none. What is kept per environment goes into arrays [N] made by `bind` and
+    begun anew by `begin`; what outlives an episode goes into `state_dict`. What is learnt belongs into a policy's
+    `preprocess` instead, which is saved with its weights.
+    """
+
+    def bind(self, observation_space: Space, action_space: Space, n: int) -> tuple[Space, Space]:
+        """Be told the spaces of one of N environments; return those that the policy shall see."""
+        return observation_space, action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        """Change the first observations [K, ...] of episodes."""
+        return obs
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        """Change the observations [K, ...] after a step, true last ones among them.
+
+        `action` [K, ...] led there, as `act` was given it, with `reward` [K].
+        """
+        return obs
+
+    def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
+        """Turn the policy's actions [K, ...] into those the environments take."""
+        return action
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs; episodes that ran are played again, or others begin."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what was saved."""
+
+
+class Processed:
+    """A backend seen through processors, the first of which is nearest to the environments.
+
+    Each set of environments has copies of its own: those of evaluation share nothing with those of training.
+    """
+
+    def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
+        self._backend = backend
+        self.n = backend.n
+        self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
+        self._chain = [copy.deepcopy(processor) for processor in processors]
+        self._names = [f"processors[{place}] ({type(own).__name__})" for place, own in enumerate(processors)]
+        spaces = backend.observation_space, backend.action_space
+        self._layers = [spaces]  # spaces below each processor, and above the last
+        for name, processor in zip(self._names, self._chain, strict=True):
+            spaces = _bound(name, processor, spaces, backend.n)
+            self._layers.append(spaces)
+        self.observation_space, self.action_space = spaces
+        self._specs = [array_specs(observation_space) for observation_space, _ in self._layers]
+
+    def reset(self, seeds: Seeds, options: Options) -> Begun:
+        return self._begun(self._backend.reset(seeds, options))
+
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+        begun = self._backend.begin(env_ids, seeds, options)
+        return None if begun is None else self._begun(begun)
+
+    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
+        if len(env_ids):
+            taken = self._act(action, env_ids)
+            raw = self._backend.step(taken[0], env_ids)
+            if raw.failures:
+                answered = np.isin(env_ids, raw.env_ids)
+                taken = [own[answered] for own in taken]
+        else:  # every environment is being reset by its next step
+            taken = []
+            raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids)
+        if len(raw.env_ids):
+            next_obs = raw.next_obs
+            for place, own in enumerate(taken[1:]):
+                next_obs = self._seen(place, "observe", next_obs, own, raw.reward, raw.env_ids)
+        else:
+            next_obs = zeros_of(self.observation_space, 0)
+        return raw._replace(next_obs=next_obs, begun=None if raw.begun is None else self._begun(raw.begun))
+
+    def rebuild(self, env_id: int) -> None:
+        self._backend.rebuild(env_id)
+
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        return self._backend.call(name, args, env_ids)
+
+    def close(self) -> None:
+        self._backend.close()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the state of every processor, in order."""
+        return [processor.state_dict() for processor in self._chain]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Take over saved states."""
+        if len(states) != len(self._chain):
+            raise CheckpointError(
+                f"{len(states)} processors were saved, but there are {len(self._chain)}: make_envs as before"
+            )
+        for processor, state in zip(self._chain, states, strict=True):
+            processor.load_state_dict(state)
+
+    def _begun(self, begun: Begun) -> Begun:
+        if not len(begun.env_ids):  # none could
+            return begun._replace(obs=zeros_of(self.observation_space, 0))
+        obs = begun.obs
+        for place in range(len(self._chain)):
+            obs = self._seen(place, "begin", obs, begun.env_ids)
+        return begun._replace(obs=obs)
+
+    def _act(self, action: NDArray[Any], env_ids: Ids) -> list[NDArray[Any]]:
+        """Return the action at every layer, the environments' own first, the policy's last."""
+        taken = [action]
+        for place in reversed(range(len(self._chain))):
+            mapped = self._call(place, "act", taken[0], env_ids)
+            if mapped is not taken[0]:
+                told = f"{self._names[place]} gave actions"
+                mapped = _as_taken(told, np.asarray(mapped), self._layers[place][1], len(env_ids))
+            taken.insert(0, mapped)
+        return taken
+
+    def _seen(self, place: int, method: str, obs: Obs, *others: Any) -> Obs:
+        """Return observations as a processor changes them, which must fit what it told of its space."""
+        seen = self._call(place, method, obs, *others)
+        if seen is not obs:
+            try:
+                _refuse_misfit(self._specs[place + 1], seen, len(others[-1]), "")
+            except ValueError as error:
+                raise Failure(None, f"{self._names[place]} gave {error}", BadEnvDataError) from None
+        return seen
+
+    def _call(self, place: int, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._chain[place], method)(*arguments)
+        except Exception as error:
+            raised = f"{self._names[place]} raised {type(error).__name__} in {method}: {error}"
+            raise Failure(None, raised) from error
+
+
+def _bound(name: str, processor: Processor, spaces: tuple[Space, Space], n: int) -> tuple[Space, Space]:
+    """Bind a processor and return the spaces above it."""
+    try:
+        bound = processor.bind(*spaces, n)
+    except ConfigError as error:
+        raise ConfigError(f"make_envs.{name}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"make_envs.{name} raised {type(error).__name__} in bind: {error}") from error
+    is_pair = isinstance(bound, tuple) and len(bound) == 2 and all(isinstance(own, gym.Space) for own in bound)
+    if not is_pair:
+        raise ConfigError(f"make_envs.{name}.bind must return an observation space and an action space, got {bound!r}")
+    check_spaces(*bound)
+    return bound
+
+
+def try_out(told: str, fn: Callable[[Any], Any], space: Space, result_space: Space, *, gives: str) -> None:
+    """Refuse a function whose results of blank rows of one space are none of the other."""
+    blank = zeros_of(space, 3)
+    try:
+        result = fn(blank)
+    except Exception as error:
+        raise ConfigError(f"{told} raised {type(error).__name__} on blank rows of {space}: {error}") from error
+    try:
+        if gives == "actions":
+            _as_taken("it gives actions", np.asarray(result), result_space, 3)
+        else:
+            _refuse_misfit(array_specs(result_space), result, 3, "")
+    except (Failure, ValueError) as error:
+        raise ConfigError(f"{told} does not fit {result_space}: {error}") from None
+
+
+def _as_taken(told: str, action: NDArray[Any], space: Space, n_rows: int) -> NDArray[Any]:
+    """Return mapped actions as the next layer takes them, within the bounds of a Box; refuse what it cannot take."""
+    if action.shape != (n_rows, *(space.shape or ())):
+        raise Failure(
+            None, f"{told} of shape {action.shape}, {space} needs {(n_rows, *(space.shape or ()))}", BadEnvDataError
+        )
+    if isinstance(space, gym.spaces.Box):
+        if action.dtype.kind not in "biuf" or not np.isfinite(action).all():
+            raise Failure(None, f"{told} {action!r} for {space}: they must be finite numbers", BadEnvDataError)
+        clipped: NDArray[Any] = np.clip(action, space.low, space.high).astype(space.dtype, copy=False)
+        return clipped
+    low, high = discrete_bounds(space)
+    if action.dtype.kind not in "biu" or ((action < low) | (action > high)).any():
+        raise Failure(None, f"{told} {action!r}, which {space} does not have", BadEnvDataError)
+    return action
+
+
+def _refuse_misfit(specs: Any, seen: Any, n_rows: int, path: str) -> None:
+    """Refuse rows that are not as their specs say; `Envs` refuses those that are not finite."""
+    if isinstance(specs, dict):
+        if not isinstance(seen, dict) or seen.keys() != specs.keys():
+            got = sorted(seen) if isinstance(seen, dict) else type(seen).__name__
+            raise ValueError(f"observations{path} with keys {got}, its space says {sorted(specs)}")
+        for key, spec in specs.items():
+            _refuse_misfit(spec, seen[key], n_rows, f"{path}[{key!r}]")
+    elif isinstance(specs, tuple):
+        if not isinstance(seen, tuple) or len(seen) != len(specs):
+            raise ValueError(f"observations{path} {type(seen).__name__}, its space says a tuple of {len(specs)}")
+        for position, spec in enumerate(specs):
+            _refuse_misfit(spec, seen[position], n_rows, f"{path}[{position}]")
+    elif type(seen) is not np.ndarray or seen.shape != (n_rows, *specs.shape) or seen.dtype != specs.dtype:
+        got = f"{seen.dtype} {seen.shape}" if isinstance(seen, np.ndarray) else type(seen).__name__
+        raise ValueError(f"observations{path} {got}, its space says {specs.dtype} {(n_rows, *specs.shape)}")

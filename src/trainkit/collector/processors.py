@@ -1,0 +1,267 @@
+"""Ready processors: what was done and got before, actions of another kind, a clock, functions of your own."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from trainkit import tree
+from trainkit.collector.backends import Ids
+from trainkit.collector.processing import Processor, try_out
+from trainkit.data import ACTION_MASK, Obs
+from trainkit.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.spaces import zeros_of
+
+_MOST_ACTIONS = 65_536  # rows of the table of combinations
+
+
+class PreviousStep(Processor):
+    """Let the policy see what it did last and what came of it, in leaves `prev_action` and `prev_reward`.
+
+    An observation that is no dict becomes the leaf "obs". At an episode's start the reward is 0 and the action none:
+    one more than the last of a discrete space, zeros of a Box.
+
+    Args:
+        action: with `prev_action`.
+        reward: with `prev_reward` [1], float32.
+    """
+
+    def __init__(self, *, action: bool = True, reward: bool = True) -> None:
+        if not (action or reward):
+            raise ConfigError("PreviousStep shows neither action nor reward: leave it out")
+        self._shows_action, self._shows_reward = action, reward
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        leaves: dict[str, Space[Any]] = {}
+        if self._shows_action:
+            leaves["prev_action"], self._none = _with_none(action_space)
+        if self._shows_reward:
+            leaves["prev_reward"] = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        return _space_beside(observation_space, leaves), action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        n_rows = len(env_ids)
+        leaves: dict[str, NDArray[Any]] = {}
+        if self._shows_action:
+            leaves["prev_action"] = np.repeat(self._none[None], n_rows, axis=0)
+        if self._shows_reward:
+            leaves["prev_reward"] = np.zeros((n_rows, 1), np.float32)
+        return _beside(obs, leaves)
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        leaves: dict[str, NDArray[Any]] = {}
+        if self._shows_action:
+            leaves["prev_action"] = action.astype(self._none.dtype)
+        if self._shows_reward:
+            leaves["prev_reward"] = reward.astype(np.float32)[:, None]
+        return _beside(obs, leaves)
+
+
+class TimeFeature(Processor):
+    """Let the policy see how much of an episode's time is over, 0 to 1, in a leaf `time` [1] (Pardo et al., 2018).
+
+    Args:
+        limit: the steps after which episodes are truncated.
+    """
+
+    def __init__(self, limit: int) -> None:
+        checks = Checks("TimeFeature")
+        checks.integer("limit", limit, low=1)
+        checks.done()
+        self._limit = limit
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        self._steps = np.zeros(n, np.int64)  # [N], of the episode that runs
+        return _space_beside(observation_space, {"time": spaces.Box(0.0, 1.0, (1,), np.float32)}), action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        self._steps[env_ids] = 0
+        return self._seen(obs, env_ids)
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        self._steps[env_ids] += 1
+        return self._seen(obs, env_ids)
+
+    def _seen(self, obs: Obs, env_ids: Ids) -> Obs:
+        share = np.minimum(self._steps[env_ids, None] / self._limit, 1.0)
+        return _beside(obs, {"time": share.astype(np.float32)})
+
+
+class DiscretizeActions(Processor):
+    """Let a policy with Discrete actions act in a bounded Box: every combination of evenly spaced values is an action.
+
+    The bounds are among the values. The last axis of the Box varies fastest: with 3 values on each of two axes, action
+    1 is the least of the first and the middle of the second.
+
+    Args:
+        bins: values per axis, or one number for each in the Box's order, at least 2.
+    """
+
+    def __init__(self, bins: int | Sequence[int]) -> None:
+        checks = Checks("DiscretizeActions")
+        for count in bins if isinstance(bins, Sequence) else [bins]:
+            checks.integer("bins", count, low=2)
+        checks.done()
+        self._bins = bins
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        if not isinstance(action_space, spaces.Box) or action_space.dtype.kind != "f":
+            raise SpaceMismatchError(f"DiscretizeActions needs a Box of real numbers to act in, got {action_space}")
+        if not action_space.is_bounded():
+            raise SpaceMismatchError(f"DiscretizeActions needs bounds to space its values between, got {action_space}")
+        low, high = action_space.low.ravel(), action_space.high.ravel()
+        counts = list(self._bins) if isinstance(self._bins, Sequence) else [self._bins] * len(low)
+        n_actions = math.prod(counts)
+        checks = Checks("DiscretizeActions")
+        told = f".bins must be one number per axis of {action_space}, got {self._bins}"
+        checks.require(len(counts) == len(low), told)
+        told = f" makes {n_actions:,} actions of {counts}, more than {_MOST_ACTIONS:,}: take fewer bins"
+        checks.require(n_actions <= _MOST_ACTIONS, told)
+        checks.done()
+        values = [np.linspace(*axis, dtype=np.float64) for axis in zip(low, high, counts, strict=True)]
+        table = np.stack(np.meshgrid(*values, indexing="ij"), axis=-1).reshape(n_actions, *action_space.shape)
+        self._table: NDArray[Any] = table.astype(action_space.dtype)  # [A, ...]
+        return observation_space, spaces.Discrete(n_actions)
+
+    def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
+        mapped: NDArray[Any] = self._table[action]
+        return mapped
+
+
+class MapActions(Processor):
+    """Let the policy act in `space`; the environments take `fn(action)`, in a Box clipped to its bounds.
+
+    Args:
+        fn: from the policy's actions [K, ...] to the environments'; tried on blank rows at once.
+        space: of one action of the policy.
+    """
+
+    def __init__(self, fn: Callable[[NDArray[Any]], NDArray[Any]], space: Space[Any]) -> None:
+        _refuse_no_function("MapActions", fn, space)
+        self._fn, self._space = fn, space
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        try_out(f"MapActions.fn ({_name(self._fn)})", self._fn, self._space, action_space, gives="actions")
+        return observation_space, self._space
+
+    def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
+        return self._fn(action)
+
+
+class MapObs(Processor):
+    """Let the policy see `fn(obs)`, of `space`.
+
+    Args:
+        fn: from observations [K, ...], or a tree of them, to others; tried on blank rows at once.
+        space: of one observation of its making.
+    """
+
+    def __init__(self, fn: Callable[[Obs], Obs], space: Space[Any]) -> None:
+        _refuse_no_function("MapObs", fn, space)
+        self._fn, self._space = fn, space
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        try_out(f"MapObs.fn ({_name(self._fn)})", self._fn, observation_space, self._space, gives="observations")
+        return self._space, action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        return self._fn(obs)
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        return self._fn(obs)
+
+
+class Flatten(Processor):
+    """Let the policy see one float32 vector: Box leaves as they are, a 0 or 1 per value of discrete ones.
+
+    Leaves follow each other by the names of their keys; the mask stays a leaf of its own. A policy's `Preprocess` has
+    nothing left to do with such a vector.
+    """
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        self._has_mask = isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
+        children = (
+            dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {"": observation_space}
+        )
+        mask = children.pop(ACTION_MASK, None) if self._has_mask else None
+        self._leaves = [leaf for _, leaf in tree.named_leaves(_as_tree(spaces.Dict(children)))]
+        bounds = [_flat_bounds(leaf) for leaf in self._leaves]
+        low, high = (np.concatenate(side).astype(np.float32) for side in zip(*bounds, strict=True))
+        flat = spaces.Box(low, high, dtype=np.float32)
+        return flat if mask is None else spaces.Dict({"obs": flat, ACTION_MASK: mask}), action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        rest = {key: child for key, child in obs.items() if key != ACTION_MASK} if self._has_mask else obs
+        parts = [_flat(space, leaf) for space, leaf in zip(self._leaves, tree.leaves(rest), strict=True)]
+        flat = np.concatenate(parts, axis=1, dtype=np.float32)
+        return {"obs": flat, ACTION_MASK: obs[ACTION_MASK]} if self._has_mask else flat
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        return self.begin(obs, env_ids)
+
+
+def _as_tree(space: Space[Any]) -> Any:
+    """Return a space as a tree of its leaves."""
+    if isinstance(space, spaces.Dict):
+        return {key: _as_tree(child) for key, child in space.spaces.items()}
+    return tuple(map(_as_tree, space.spaces)) if isinstance(space, spaces.Tuple) else space
+
+
+def _flat_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the least and the largest numbers that a leaf becomes."""
+    if isinstance(space, spaces.Box):
+        return space.low.ravel(), space.high.ravel()
+    n_numbers = _flat(space, zeros_of(space)).shape[1]
+    return np.zeros(n_numbers), np.ones(n_numbers)
+
+
+def _flat(space: Space[Any], leaf: NDArray[Any]) -> NDArray[Any]:
+    """Turn one leaf [K, ...] into numbers [K, F]."""
+    if isinstance(space, spaces.Discrete):
+        hot: NDArray[np.bool_] = leaf[:, None] == np.arange(space.start, space.start + space.n)
+        return hot
+    if isinstance(space, spaces.MultiDiscrete):
+        digits = zip(leaf.reshape(len(leaf), -1).T, space.start.flat, space.nvec.flat, strict=True)
+        return np.concatenate([digit[:, None] == np.arange(first, first + n) for digit, first, n in digits], axis=1)
+    return leaf.reshape(len(leaf), -1)
+
+
+def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:
+    """Return a space of actions that has one for "none", and that one."""
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n) + 1, start=int(space.start)), np.array(space.start + space.n, space.dtype)
+    if isinstance(space, spaces.Box):
+        low, high = np.minimum(space.low, 0), np.maximum(space.high, 0)
+        return spaces.Box(low, high, dtype=space.dtype.type), np.zeros(space.shape, space.dtype)
+    if isinstance(space, spaces.MultiDiscrete):
+        start, nvec = space.start, space.nvec
+    else:
+        assert isinstance(space, spaces.MultiBinary), "check_spaces lets no other action space through"
+        start, nvec = np.zeros(space.shape, np.int64), np.full(space.shape, 2)
+    return spaces.MultiDiscrete(nvec + 1, start=start), (start + nvec).astype(np.int64)
+
+
+def _space_beside(space: Space[Any], leaves: Mapping[str, Space[Any]]) -> spaces.Dict:
+    inner = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
+    taken = sorted(inner.keys() & leaves)
+    if taken:
+        raise ConfigError(f"the observation has {', '.join(taken)} already: leave one of the two out")
+    return spaces.Dict({**inner, **leaves})
+
+
+def _beside(obs: Obs, leaves: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    return {**(obs if isinstance(obs, dict) else {"obs": obs}), **leaves}
+
+
+def _refuse_no_function(owner: str, fn: object, space: object) -> None:
+    checks = Checks(owner)
+    checks.require(callable(fn), f".fn must be callable, got {fn!r}")
+    checks.require(isinstance(space, Space), f".space must be a gymnasium space, got {space!r}")
+    checks.done()
+
+
+def _name(fn: object) -> str:
+    return str(getattr(fn, "__name__", type(fn).__name__))

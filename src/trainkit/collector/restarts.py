@@ -1,0 +1,80 @@
+"""Making environments anew that failed: how often, after what pause, and what becomes of the episode they broke off."""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from trainkit import tree
+from trainkit.collector.backends import Ids
+from trainkit.data import ActOutput, Obs
+from trainkit.errors import EnvError
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_S = 30.0  # between two attempts
+
+
+class Restarts:
+    """Allow environments to be made anew, each so often in a row, and count.
+
+    Args:
+        n_envs: N.
+        max_restarts: of one environment in a row; an episode that ends well begins a new row. None: the first error
+            is raised.
+        delay_s: before the second in a row, doubled for each that follows, 30 s at most; the first is made at once.
+        faulty: whether rows of an episode that was broken off are taken back ("drop") or kept ("cut").
+    """
+
+    def __init__(
+        self,
+        n_envs: int,
+        max_restarts: int | None = None,
+        *,
+        delay_s: float = 0.1,
+        faulty: Literal["drop", "cut"] = "drop",
+    ) -> None:
+        self.are_allowed = max_restarts is not None
+        self.drops = faulty == "drop"
+        self._n_untold = 0  # of all environments
+        self._max, self._delay_s = max_restarts or 0, delay_s
+        self._in_a_row = np.zeros(n_envs, np.int64)  # [N]
+
+    def take_count(self) -> int:
+        """Return how many environments were made anew since this was last asked."""
+        count, self._n_untold = self._n_untold, 0
+        return count
+
+    def forgive(self, env_ids: Iterable[int]) -> None:
+        """Hear that episodes ended well."""
+        for env_id in env_ids:
+            self._in_a_row[env_id] = 0
+
+    def allow(self, env_id: int, error: EnvError) -> None:
+        """Wait as long as is due, or raise the error that made one restart too many.
+
+        Raises:
+            EnvError: of the same kind, with the same cause.
+        """
+        in_a_row = int(self._in_a_row[env_id])
+        if in_a_row == self._max:
+            self._in_a_row[env_id] = 0  # who goes on after the error has all of them again
+            raise type(error)(
+                f"{error}; it was made anew {in_a_row} times in a row (max_restarts), and no episode ended in between",
+                env_id=env_id,
+            ) from error.__cause__
+        self._in_a_row[env_id] += 1
+        self._n_untold += 1
+        delay_s = 0.0 if in_a_row == 0 else min(self._delay_s * 2.0 ** (in_a_row - 1), _LONGEST_S)
+        _log.warning("%s; made anew in %g s, restart %d of %d in a row", error, delay_s, in_a_row + 1, self._max)
+        time.sleep(delay_s)
+
+
+def left(asked: Ids, answered: Ids, obs: Obs, output: ActOutput) -> tuple[Obs, ActOutput]:
+    """Return the rows [K] of observations and actions whose environments answered."""
+    keep = np.isin(asked, answered)
+    extras = {name: column[keep] for name, column in output.extras.items()}
+    kept = output._replace(action=output.action[keep], extras=extras)
+    return tree.map_tree(lambda leaf: leaf[keep], obs), kept

@@ -1,0 +1,111 @@
+"""Driving environments in processes of their own, one each."""
+
+import contextlib
+import multiprocessing.util
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.collector.backends import (
+    Begun,
+    Failure,
+    Ids,
+    Options,
+    RawStep,
+    Seeds,
+    check_equal,
+    read_begun,
+    read_steps,
+)
+from trainkit.collector.reading import RowReader
+from trainkit.collector.worker import Worker
+from trainkit.errors import ConfigError, EnvError
+from trainkit.spaces import Spaces, check_spaces
+
+_MAKING_S = 60.0  # to make an environment, at least, where steps have a limit: simulators take their time
+_CLOSING_S = 3.0  # for environments to close themselves
+_REPLACING_S = 1.0  # for one that failed, while all others wait
+
+
+class WorkerBackend:
+    """Step environments side by side, each reset explicitly and seeded for each episode.
+
+    Args:
+        factories: one per environment.
+        timeout_s: for a step, a reset or a call; who gives no answer is killed. None waits for ever.
+    """
+
+    takes_options = seeds_episodes = True
+
+    def __init__(self, factories: Sequence[Callable[[], gym.Env[Any, Any]]], timeout_s: float | None = None) -> None:
+        self.n = len(factories)
+        self._factories, self._timeout_s = factories, timeout_s
+        self._workers: list[Worker] = []
+        # With a priority it runs before multiprocessing itself ends what is left, with a SIGTERM that they ignore.
+        self._close = multiprocessing.util.Finalize(self, _stop_all, (self._workers,), exitpriority=10)
+        with contextlib.ExitStack() as made:
+            made.callback(self.close)
+            self._workers += [Worker(env_id, factory) for env_id, factory in enumerate(factories)]
+            spaces = [self._spaces_of(env_id) for env_id in range(self.n)]
+            self.observation_space, self.action_space = spaces[0].observation_space, spaces[0].action_space
+            for env_id, own in enumerate(spaces):
+                check_equal(env_id, own, self)
+            check_spaces(self.observation_space, self.action_space)
+            self._reader = RowReader(self.observation_space)
+            made.pop_all()
+
+    def reset(self, seeds: Seeds, options: Options) -> Begun:
+        return self.begin(np.arange(self.n), seeds, options)
+
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
+        for env_id in env_ids.tolist():
+            if not self._workers[env_id].is_usable:  # as was told when it ended, or Ctrl-C struck in mid-message
+                self.rebuild(env_id)
+        for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
+            self._workers[env_id].ask("reset", (seed, options))
+        return read_begun(self._reader, env_ids, self._take)
+
+    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
+        for row, env_id in enumerate(env_ids.tolist()):
+            self._workers[env_id].ask("step", action[row])
+        return read_steps(self._reader, env_ids, self._take)
+
+    def rebuild(self, env_id: int) -> None:
+        _stop_all([self._workers[env_id]], _REPLACING_S)
+        self._workers[env_id] = Worker(env_id, self._factories[env_id])
+        check_equal(env_id, self._spaces_of(env_id), self)
+
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        for env_id in env_ids.tolist():
+            self._workers[env_id].ask(name, args)
+        return [self._workers[env_id].answer(self._timeout_s) for env_id in env_ids.tolist()]
+
+    def close(self) -> None:
+        self._close()
+
+    def _take(self, row: int, env_id: int) -> Any:
+        return self._workers[env_id].answer(self._timeout_s)
+
+    def _spaces_of(self, env_id: int) -> Spaces:
+        """Wait for an environment to be made, and return its spaces."""
+        try:
+            made = self._workers[env_id].answer(None if self._timeout_s is None else max(self._timeout_s, _MAKING_S))
+        except Failure as failure:
+            error = failure.__cause__
+            if isinstance(error, (ConfigError, EnvError)):  # which says already who, and when
+                raise error from error.__cause__
+            raise EnvError(f"make_envs: env {env_id} {failure.what}", env_id=env_id) from error
+        return Spaces(observation_space=made[0], action_space=made[1])
+
+
+def _stop_all(workers: Sequence[Worker], seconds: float = _CLOSING_S) -> None:
+    """Let environments close themselves, and kill those that have not after so long."""
+    deadline = time.monotonic() + seconds
+    for worker in workers:
+        worker.ask_to_close()
+    for worker in workers:
+        worker.stop(deadline)

@@ -1,0 +1,108 @@
+"""How all pictures look: their type, their colours, which are told apart by everybody, and how they are written."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.errors import ConfigError, MissingExtraError
+from trainkit.runs import RunFolder
+from trainkit.trainer import History, Trainer
+
+Run = str | Path | RunFolder | History | Trainer
+
+# Okabe and Ito (2008), without the yellow, which is faint on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#777777"
+
+_STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+}
+# Text stays text in an svg, and the same picture is the same file.
+_WRITING: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trainkit", "pdf.fonttype": 42}
+
+
+@contextmanager
+def blank(n_rows: int = 1, n_columns: int = 1, *, width: float, height: float, **options: Any) -> Iterator[Any]:
+    """Give an empty figure of so many inches and its axes [n_rows, n_columns], to be drawn in the common style.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("trainkit.plot needs matplotlib: pip install trainkit[plot]") from error
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots(n_rows, n_columns, squeeze=False, **options)
+
+
+def save(figure: Any, path: str | Path) -> Path:
+    """Write a figure as what the name ends in: svg, pdf, png (200 dots per inch).
+
+    Raises:
+        ConfigError: the ending is none that matplotlib writes.
+    """
+    import matplotlib as mpl
+
+    path = Path(path)
+    known = figure.canvas.get_supported_filetypes()
+    ending = path.suffix.removeprefix(".")
+    if ending not in known:
+        raise ConfigError(f"a picture cannot be written to {path}: end its name in .svg, .pdf or .png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"Date": None} if ending == "svg" else {"CreationDate": None} if ending == "pdf" else None
+    with mpl.rc_context(_WRITING):
+        figure.savefig(path, dpi=200, metadata=about)
+    return path
+
+
+def series(run: Run, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (steps [T], numbers [T]) of a tag; offline, steps are updates.
+
+    Raises:
+        ConfigError: the run never told it.
+    """
+    if isinstance(run, Trainer):
+        run = run.history
+    if not isinstance(run, History):
+        return (run if isinstance(run, RunFolder) else RunFolder.read(run)).series(tag)
+    points = [(row["env_step"] or row["gradient_step"], row[tag]) for row in run if tag in row]
+    if not points:
+        raise ConfigError(f"this history never told {tag!r}: no epoch had a number there")
+    steps, numbers = np.array(points, np.float64).T
+    return steps, numbers
+
+
+def unit_of(run: Run) -> str:
+    """Say what a run's steps are."""
+    if isinstance(run, Trainer):
+        run = run.history
+    if isinstance(run, History):
+        is_offline = not any(row["env_step"] for row in run)
+    else:
+        is_offline = "update_per_epoch" in (run if isinstance(run, RunFolder) else RunFolder.read(run)).settings
+    return "updates" if is_offline else "environment steps"
+
+
+def count(number: float, _: object = None) -> str:
+    """Write a count of steps shortly: 20k, 1.5M."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:g}{letter}"
+    return f"{number:g}"

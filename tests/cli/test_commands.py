@@ -1,0 +1,382 @@
+"""Every command, as a shell calls it: what it prints, what it leaves behind, and its exit code."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.test_runs import make_run
+from trainkit.cli import main
+from trainkit.cli.main import build_parser
+from trainkit.runs import RunFolder
+
+TINY = {
+    "max_epoch": "2", "step_per_epoch": "60", "learning_starts": "32", "batch_size": "16", "hidden": "(8,)",
+    "n_envs": "2", "step_per_collect": "2", "n_test_envs": "2", "episode_per_test": "2", "device": "cpu",
+    "log_every": "20",
+}  # fmt: skip
+
+
+def words(**settings: str) -> list[str]:
+    return [word for name, text in {**TINY, **settings}.items() for word in ("--set", f"{name}={text}")]
+
+
+def train(*more: str, preset: str = "dqn", **settings: str) -> int:
+    return main(["train", preset, "CartPole-v1", "--quiet", *words(**settings), *more])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a folder of one's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train DQN on two seeds and Rainbow on one."""
+    folder = tmp_path_factory.mktemp("runs")
+    assert train("--logdir", str(folder), "--seeds", "2") == 0
+    assert train("--logdir", str(folder), preset="rainbow") == 0
+    return folder
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what was printed to the error stream: one line."""
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+# ---- train ----
+
+
+def test_a_run_leaves_config_numbers_events_and_a_checkpoint(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--seed", "3") == 0
+    folder = here / "runs" / "dqn-CartPole-v1" / "seed3"
+    assert {file.name for file in folder.iterdir()} >= {"config.json", "numbers.jsonl", "events", "checkpoint"}
+    assert list((folder / "events").glob("events.out.tfevents.*"))
+    run = RunFolder.read(folder)
+    assert (run.task, run.seed, run.config["settings"]) == ("CartPole-v1", 3, TINY)
+    assert run.rows[-1]["step"] == 120
+    out = capsys.readouterr().out
+    assert run.config["command"] in out
+    assert "max_epoch after 120 steps" in out
+
+
+def test_the_command_in_config_json_repeats_the_run(here: Path) -> None:
+    assert train() == 0
+    first = RunFolder.read("runs/dqn-CartPole-v1/seed1")
+    assert main([*shlex.split(first.config["command"])[1:], "--quiet", "--name", "again"]) == 0
+    again = RunFolder.read("runs/again/seed1")
+    for tag in ("update/loss", "train/recent_returns/mean", "test/returns/mean"):
+        assert first.series(tag)[1].tolist() == again.series(tag)[1].tolist()
+
+
+def test_a_run_that_is_refused_leaves_no_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(lrr="1") == 2
+    assert complaint(capsys) == "trainkit: presets.dqn: unknown option 'lrr', did you mean 'lr'?"
+    assert list(here.rglob("*")) in ([], [here / "runs"])
+
+
+def test_a_refused_run_leaves_what_others_put_into_its_folder(here: Path) -> None:
+    folder = here / "runs" / "dqn-CartPole-v1" / "seed1"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    assert train(lrr="1") == 2
+    assert [file.name for file in folder.iterdir()] == ["notes.txt"]
+
+
+def test_several_seeds_are_a_folder_each(runs: Path) -> None:
+    assert sorted(path.name for path in (runs / "dqn-CartPole-v1").iterdir()) == ["seed1", "seed2"]
+
+
+def test_a_run_goes_on_where_it_stopped_in_its_own_folder(here: Path) -> None:
+    assert train("--resume") == 0  # nothing to go on from: it begins
+    assert train("--resume", max_epoch="3") == 0
+    run = RunFolder.read("runs/dqn-CartPole-v1/seed1")
+    assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
+    steps = [row["step"] for row in run.rows]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 180
+    assert run.config["settings"]["max_epoch"] == "3"
+
+
+def test_going_on_with_another_preset_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--name", "mine") == 0
+    assert train("--name", "mine", "--resume", preset="rainbow") == 2
+    assert "was trained with preset 'dqn', not 'rainbow': give another --name" in complaint(capsys)
+    assert [path.name for path in (here / "runs" / "mine").iterdir()] == ["seed1"]
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: tk.Trainer) -> Any:
+        next(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tk.Trainer, "run", interrupted)
+        assert train("--checkpoint-every", "100") == 130
+    told = capsys.readouterr()
+    assert told.err == "trainkit: interrupted\n"
+    (line,) = re.findall(r"stopped at step 60; to go on: trainkit (.*)", told.out)
+    assert tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
+    assert main([*shlex.split(line), "--quiet"]) == 0
+    assert RunFolder.read("runs/dqn-CartPole-v1/seed1").rows[-1]["step"] == 120
+
+
+def test_sigterm_saves_ends_with_143_and_begins_no_other_seed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_step = tk.OffpolicyTrainer._train_step
+
+    def terminated(self: tk.OffpolicyTrainer) -> None:
+        train_step(self)
+        if self.env_step == 80:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(tk.OffpolicyTrainer, "_train_step", terminated)
+    assert train("--seeds", "2") == 128 + 15
+    assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
+    (step,) = re.findall(r"stopped at step (\d+); to go on: trainkit train dqn", capsys.readouterr().out)
+    assert step in ("80", "82")
+    progress = tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]
+    assert progress["env_step"] == int(step)
+
+
+def test_an_offline_preset_learns_from_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=1)
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
+    with tk.DatasetWriter("data").record(collector):
+        collector.collect(n_episode=6)
+    few = {
+        name: TINY[name] for name in ("max_epoch", "batch_size", "hidden", "n_test_envs", "episode_per_test", "device")
+    }
+    more = [word for name, text in {**few, "update_per_epoch": "5"}.items() for word in ("--set", f"{name}={text}")]
+    assert main(["train", "cql", "CartPole-v1", "--data", "data", "--quiet", *more]) == 0
+    assert "after 10 updates" in capsys.readouterr().out
+    assert main(["eval", "runs/cql-CartPole-v1/seed1", "--episodes", "2"]) == 0
+
+
+# ---- what others make of it ----
+
+
+def test_eval_plays_what_was_learnt(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = runs / "dqn-CartPole-v1" / "seed1"
+    assert main(["eval", str(folder), "--episodes", "3", "--seed", "5"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("dqn after 120 steps, 3 episodes of CartPole-v1, greedily\nreturn  mean ")
+    trainer = tk.presets.dqn(
+        "CartPole-v1", seed=1, hidden=(8,), n_envs=2, batch_size=16, n_test_envs=2, device="cpu", verbose=False
+    )
+    trainer.load(folder / "checkpoint")
+    expected = tk.evaluate(trainer.policy, "CartPole-v1", n_episode=3, seed=5).returns
+    assert expected is not None
+    assert f"mean {expected.mean:.5g}  std {expected.std:.5g}" in told
+
+
+def test_eval_can_play_the_best_policy_instead_of_the_last(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = runs / "dqn-CartPole-v1" / "seed1"
+    best = tk.inspect_checkpoint(folder / "checkpoint" / "best")["progress"]
+    assert main(["eval", str(folder), "--best", "--episodes", "3", "--seed", "5"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"dqn after {best['env_step']} steps, 3 episodes")
+    expected = tk.evaluate(tk.load_policy(folder / "checkpoint" / "best"), "CartPole-v1", n_episode=3, seed=5).returns
+    assert expected is not None
+    assert f"mean {expected.mean:.5g}" in told
+
+
+def test_export_writes_an_onnx_file_into_the_runs_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(module, reason="needs trainkit[onnx]")
+    folder = runs / "dqn-CartPole-v1" / "seed2"
+    assert main(["export", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder / "policy.onnx")
+    assert (folder / "policy.onnx").stat().st_size > 500
+
+
+def test_eval_writes_a_video_of_every_episode(runs: Path, here: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg", reason="needs trainkit[video]")
+    pytest.importorskip("pygame", reason="CartPole draws with it")
+    assert main(["eval", str(runs / "dqn-CartPole-v1" / "seed1"), "--episodes", "2", "--video", "v"]) == 0
+    assert sorted(file.name for file in (here / "v").iterdir()) == ["episode-000.mp4", "episode-001.mp4"]
+    assert all(file.stat().st_size > 1_000 for file in (here / "v").iterdir())
+
+
+def test_plot_draws_all_runs_of_a_task_in_one_picture(
+    runs: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    assert main(["plot", str(runs), "-o", "a/curves.svg"]) == 0
+    assert capsys.readouterr().out == "a/curves.svg\n"
+    drawn = (here / "a" / "curves.svg").read_text()
+    assert all(f">{text}<" in drawn for text in ("dqn (2 seeds)", "rainbow", "CartPole-v1"))
+    assert main(["plot", str(runs / "rainbow-CartPole-v1"), "--time", "-o", "time.png"]) == 0
+    assert main(["plot", str(runs), "--time"]) == 2
+    assert "--time is of one run, 3 were given" in capsys.readouterr().err
+
+
+def test_compare_tells_interquartile_means_and_intervals(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(runs)]) == 0
+    told = capsys.readouterr().out
+    scores = [
+        RunFolder.read(runs / "dqn-CartPole-v1" / f"seed{seed}").series("test/returns/mean")[1][-1] for seed in (1, 2)
+    ]
+    low, mean, high = min(scores), np.mean(scores), max(scores)
+    assert re.search(rf"^dqn +2 +{mean:.4g} +\[{low:.4g}, {high:.4g}\]", told, re.MULTILINE)
+    assert "1 seed says little" in told
+
+
+def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for preset, a, b in (("dqn", 0.0, 100.0), ("ppo", 10.0, 200.0)):
+        for task, score in (("A", a), ("B", b)):
+            row = {"step": 1, "test/returns/mean": score}
+            make_run(tmp_path / preset / task, row, preset=preset, env=task, settings={}, seed=1)
+    assert main(["compare", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    *_, overall = told.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
+    assert re.search(r"^dqn +2 +0 +\[0, 0\]", overall, re.MULTILINE)
+    assert re.search(r"^ppo +2 +1 +\[1, 1\] +\+1 +\[1, 1\] +favours ppo", overall, re.MULTILINE)
+
+
+def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = runs / "rainbow-CartPole-v1" / "seed1"
+    assert main(["inspect", str(folder)]) == 0
+    told = capsys.readouterr().out
+    for part in (
+        "made by   trainkit train rainbow CartPole-v1 --seed 1",
+        "policy            DQNPolicy",
+        f"checkpoint {folder / 'checkpoint'}",
+        "  whole, ",
+        "  after epoch 2: 120 steps, ",
+        f"best   {folder / 'checkpoint' / 'best'}, score ",
+    ):
+        assert part in told
+    assert main(["inspect", str(runs)]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["run", "task", "seed", "step", "test", "return", "best"]
+    assert [line.split()[1:4] for line in lines] == [["CartPole-v1", seed, "120"] for seed in ("1", "2", "1")]
+
+
+def test_presets_lists_all_or_the_settings_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    told = capsys.readouterr().out
+    assert all(re.search(rf"^{name} ", told, re.MULTILINE) for name in tk.presets.PRESETS)
+    assert main(["presets", "rainbow"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^setting +classic +atari", told, re.MULTILINE)
+    assert re.search(r"^beta +Linear\(0.4, 1, 1\) +Linear\(0.4, 1, 1\)", told, re.MULTILINE)
+    assert main(["presets", "rainbo"]) == 2
+
+
+def test_check_env_ends_with_1_where_something_would_end_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "CartPole-v1", "--steps", "50"]) == 0
+    assert "CartPole-v1: 0 errors in" in capsys.readouterr().out
+
+    class Bad(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.array([np.nan], np.float32), {}
+
+    gym.register("Bad-v0", entry_point=Bad)
+    try:
+        assert main(["check-env", "Bad-v0"]) == 1
+    finally:
+        del gym.registry["Bad-v0"]
+    assert "error: " in capsys.readouterr().out
+    assert main(["check-env", "CartPole-v1", "--kwargs", "7"]) == 2
+    assert complaint(capsys) == "trainkit: --kwargs must be a dict as Python writes it, got '7'"
+
+
+def test_bench_tells_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--steps", "64", "--presets", "dqn", "--device", "cpu"]) == 0
+    heading, line, *_ = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["preset", "steps/s", "updates/s"]
+    assert re.match(r"dqn +[\d,]+ +[\d,]+ +\d+ % +\d+ %", line)
+    assert main(["bench", "--steps", "64", "--presets", "ppo"]) == 2
+    assert complaint(capsys) == "trainkit: ppo collects more than 64 steps at once: raise --steps"
+
+
+# ---- mistakes and help ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["train"], "train: the following arguments are required: PRESET (trainkit train --help)"),
+        (["fly"], "command: argument COMMAND: invalid choice: 'fly'"),
+        (["train", "dqn", "CartPol-v1"], "make_envs: Environment `CartPol` doesn't exist"),
+        (["train", "dqn", "CartPole-v1", "--seeds", "0"], "trainkit train: --seeds must be >= 1, got 0"),
+        (["eval", "nowhere"], "nowhere is no run: it has no numbers.jsonl"),
+        (["plot", "nowhere"], "nowhere is no folder"),
+        (["train", "dqn", "CartPole-v1", "--config", "nowhere.toml"], "No such file or directory: 'nowhere.toml'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_ends_with_2(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    try:
+        code: object = main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    line = complaint(capsys)
+    assert line.startswith("trainkit: ")
+    assert told in line
+
+
+COMMANDS = ["train", "eval", "plot", "compare", "inspect", "export", "presets", "check-env", "bench"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples_that_can_be_read(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    examples = re.findall(rf"^  trainkit ({command}\b.*?)(?:   .*)?$", told, re.MULTILINE)
+    assert examples
+    for example in examples:
+        build_parser().parse_args(shlex.split(example))
+
+
+def test_the_main_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert all(re.search(rf"^    {command}\b", told, re.MULTILINE) for command in COMMANDS)
+
+
+def test_python_m_trainkit_is_the_command_and_a_reader_that_left_is_no_mistake(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(tk.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    listed = subprocess.Popen(
+        [sys.executable, "-m", "trainkit", "presets"], cwd=tmp_path, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert listed.stdout is not None
+    listed.stdout.close()
+    assert listed.stderr is not None
+    assert listed.stderr.read() == ""
+    listed.stderr.close()
+    assert listed.wait(timeout=60) == 0
+
+
+def test_config_json_is_plain(runs: Path) -> None:
+    config = json.loads((runs / "rainbow-CartPole-v1" / "seed1" / "config.json").read_text())
+    assert set(config) == {"preset", "env", "seed", "data", "settings", "command", "versions", "began"}

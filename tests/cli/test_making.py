@@ -1,0 +1,93 @@
+"""Settings are written as text and read back, and a recipe makes the same run again."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from trainkit.cli.main import build_parser
+from trainkit.cli.making import Recipe, settings_of, value_of
+from trainkit.cli.presets import told
+from trainkit.presets import PRESETS
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        (" 7", 7),
+        ("(64, 64)", (64, 64)),
+        ("[(0, 1.0), (8_000, 0.04)]", [(0, 1.0), (8_000, 0.04)]),
+        ("true", True),
+        ("False", False),
+        ("none", None),
+        ("Linear(0.4, 1.0)", tk.Linear(0.4, 1.0)),
+        ("Linear(0.4, 1.0, 0.5)", tk.Linear(0.4, 1.0, 0.5)),
+        ("sign", "sign"),
+        ("'1'", "1"),
+        ("print(1)", "print(1)"),
+        ("__import__('os').getcwd()", "__import__('os').getcwd()"),
+        ("", ""),
+    ],
+)
+def test_a_setting_is_read_as_a_literal_or_a_word_and_never_run(text: str, value: Any) -> None:
+    assert value_of(text) == value
+    assert type(value_of(text)) is type(value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_default_that_is_listed_can_be_given_back(name: str) -> None:
+    for domain in PRESETS[name].domains:
+        for setting, value in PRESETS[name].settings(domain).items():
+            assert value_of(told(value)) == value, setting
+
+
+def test_words_count_more_than_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('lr = 1e-3\nhidden = [8, 8]\nbeta = "Linear(0.4, 1.0)"\nreward = "sign"\ndueling = true\n')
+    settings = settings_of(file, ["lr=2e-3", "gamma=0.9"])
+    assert {name: value_of(text) for name, text in settings.items()} == {
+        "lr": 2e-3, "hidden": [8, 8], "beta": tk.Linear(0.4, 1.0), "reward": "sign", "dueling": True, "gamma": 0.9,
+    }  # fmt: skip
+
+
+def test_what_is_no_setting_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("lr = = 1")
+    with pytest.raises(tk.ConfigError, match=r"a.toml is no TOML"):
+        settings_of(tmp_path / "a.toml", [])
+    for word in ("lr", "=1", "a b=1"):
+        with pytest.raises(tk.ConfigError, match="--set needs name=value, got"):
+            settings_of(None, [word])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"preset": "dqnn"}, "no preset is called 'dqnn', did you mean 'dqn'?: see trainkit presets"),
+        ({"settings": {"logger": "x"}}, "--set logger is the command's own: use --logdir"),
+        ({"preset": "cql"}, "cql learns from a dataset: give --data, files that DatasetWriter wrote"),
+        ({"data": "x"}, "dqn learns from an environment: leave --data out"),
+        ({"env": None}, "dqn needs an environment: trainkit train dqn CartPole-v1"),
+    ],
+)
+def test_a_recipe_that_cannot_work_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        Recipe(**{"preset": "dqn", "env": "CartPole-v1", "seed": 1, **given})
+    assert str(caught.value) == told
+
+
+def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> None:
+    settings = {"hidden": "(8, 8)", "reward": "sign", "beta": "Linear(0.4, 1.0)"}
+    recipe = Recipe(preset="rainbow", env="CartPole-v1", seed=7, settings=settings)
+    program, *words = shlex.split(recipe.command)
+    assert program == "trainkit"
+    options = build_parser().parse_args(words)
+    assert settings_of(options.config, options.set) == settings
+    assert (options.preset, options.env, options.seed, options.seeds) == ("rainbow", "CartPole-v1", 7, 1)
+    plain = recipe.to_plain()
+    assert plain["command"] == recipe.command
+    assert plain["versions"]["torch"]
+    names = Recipe.__dataclass_fields__
+    assert Recipe(**{name: plain[name] for name in names}) == recipe

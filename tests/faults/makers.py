@@ -1,0 +1,186 @@
+"""A call that works of everything public that can be called: what a wrong argument is put into."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+import trainkit as tk
+from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS, Spaces, linear, small_net
+from tests.trainer.toys import Walk
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+DISCRETE, CONTINUOUS = Spaces(), Spaces(FOUR_NUMBERS, BOX)
+CPU: dict[str, Any] = {"device": "cpu", "seed": 0}
+
+
+class Call(NamedTuple):
+    """A function or a class, and arguments that fit it."""
+
+    of: Callable[..., Any]
+    arguments: Mapping[str, Any]
+
+    def __call__(self, **others: Any) -> Any:
+        """Make the call with some arguments replaced."""
+        return self.of(**{**self.arguments, **others})
+
+
+def envs() -> tk.Envs:
+    return tk.make_envs(Walk, 2)
+
+
+def learner(kind: Any = tk.DQNPolicy) -> Any:
+    return kind.for_envs(envs(), hidden=(4,), **CPU)
+
+
+def rows(n_rows: int = 6) -> tk.ReplayBuffer:
+    """Make a dataset of one-step episodes in `Walk`, acted at random by a policy that tells how likely."""
+    policy = tk.RandomPolicy(Walk.action_space, seed=0, store_action_prob=True)
+    here = tk.make_envs(Walk, 1, seed=0)
+    buffer = tk.ReplayBuffer(10 * n_rows, spaces=here)
+    tk.Collector(policy, here, buffer).collect(n_episode=n_rows)
+    return buffer
+
+
+def trainer_arguments(kind: Any, policy: Any) -> dict[str, Any]:
+    """Return what all trainers need, quiet."""
+    return {"policy": policy, "max_epoch": 1, "verbose": False, "show_progress": False, "seed": 0}
+
+
+def offpolicy() -> Call:
+    policy = learner()
+    own = {"train_collector": tk.Collector(policy, envs(), tk.ReplayBuffer(20)), "step_per_epoch": 4, "batch_size": 2}
+    return Call(tk.OffpolicyTrainer, trainer_arguments(tk.OffpolicyTrainer, policy) | own)
+
+
+def onpolicy() -> Call:
+    policy = learner(tk.PPOPolicy)
+    own = {"train_collector": tk.Collector(policy, envs(), tk.RolloutBuffer()), "step_per_epoch": 4}
+    return Call(tk.OnpolicyTrainer, trainer_arguments(tk.OnpolicyTrainer, policy) | own | {"step_per_collect": 4})
+
+
+def offline() -> Call:
+    own = {"buffer": rows(), "update_per_epoch": 1, "batch_size": 2}
+    return Call(tk.OfflineTrainer, trainer_arguments(tk.OfflineTrainer, learner()) | own)
+
+
+def actor_critic(kind: Any) -> Call:
+    network = tk.ActorCriticNetwork((4,), 3, hidden=(4,))
+    return Call(kind, {"network": network, "action_space": THREE_ACTIONS, **CPU})
+
+
+def estimation(function: Any) -> Call:
+    return Call(function, {"policy": learner(), "dataset": rows(), "gamma": 0.9})
+
+
+def calls(folder: Path) -> dict[str, Call]:
+    """Return a call of every public class and function that takes options; files go into a folder."""
+    saved = folder / "dataset"
+    with tk.DatasetWriter(saved).record(collector := tk.Collector(learner(), envs())):
+        collector.collect(n_step=30)
+    columns: dict[str, Any] = {name: torch.zeros(3, 2) for name in ("reward", "value", "next_value")}
+    columns |= {name: torch.zeros(3, 2, dtype=torch.bool) for name in ("terminated", "truncated")}
+    returns = {name: column for name, column in columns.items() if name != "value"}
+    arrays = {
+        "obs": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "next_obs": np.arange(4, 16, dtype=np.float32).reshape(3, 4),
+        "action": np.zeros(3, np.int64),
+        "reward": np.zeros(3),
+        "terminated": np.array([False, False, True]),
+    }
+    preset = {"env": Walk, "n_envs": 2, "hidden": (4,), "device": "cpu", "seed": 0, "verbose": False}
+    evaluated = tk.Collector(learner(), envs())
+    critics = {"actor": linear(np.zeros((4, 4))), "critics": tk.CriticNetwork((4,), 2, hidden=(4,))}
+    run = offpolicy()()
+    run.run()
+    checkpoint = run.save(folder / "run")
+    found = {
+        "A2CPolicy": actor_critic(tk.A2CPolicy),
+        "A2CPolicy.for_envs": Call(tk.A2CPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
+        "ActorCriticNetwork": Call(tk.ActorCriticNetwork, {"shapes": (4,), "width": 3, "hidden": (4,)}),
+        "ActorNetwork": Call(tk.ActorNetwork, {"shapes": (4,), "width": 4, "hidden": (4,)}),
+        "Adam": Call(tk.Adam, {}),
+        "BCPolicy": Call(tk.BCPolicy, {"network": small_net((4, 8, 3)), "action_space": THREE_ACTIONS, **CPU}),
+        "BCPolicy.for_envs": Call(tk.BCPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
+        "CategoricalValue": Call(tk.CategoricalValue, {}),
+        "Checkpoint": Call(tk.Checkpoint, {"folder": folder / "checkpoint"}),
+        "Clip": Call(tk.Clip, {"limit": 1.0}),
+        "Collector": Call(tk.Collector, {"policy": learner(), "envs": envs(), "buffer": tk.ReplayBuffer(10)}),
+        "ConservativePenalty": Call(tk.ConservativePenalty, {}),
+        "Constant": Call(tk.Constant, {"value": 1.0}),
+        "CriticNetwork": Call(tk.CriticNetwork, {"shapes": (4,), "n_places": 2, "hidden": (4,)}),
+        "DQNPolicy": Call(tk.DQNPolicy, {"network": small_net(), **CPU}),
+        "DQNPolicy.for_envs": Call(tk.DQNPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
+        "DatasetWriter": Call(tk.DatasetWriter, {"folder": folder / "episodes"}),
+        "DiscreteBCQPolicy": Call(tk.DiscreteBCQPolicy, {"network": small_net(), "imitation": small_net(), **CPU}),
+        "DiscreteBCQPolicy.for_envs": Call(tk.DiscreteBCQPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
+        "Curriculum": Call(tk.Curriculum, {"fn": lambda trainer: None}),
+        "DiscretizeActions": Call(tk.DiscretizeActions, {"bins": 3}),
+        "DoubleBackup": Call(tk.DoubleBackup, {}),
+        "EpsilonGreedy": Call(tk.EpsilonGreedy, {"epsilon": 0.1}),
+        "Evaluation": Call(tk.Evaluation, {"collector": evaluated}),
+        "ExpectedValue": Call(tk.ExpectedValue, {}),
+        "Greedy": Call(tk.Greedy, {}),
+        "History": Call(tk.History, {}),
+        "Histograms": Call(tk.Histograms, {}),
+        "Horizon": Call(tk.Horizon, {}),
+        "ImplicitQNetwork": Call(tk.ImplicitQNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
+        "ImplicitQuantileValue": Call(tk.ImplicitQuantileValue, {}),
+        "JsonlLogger": Call(tk.JsonlLogger, {"folder": folder / "jsonl"}),
+        "Linear": Call(tk.Linear, {"start": 1.0, "end": 0.1}),
+        "LogInfo": Call(lambda keys, **options: tk.LogInfo(keys, **options), {"keys": "score"}),
+        "MLP": Call(tk.MLP, {"sizes": (4, 8, 3)}),
+        "MapActions": Call(tk.MapActions, {"fn": np.negative, "space": BOX}),
+        "MapObs": Call(tk.MapObs, {"fn": np.negative, "space": BOX}),
+        "MaxBackup": Call(tk.MaxBackup, {}),
+        "MinTree": Call(tk.MinTree, {"size": 3}),
+        "MixedBuffer": Call(tk.MixedBuffer, {"shares": {tk.ReplayBuffer(10): 1.0}}),
+        "MunchausenBackup": Call(tk.MunchausenBackup, {}),
+        "NatureCNN": Call(tk.NatureCNN, {"shape": (1, 84, 84)}),
+        "NoisyLinear": Call(tk.NoisyLinear, {"in_features": 3, "out_features": 2}),
+        "OfflineTrainer": offline(),
+        "OffpolicyTrainer": offpolicy(),
+        "OnpolicyTrainer": onpolicy(),
+        "PPOPolicy": actor_critic(tk.PPOPolicy),
+        "PPOPolicy.for_envs": Call(tk.PPOPolicy.for_envs, {"envs": CONTINUOUS, "hidden": (4,), **CPU}),
+        "Piecewise": Call(tk.Piecewise, {"knots": [(0, 1.0), (10, 0.1)]}),
+        "Policy": Call(tk.Policy, CPU),
+        "Preprocess": Call(tk.Preprocess, {"space": FOUR_NUMBERS}),
+        "PreviousStep": Call(tk.PreviousStep, {}),
+        "PrioritizedReplayBuffer": Call(tk.PrioritizedReplayBuffer, {"capacity": 10}),
+        "QNetwork": Call(tk.QNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
+        "QuantileValue": Call(tk.QuantileValue, {}),
+        "RandomPolicy": Call(tk.RandomPolicy, {"action_space": THREE_ACTIONS}),
+        "RecordVideo": Call(tk.RecordVideo, {"folder": folder / "films"}),
+        "ReinforcePolicy": actor_critic(tk.ReinforcePolicy),
+        "ReplayBuffer": Call(tk.ReplayBuffer, {"capacity": 10}),
+        "ReplayBuffer.from_arrays": Call(tk.ReplayBuffer.from_arrays, arrays),
+        "ReturnScale": Call(tk.ReturnScale, {}),
+        "RolloutBuffer": Call(tk.RolloutBuffer, {}),
+        "SACPolicy": Call(tk.SACPolicy, {**critics, "action_space": BOX, **CPU}),
+        "SACPolicy.for_envs": Call(tk.SACPolicy.for_envs, {"envs": CONTINUOUS, "hidden": (4,), **CPU}),
+        "SoftQ": Call(tk.SoftQ, {}),
+        "SquashedGaussian": Call(tk.SquashedGaussian, {"space": BOX}),
+        "StopAt": Call(tk.StopAt, {"seconds": 1.0}),
+        "SumTree": Call(tk.SumTree, {"size": 3}),
+        "Target": Call(tk.Target, {}),
+        "TensorboardLogger": Call(tk.TensorboardLogger, {"folder": folder / "tensorboard"}),
+        "TimeFeature": Call(tk.TimeFeature, {"limit": 5}),
+        "check_env": Call(tk.check_env, {"env": Walk, "n_steps": 5}),
+        "discounted_returns": Call(tk.discounted_returns, {**returns, "gamma": 0.9}),
+        "evaluate": Call(tk.evaluate, {"policy": learner(), "env": Walk, "n_episode": 1}),
+        "gae": Call(tk.gae, {**columns, "gamma": 0.9, "lam": 0.9}),
+        "importance_sampling": estimation(tk.importance_sampling),
+        "inspect_checkpoint": Call(tk.inspect_checkpoint, {"path": checkpoint}),
+        "load_dataset": Call(tk.load_dataset, {"path": saved}),
+        "load_policy": Call(tk.load_policy, {"path": checkpoint, "device": "cpu"}),
+        "make_envs": Call(tk.make_envs, {"spec": Walk, "n": 2}),
+        "presets.dqn": Call(tk.presets.dqn, preset),
+        "presets.ppo": Call(tk.presets.ppo, preset),
+        "scalars": Call(tk.scalars, {"stats": tk.Summary.of([1.0])}),
+        "weighted_importance_sampling": estimation(tk.weighted_importance_sampling),
+    }
+    return found

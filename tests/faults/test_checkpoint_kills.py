@@ -1,0 +1,133 @@
+"""A run killed at any moment of a save: what is there is whole, and the next run goes on from it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainkit.checkpoint import damage, find_checkpoints, read_manifest
+
+# Runs with one save each, forked from one process so that torch is loaded once. A child counts every call that changes
+# a file or a folder, dies before the k-th as if the machine lost its power, and is looked at by its parent.
+AT_EACH_WRITE = """
+import contextlib, io, json, os, shutil, sys, torch
+from pathlib import Path
+torch.set_num_threads(1)
+import trainkit as tk
+from tests.trainer.toys import make_trainer
+from trainkit.checkpoint import damage, find_checkpoints, read_manifest
+
+folder, first, last, step = Path(sys.argv[1]), *map(int, sys.argv[2:])
+
+def run(max_epoch):
+    checkpoint = tk.Checkpoint(folder, keep_last=1)
+    make_trainer(test=True, max_epoch=max_epoch, checkpoint=checkpoint, resume_from="auto").run()
+
+def die_at(k):
+    left = k
+    def tick():
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os._exit(9)
+    def counted(owner, name):
+        original = getattr(owner, name)
+        def method(*args, **options):
+            tick()
+            return original(*args, **options)
+        setattr(owner, name, method)
+    class Counting(io.BufferedWriter):
+        def write(self, content):
+            tick()
+            if left == 0:
+                super().write(bytes(content)[: len(bytes(content)) // 2])  # and half of this one
+                self.flush()
+            return super().write(content)
+    opened = Path.open
+    def open_counting(path, mode="r", *args, **options):
+        if "x" not in mode:
+            return opened(path, mode, *args, **options)
+        tick()
+        return Counting(io.FileIO(path, mode.replace("b", "")))
+    Path.open = open_counting
+    for name in ("replace", "rename", "unlink", "mkdir"):
+        counted(Path, name)
+    for name in ("fsync", "rmdir", "unlink"):
+        counted(os, name)
+
+told = []
+for k in range(first, last, step):
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    child = os.fork()
+    if child == 0:
+        run(1)  # whole
+        die_at(k)
+        run(2)
+        os._exit(0)
+    killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    whole = [path for path in find_checkpoints(folder) if damage(path) is None]
+    epoch = read_manifest(whole[0])["progress"]["epoch"] if whole else None
+    child = os.fork()
+    if child == 0:
+        run(2)  # goes on from what is there
+        os._exit(0)
+    after = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    epochs = [read_manifest(path)["progress"]["epoch"] for path in find_checkpoints(folder)]
+    left_over = [path.name for path in folder.rglob(".*")]
+    told.append({"k": k, "killed": killed, "epoch": epoch, "after": after, "epochs": epochs, "left": left_over})
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_killed_before_any_write_goes_on_from_a_whole_checkpoint(step: int, tmp_path: Path) -> None:
+    asked = [str(tmp_path / "saved"), "0", "180", str(step)]
+    done = subprocess.run([sys.executable, "-c", AT_EACH_WRITE, *asked], capture_output=True, text=True, check=True)
+    told: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(told) == len(range(0, 180, step))
+    assert sum(one["killed"] == 9 for one in told) == len(told)  # each died within its save
+    for one in told:
+        assert one["epoch"] in (1, 2), one
+        assert one["after"] == 0, one
+        assert one["epochs"] == [2], one
+    assert {one["epoch"] for one in told} == {1, 2} or step > 1
+
+
+FOR_EVER = """
+import sys, torch
+torch.set_num_threads(1)
+import trainkit as tk
+from tests.trainer.toys import make_trainer
+checkpoint = tk.Checkpoint(sys.argv[1], every=2, unit="env_steps", keep_last=2)
+trainer = make_trainer(max_epoch=10**6, checkpoint=checkpoint, resume_from="auto")
+print("ready", flush=True)
+trainer.run()
+"""
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_that_saves_all_the_time_goes_on_after_every_sigkill(times: int, tmp_path: Path) -> None:
+    moments = random.Random(0)
+    reached = 0
+    for _ in range(times):
+        process = subprocess.Popen([sys.executable, "-c", FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.2 + 0.3 * moments.random())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        found = find_checkpoints(tmp_path)
+        assert found
+        assert damage(found[0]) is None
+        env_step = read_manifest(found[0])["progress"]["env_step"]
+        assert env_step > reached
+        reached = env_step

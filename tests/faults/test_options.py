@@ -1,0 +1,147 @@
+"""Every public constructor and function refuses what cannot work, in words: FAULTS 54 to 57."""
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from tests.faults.makers import Call, calls
+from trainkit.calls import _known
+
+# What nobody gives options: errors, protocols, bases, and records that only trainkit fills in.
+RECORDS = {
+    "ActOutput",
+    "EnvContext",
+    "Finding",
+    "CollectStats",
+    "Envs",
+    "Episode",
+    "EpochResult",
+    "EpochStats",
+    "Estimate",
+    "Prediction",
+}
+RECORDS |= {
+    "Rollout",
+    "RunInfo",
+    "Summary",
+    "TensorBatch",
+    "TimeStats",
+    "Transition",
+    "TransitionBatch",
+    "UpdateResult",
+}
+BASES = {"Callback", "Processor", "Schedule", "Trainer", "plot", "presets"}
+NEEDS_AN_EXTRA = {"from_minari"}
+
+WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]
+FINE = {("scalars", "stats"), ("scalars", "prefix")}  # shows whatever there is
+FINE |= {("check_env", option) for option in ("env", "mask_key", "env_kwargs")}  # tells what it found instead
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Call]]:
+    logging.disable(logging.WARNING)
+    yield calls(tmp_path_factory.mktemp("calls"))
+    logging.disable(logging.NOTSET)
+
+
+def options_of(call: Call) -> dict[str, Any]:
+    """Return the annotations of all options a call knows, those handed on too."""
+    made: Any = call.of
+    if inspect.ismethod(made):
+        known, _ = _known(inspect.unwrap(made.__func__), (made.__self__,))
+    elif inspect.isclass(made):
+        known, _ = _known(inspect.unwrap(made.__init__), (made.__new__(made),))
+    elif inspect.isfunction(made):
+        known, _ = _known(inspect.unwrap(made), ())
+    else:
+        known, _ = _known(inspect.unwrap(type(made).__call__), (made,))
+    return {name: hint for name, hint in known.items() if name not in ("self", "cls")}
+
+
+def test_every_public_call_is_in_the_table(table: dict[str, Call]) -> None:
+    public = {name for name in tk.__all__ if not name.endswith("Error")}
+    listed = {name.partition(".")[0] for name in table} - {"presets"}
+    assert public - RECORDS - BASES - NEEDS_AN_EXTRA == listed
+
+
+def test_every_call_of_the_table_works(table: dict[str, Call]) -> None:
+    for name, call in table.items():
+        made = call()
+        assert made is not None, name
+
+
+def test_an_option_that_does_not_exist_is_refused_everywhere(table: dict[str, Call]) -> None:
+    for name, call in table.items():
+        with pytest.raises(tk.ConfigError, match=r"unknown option 'zzz'"):
+            call(zzz=1)
+        for option in options_of(call):
+            if len(option) > 5 and option not in call.arguments:
+                misspelt = option[:2] + option[3] + option[2] + option[4:]
+                if misspelt == option:
+                    continue
+                with pytest.raises(tk.ConfigError) as caught:
+                    call(**{misspelt: 1})
+                assert f"unknown option {misspelt!r}, did you mean {option!r}?" in str(caught.value), name
+
+
+def outcome(call: Callable[..., Any], option: str, value: Any) -> str:
+    """Say what became of a wrong value: refused in our words, taken, or an error of Python's."""
+    try:
+        made = call(**{option: value})
+    except tk.TrainkitError as error:
+        return "refused" if str(error) else "nothing said"
+    except Exception as error:  # noqa: BLE001  # all of them are what is looked for
+        return f"{type(error).__name__}: {error}"
+    if isinstance(made, tk.Trainer):
+        made.close()
+    return "taken"
+
+
+@pytest.mark.parametrize("values", [WRONG[:2], pytest.param(WRONG, marks=pytest.mark.slow)], ids=["two", "all"])
+def test_a_wrong_value_is_never_an_error_of_pythons_own(
+    values: list[Any], table: dict[str, Call], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where "x" becomes a folder
+    raw = []
+    for name, call in table.items():
+        for option in options_of(call):
+            for value in values:
+                became = outcome(call, option, value)
+                if became not in ("refused", "taken"):
+                    raw.append(f"{name}({option}={value!r}): {became}")
+    assert raw == []
+
+
+def test_nan_words_and_strangers_are_never_taken_for_numbers_flags_or_parts(
+    table: dict[str, Call], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    taken = [
+        f"{name}({option}={value!r})"
+        for name, call in table.items()
+        for option, hint in options_of(call).items()
+        if hint is not Any and (name, option) not in FINE
+        for value in (math.nan, object())
+        if outcome(call, option, value) == "taken"
+    ]
+    assert taken == []
+
+
+def test_a_bool_is_no_number_and_a_number_no_flag(table: dict[str, Call], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    numbers, flags = (int, float, int | None, float | None), (bool, bool | None)
+    taken = [
+        f"{name}({option}={value})"
+        for name, call in table.items()
+        for option, hint in options_of(call).items()
+        for value, hints in ((True, numbers), (2, flags))
+        if hint in hints and outcome(call, option, value) == "taken"
+    ]
+    assert taken == []

@@ -1,0 +1,293 @@
+"""Processes of environments: none stays behind, none hears a signal that is not for it, no answer is another's."""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.tagged import TaggedEnv
+from tests.helpers.told import ToldEnv
+from tests.helpers.truth import assert_rows_are_real
+from trainkit.collector import Collector, make_envs, worker
+from trainkit.errors import ConfigError, EnvError
+
+ROOT = Path(__file__).parents[2]
+# Python 3.12 warns of fork() in a process with threads.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process lives; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class Slow(TaggedEnv):
+    """Take a while for every step; tell one's process."""
+
+    def __init__(self, env: int, seconds: float) -> None:
+        super().__init__(env)
+        self.seconds = seconds
+        self.pid = os.getpid()
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+class Stubborn(ToldEnv):
+    """Never come to an end by oneself."""
+
+    def close(self) -> None:
+        time.sleep(1_000)
+
+
+def test_closing_takes_no_more_than_five_seconds_whatever_the_environments_do() -> None:
+    envs = make_envs(Stubborn, 3, backend="async")
+    began = time.monotonic()
+    envs.close()
+    assert time.monotonic() - began < 5
+
+
+def test_environments_close_themselves_where_they_can(tmp_path: Path) -> None:
+    class Leaving(ToldEnv):
+        def close(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    envs = make_envs(Leaving, 3, backend="async")
+    envs.close()
+    envs.close()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_environments_nobody_closed_go_with_the_last_who_knew_them() -> None:
+    envs = make_envs(lambda: Slow(0, 0.0), 2, backend="async")
+    pids = envs.call("pid")
+    del envs
+    gc.collect()
+    assert wait_until(lambda: not any(map(is_there, pids)))
+
+
+def test_a_restart_leaves_no_descriptor_and_no_process_behind() -> None:
+    envs = make_envs(lambda: Slow(0, 0.0), 2, backend="async", on_error="restart", restart_delay_s=0.0)
+    collector = Collector(Player(), envs)
+    collector.collect(n_step=10)
+    counts = []
+    for _ in range(5):
+        os.kill(envs.call("pid")[1], signal.SIGKILL)
+        stats = collector.collect(n_step=40)
+        assert (stats.n_env_restarts, stats.n_faulty_episodes) == (1, 1)
+        counts.append((len(os.listdir("/proc/self/fd")), len(multiprocessing.active_children())))
+    envs.close()
+    assert len(set(counts)) == 1
+    assert counts[0][1] == 2
+
+
+def test_a_process_that_dies_between_two_requests_is_told_at_the_next() -> None:
+    envs = make_envs(lambda: Slow(0, 0.0), 2, backend="async")
+    collector = Collector(Player(), envs)
+    collector.collect(n_step=2)
+    pid = envs.call("pid")[1]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_there(pid))
+    began = time.monotonic()
+    with pytest.raises(EnvError, match=r"^env 1 died in step: its process was killed by SIGKILL, at episode 1 step 0"):
+        collector.collect(n_step=2)
+    assert time.monotonic() - began < 1
+    assert collector.collect(n_step=20).n_step >= 20  # whoever goes on has a new one
+    envs.close()
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
+def test_an_exception_while_waiting_leaves_no_answer_to_be_taken_for_another(seconds: float) -> None:
+    ledger = Ledger()
+    envs = make_envs([lambda: Slow(0, 0.002), lambda: Slow(1, 0.01)], backend="async")
+    collector = Collector(Player(), envs, ledger)
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        for _ in range(5):
+            timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                collector.collect(n_step=60)
+            timer.join()
+            collector.reset()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    collector.collect(n_step=20)
+    envs.close()
+    rows = ledger.rows()
+    assert len(rows.obs) > 20
+    # Tags come from the environments themselves: an answer to an older request would show another step.
+    np.testing.assert_array_equal(rows.next_obs[:, :3] - rows.obs[:, :3], [[0, 0, 1]] * len(rows.obs))
+    np.testing.assert_array_equal(rows.next_obs[:, 3], rows.action)
+
+
+@contextlib.contextmanager
+def running(script: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a script in a process group of its own."""
+    prelude = """
+        import os, signal, sys, threading, time
+        from tests.faults.test_processes import Slow
+        from tests.helpers.doubles import Player, Still
+        from trainkit.collector import Collector, make_envs
+    """
+    code = textwrap.dedent(prelude) + textwrap.dedent(script)
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environ, cwd=ROOT
+    ) as process:
+        yield process
+        process.kill()
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+slow = pytest.mark.slow  # most of their seconds go into importing torch
+
+
+@pytest.mark.parametrize(
+    ("in_thread", "seconds"),
+    [(False, 1_000.0), pytest.param(False, 0.0, marks=slow), pytest.param(True, 0.0, marks=slow)],
+)
+def test_no_process_outlives_its_parent(in_thread: bool, seconds: float) -> None:
+    """Even in the middle of a step, where the main thread made it; else at the latest when it waits for a request."""
+    with running(f"""
+        def make():
+            global envs
+            envs = make_envs([lambda: Slow(0, {seconds}), lambda: Slow(1, {seconds})], backend="async")
+        if {in_thread}:
+            thread = threading.Thread(target=make)
+            thread.start()
+            thread.join()
+        else:
+            make()
+        print(*envs.call("pid"), flush=True)
+        Collector(Still(), envs).collect(n_step=1_000_000_000)
+    """) as parent:
+        pids = [int(pid) for pid in read_line(parent).split()]
+        time.sleep(0.3)
+        assert all(map(is_there, pids))
+        parent.kill()
+        parent.wait()
+        assert wait_until(lambda: not any(map(is_there, pids)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
+def test_a_signal_to_the_whole_group_is_the_parents_to_decide(number: signal.Signals) -> None:
+    with running(f"""
+        seen = []
+        signal.signal({int(number)}, lambda *_: seen.append(1))
+        envs = make_envs([lambda: Slow(0, 0.001), lambda: Slow(1, 0.001)], backend="async", step_timeout_s=20)
+        collector = Collector(Player(), envs)
+        pids = envs.call("pid")
+        print("ready", flush=True)
+        while len(seen) < 3:
+            collector.collect(n_step=10)
+        collector.collect(n_step=100)
+        assert envs.call("pid") == pids
+        envs.close()
+        print("whole", flush=True)
+    """) as parent:
+        assert read_line(parent) == "ready"
+        for _ in range(3):
+            time.sleep(0.1)
+            os.killpg(parent.pid, number)
+        assert read_line(parent) == "whole"
+        assert parent.wait() == 0
+
+
+@slow
+def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
+    with running("""
+        import weakref; weakref.finalize(sys, print)  # registered first, as by any library
+        envs = make_envs([lambda: Slow(0, 0.0)] * 2, backend="async")
+        print(*envs.call("pid"), flush=True)
+    """) as parent:
+        pids = [int(pid) for pid in read_line(parent).split()]
+        assert parent.wait(timeout=20) == 0
+        assert not any(map(is_there, pids))
+
+
+# ---- how they are started ----
+
+
+def test_a_fork_is_not_for_processes_in_which_cuda_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cuda:
+        @staticmethod
+        def is_initialized() -> bool:
+            return True
+
+    assert worker.start_method() == "fork"
+    monkeypatch.setattr(sys.modules["torch"], "cuda", Cuda)
+    assert worker.start_method() == "forkserver"
+
+
+@slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_that_is_no_fork_is_as_good(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "start_method", lambda: method)
+    number = 3
+    ledger = Ledger()
+    envs = make_envs([lambda: TaggedEnv(0), lambda: TaggedEnv(number - 2)], backend="async")  # no plain pickle's
+    Collector(Player(), envs, ledger).collect(n_step=60)
+    envs.close()
+    assert_rows_are_real(ledger.rows(), 2)
+
+
+def test_a_factory_that_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "start_method", lambda: "forkserver")
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"the factory of env 0 cannot be sent to a process \(forkserver\): .*lock"):
+        make_envs(lambda: ToldEnv(made=lock), backend="async")  # type: ignore[arg-type]  # anything would do
+
+
+def test_an_exception_that_cannot_be_sent_is_told_in_words() -> None:
+    class OddError(Exception):
+        def __init__(self, first: int, second: int) -> None:
+            super().__init__(f"{first} and {second}")
+
+    def factory() -> gym.Env[Any, Any]:
+        return ToldEnv(steps=[OddError(1, 2)])
+
+    envs = make_envs(factory, backend="async")
+    with pytest.raises(EnvError, match=r"^env 0 raised OddError in step: 1 and 2, at") as caught:
+        Collector(Still(), envs).collect(n_step=1)
+    envs.close()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert str(caught.value.__cause__) == "OddError: 1 and 2"

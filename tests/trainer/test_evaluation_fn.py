@@ -1,0 +1,48 @@
+"""Evaluations that say themselves what is played."""
+
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from tests.trainer.toys import Walk, make_trainer
+
+
+def test_a_function_says_what_is_played_and_its_numbers_are_shown() -> None:
+    def by_length(play: Any) -> dict[str, float]:
+        short, long = play(n_step=4), play(n_episode=5)
+        return {"steps": short.n_step, "mean": long.returns.mean}
+
+    trainer = make_trainer(evaluation=by_length, max_epoch=2)
+    first, second = trainer
+    for stats in (first.stats, second.stats):
+        assert stats.test is not None
+        assert stats["custom/test/steps"] == 4
+        assert stats.test.n_step > 4 + 5 * 3 - 1
+        assert stats.test.n_episode >= 5
+    assert trainer.info.best_score is not None
+
+
+def test_a_functions_evaluations_play_the_same_episodes_every_time() -> None:
+    class Seeded(Walk):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            seeds.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    seeds: list[int | None] = []
+    envs = tk.make_envs(Seeded, 2)
+    policy = tk.RandomPolicy(envs.action_space, seed=1)
+    evaluation = tk.Evaluation(tk.Collector(policy, envs), fn=lambda play: {"a": play(n_episode=2).n_episode}, seed=3)
+    evaluation.run(0)
+    first, seeds = seeds, []
+    evaluation.run(9)
+    assert first == seeds
+    assert len(set(first)) == 2
+
+
+def test_a_function_that_returns_no_numbers_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"Evaluation.fn must return a dict of numbers, got None"):
+        next(make_trainer(evaluation=lambda play: None))
+    envs = tk.make_envs(Walk)
+    with pytest.raises(tk.ConfigError, match=r"Evaluation.fn must be callable, got 3"):
+        tk.Evaluation(tk.Collector(tk.RandomPolicy(envs.action_space), envs), fn=3)  # type: ignore[arg-type]  # refused

@@ -1,0 +1,163 @@
+"""Histograms on request: what was logged as one reaches loggers that can show it, and nobody else."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from tests.trainer.test_reports import Numbers
+from tests.trainer.toys import everything, make_onpolicy_trainer, make_trainer
+
+
+class Spreads(Numbers):
+    """A logger that keeps histograms, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spreads: list[tuple[int, dict[str, list[float]]]] = []
+
+    def write_histograms(self, step: int, values: Mapping[str, Any]) -> None:
+        self.spreads.append((step, {tag: numbers.tolist() for tag, numbers in values.items()}))
+
+
+class Says(tk.Callback):
+    """Log some arrays at every collect."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        trainer.log("own", self.values, reduce="histogram")
+
+
+def test_arrays_logged_as_histograms_reach_who_can_show_them_joined_and_once() -> None:
+    can, cannot = Spreads(), Numbers()
+    make_trainer(logger=[can, cannot], callbacks=[Says([[1, 2], [3, 4]])], max_epoch=1, log_every=12).run()
+    assert can.spreads == [
+        (12, {"custom/own": [1.0, 2.0, 3.0, 4.0] * 6}),
+        (24, {"custom/own": [1.0, 2.0, 3.0, 4.0] * 6}),
+    ]
+    assert [set(numbers) for _, numbers in can.written] == [set(numbers) for _, numbers in cannot.written]
+    assert "custom/own" not in cannot.written[0][1]
+
+
+def test_a_tensor_and_one_number_will_do_and_no_number_is_nothing() -> None:
+    logger = Spreads()
+    trainer = make_trainer(logger=logger, max_epoch=1)
+    trainer.log("a", torch.tensor([1.0, 2.0]), reduce="histogram")
+    trainer.log("b", 3, reduce="histogram")
+    trainer.log("c", [], reduce="histogram")
+    trainer.run()
+    assert logger.spreads == [(24, {"custom/a": [1.0, 2.0], "custom/b": [3.0]})]
+
+
+@pytest.mark.parametrize("values", ["words", [1.0, np.nan], [np.inf], [[1], [1, 2]], None])
+def test_what_has_no_histogram_is_refused(values: Any) -> None:
+    trainer = make_trainer()
+    with pytest.raises(tk.ConfigError, match=r"Trainer.log needs an array of finite numbers for 'x', got"):
+        trainer.log("x", values, reduce="histogram")
+
+
+def test_a_name_is_a_number_or_a_histogram_not_both() -> None:
+    trainer = make_trainer()
+    trainer.log("x", 1.0)
+    with pytest.raises(tk.ConfigError, match="reduces 'x' by 'mean', got 'histogram'"):
+        trainer.log("x", [1.0], reduce="histogram")
+
+
+# ---- the ready callback ----
+
+
+class Truth:
+    """Write down what a collector does, one row at a time."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, float, bool]] = []  # env, action, reward, whether the episode is over
+
+    def add(self, step: Any) -> None:
+        over = step.terminated | step.truncated
+        self.rows += zip(step.env_ids.tolist(), step.action.tolist(), step.reward.tolist(), over.tolist(), strict=True)
+
+    def cut(self, env_ids: Any) -> None:
+        for env in env_ids.tolist():
+            self.rows.append((env, -1, 0.0, True))
+
+
+def episodes(rows: list[tuple[int, int, float, bool]]) -> list[tuple[float, int]]:
+    """Return (return, length) of whole episodes in the order in which they ended."""
+    running: dict[int, list[float]] = {}
+    ended = []
+    for env, action, reward, over in rows:
+        if action >= 0:
+            running.setdefault(env, []).append(reward)
+        if over:
+            rewards = running.pop(env, [])
+            if action >= 0:
+                ended.append((sum(rewards), len(rewards)))
+    return ended
+
+
+def test_returns_lengths_and_actions_are_of_all_that_was_collected_and_are_told_once() -> None:
+    logger, truth = Spreads(), Truth()
+    trainer = make_trainer(logger=logger, callbacks=[tk.Histograms(every=10)], log_every=10, max_epoch=4)
+    assert trainer.train_collector is not None
+    trainer.train_collector.recorders.append(truth)
+    trainer.run()
+    told = {
+        tag: [x for _, one in logger.spreads for x in one.get(tag, [])]
+        for tag in ("custom/actions", "custom/returns", "custom/lengths")
+    }
+    n_rows = len(told["custom/actions"])
+    assert 86 <= n_rows <= 96  # looked at every 10 steps of 96; what came after the last look is not told
+    steps = [at for at, row in enumerate(truth.rows) if row[1] >= 0]  # the others are cuts
+    seen = truth.rows[: steps[n_rows - 1] + 1]
+    assert told["custom/actions"] == [action for _, action, _, _ in seen if action >= 0]
+    expected = episodes(seen)
+    assert len(expected) > 5
+    np.testing.assert_allclose(told["custom/returns"], [one for one, _ in expected])
+    assert told["custom/lengths"] == [length for _, length in expected]
+
+
+def test_priorities_and_weights_are_the_buffers() -> None:
+    logger = Spreads()
+    trainer = make_trainer(logger=logger, callbacks=[tk.Histograms(every=24)], max_epoch=1)
+    trainer.run()
+    ((step, told),) = logger.spreads
+    assert step == 24
+    assert len(told["custom/priorities"]) == len(told["custom/weights"]) == 24
+    assert max(told["custom/weights"]) == 1.0
+
+
+def test_actions_of_several_places_are_shown_place_by_place() -> None:
+    logger = Spreads()
+    trainer = tk.presets.sac(
+        "Pendulum-v1", seed=1, device="cpu", n_envs=2, n_test_envs=1, episode_per_test=1, max_epoch=1, verbose=False,
+        step_per_epoch=20, learning_starts=100, logger=logger, callbacks=[tk.Histograms(every=10)], log_every=10,
+    )  # fmt: skip
+    with trainer:
+        trainer.run()
+    assert [sorted(told) for _, told in logger.spreads] == [["custom/actions"]] * 2
+    assert all(len(told["custom/actions"]) == 10 for _, told in logger.spreads)
+
+
+def test_on_policy_learners_have_them_too() -> None:
+    logger = Spreads()
+    make_onpolicy_trainer(logger=logger, callbacks=[tk.Histograms(every=12)]).run()
+    assert {tag for _, told in logger.spreads for tag in told} == {"custom/actions", "custom/returns", "custom/lengths"}
+
+
+def test_a_run_learns_the_same_with_and_without() -> None:
+    plain, watched = make_trainer(), make_trainer(callbacks=[tk.Histograms(every=5)])
+    plain.run()
+    watched.run()
+    assert everything(plain) == everything(watched)
+    assert watched.train_collector is not None
+    assert watched.train_collector.recorders == []  # it leaves when the run is over
+
+
+def test_a_period_that_cannot_be_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"Histograms.every must be a whole number >= 1, got 0"):
+        tk.Histograms(every=0)

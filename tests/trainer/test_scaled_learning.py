@@ -1,0 +1,67 @@
+"""What running statistics are for: a task whose observations are badly scaled is learnt like the plain one."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import trainkit as tk
+
+SCALES = np.array([1e3, 1e-3, 1e3, 1e-3], np.float32)
+N_STEPS = {"ppo": 60_000, "dqn": 30_000}
+
+
+class Scaled(gym.ObservationWrapper[NDArray[np.float32], int, NDArray[np.float32]]):
+    """A pole in millimetres, kilometres per second, thousandths of a radian and thousands of them per second."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+    def observation(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        return observation * SCALES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_badly_scaled_pole_is_learnt_with_normalisation_and_not_without(algorithm: str) -> None:
+    returns = {
+        normalize: learn(algorithm, normalize_obs=normalize, wrappers=wrappers)
+        for normalize, wrappers in ((True, (Scaled,)), (False, (Scaled,)))
+    }
+    plain = learn(algorithm, normalize_obs=False, wrappers=())
+    assert plain >= 400
+    assert returns[True] >= 400
+    assert returns[False] <= 250  # that scale is what made it hard
+
+
+def learn(algorithm: str, *, normalize_obs: bool, wrappers: Any) -> float:
+    """Train, reload the policy in another, see that it acts the same, and return how it fares."""
+    n_steps = N_STEPS[algorithm]
+    envs = tk.make_envs("CartPole-v1", 8, wrappers=wrappers)
+    settings: dict[str, Any] = {"normalize_obs": normalize_obs, "device": "cpu"}
+    if algorithm == "ppo":
+        policy: Any = tk.PPOPolicy.for_envs(envs, lr=[(0, 1e-3), (n_steps, 0.0)], **settings)
+        trainer: tk.Trainer = tk.OnpolicyTrainer(
+            policy, tk.Collector(policy, envs, tk.RolloutBuffer()), max_epoch=1, step_per_epoch=n_steps,
+            step_per_collect=1024, repeat_per_collect=10, batch_size=256, seed=0, verbose=False, show_progress=False,
+        )  # fmt: skip
+    else:
+        exploration = tk.EpsilonGreedy([(0, 1.0), (8_000, 0.04)])
+        settings |= {"hidden": (256, 256), "lr": [(0, 2.3e-3), (n_steps, 1e-4)], "exploration": exploration}
+        policy = tk.DQNPolicy.for_envs(envs, target=tk.Target(80, unit="updates"), max_grad_norm=10.0, **settings)
+        trainer = tk.OffpolicyTrainer(
+            policy, tk.Collector(policy, envs, tk.ReplayBuffer(n_steps)), max_epoch=1, step_per_epoch=n_steps,
+            batch_size=64, update_per_step=0.5, learning_starts=1_000, seed=0, verbose=False, show_progress=False,
+        )  # fmt: skip
+    with trainer:
+        next(trainer)
+    again = type(policy).for_envs(tk.make_envs("CartPole-v1", 1, wrappers=wrappers), **settings)
+    again.load_weights(policy.state_dict())
+    obs = np.random.default_rng(0).normal(size=(1_000, 4)).astype(np.float32) * SCALES
+    np.testing.assert_array_equal(again.predict(obs), policy.predict(obs))
+    stats = tk.evaluate(again, "CartPole-v1", n_episode=50, seed=7, wrappers=wrappers)
+    assert stats.returns is not None
+    return stats.returns.mean

@@ -1,0 +1,211 @@
+"""Signals of a cluster: SIGTERM saves and ends, SIGUSR1 saves and goes on; nobody's handlers are lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from tests.trainer.toys import Log, everything, make_onpolicy_trainer, make_trainer
+from trainkit.checkpoint import find_checkpoints
+
+TERM, SAVE = signal.SIGTERM, signal.SIGUSR1
+
+
+class Sender(tk.Callback):
+    """Count the moments of a run and send a signal at one of them."""
+
+    def __init__(self, number: int, at: int) -> None:
+        self.number, self.at, self.n = number, at, 0
+
+    def tick(self) -> None:
+        self.n += 1
+        if self.n == self.at:
+            os.kill(os.getpid(), self.number)
+
+    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        self.tick()
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self.tick()
+
+    def on_evaluate_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        self.tick()
+
+    def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+        self.tick()
+
+
+MAKE: dict[str, Any] = {"off-policy": make_trainer, "on-policy": make_onpolicy_trainer}
+
+
+def make(kind: str, sender: Sender | None = None, **options: Any) -> Any:
+    ticks = {} if sender is None else {"on_step": sender.tick, "on_test_step": sender.tick, "callbacks": [sender]}
+    return MAKE[kind](test=True, max_epoch=2, step_per_epoch=16, step_per_collect=8, **ticks, **options)
+
+
+def bits(trainer: tk.Trainer) -> dict[str, Any]:
+    """Take down all but what callbacks keep."""
+    return {path: leaf for path, leaf in everything(trainer).items() if not path.startswith("/trainer/hooks")}
+
+
+@pytest.fixture(scope="module")
+def straight() -> dict[str, Any]:
+    """Tell of runs nobody stopped: their ends, and how many moments they have."""
+    told = {}
+    for kind in MAKE:
+        counter = Sender(TERM, at=-1)
+        trainer = make(kind, counter)
+        trainer.run()
+        told[kind] = bits(trainer), counter.n
+    return told
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", MAKE)
+def test_sigterm_at_any_moment_saves_and_ends_and_the_run_goes_on_to_the_same_bits(
+    kind: str, every: int, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    final, n_moments = straight[kind]
+    for moment in range(1, n_moments, every):  # at the last one the run is over
+        folder = tmp_path / str(moment)
+        trainer = make(kind, Sender(TERM, moment), checkpoint=folder)
+        results = list(trainer)
+        assert results[-1].info.stop_reason == trainer.info.stop_reason == "SIGTERM", moment
+        assert trainer.is_finished
+        rest = make(kind, resume_from=folder)
+        assert rest.info.stop_reason is None
+        rest.run()
+        assert bits(rest) == final, moment
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_sigusr1_at_any_moment_saves_and_changes_nothing(kind: str, straight: dict[str, Any], tmp_path: Path) -> None:
+    final, n_moments = straight[kind]
+    for moment in range(2, n_moments + 1, 15):
+        folder = tmp_path / str(moment)
+        saves = tk.Checkpoint(folder, every=10**6, keep_last=9)
+        trainer = make(kind, Sender(SAVE, moment), checkpoint=saves)
+        trainer.run()
+        assert bits(trainer) == final, moment
+        asked, *_ = sorted(find_checkpoints(folder))  # the other is of the end
+        rest = make(kind, resume_from=asked)
+        rest.run()
+        assert bits(rest) == final, moment
+
+
+def test_the_vector_step_is_finished_and_no_evaluation_is_waited_for(tmp_path: Path) -> None:
+    log = Log()
+    steps = 0
+
+    def on_step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            os.kill(os.getpid(), TERM)
+
+    trainer = make_trainer(n_envs=3, test=True, on_step=on_step, step_per_collect=9, callbacks=[log])
+    (result,) = list(trainer)
+    assert (result.epoch, result.info.stop_reason, result.info.env_step) == (1, "SIGTERM", 6)
+    assert len(trainer.buffer) == 6
+    assert result.stats.test is None
+    assert log.names("on_evaluate_start", "on_epoch_end", "on_train_end") == ["on_train_end"]
+
+
+def test_without_a_checkpoint_sigusr1_is_left_alone() -> None:
+    during: list[Any] = []
+    make_trainer(on_step=lambda: during.append(signal.getsignal(SAVE)), max_epoch=1).run()
+    assert set(during) == {signal.SIG_DFL}
+
+
+@pytest.mark.parametrize("number", [TERM, SAVE])
+def test_somebodys_own_handler_is_called_too_and_comes_back(number: int, tmp_path: Path) -> None:
+    called: list[int] = []
+
+    def own(number: int, frame: Any) -> None:
+        called.append(number)
+
+    former = signal.signal(number, own)
+    try:
+        trainer = make("off-policy", Sender(number, 7), checkpoint=tmp_path)
+        next(trainer)
+        assert called == [number]
+        assert signal.getsignal(number) is own
+        assert find_checkpoints(tmp_path)
+    finally:
+        signal.signal(number, former)
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+    former = signal.signal(TERM, signal.SIG_IGN)
+    try:
+        trainer = make("off-policy", Sender(TERM, 7), checkpoint=tmp_path)
+        assert trainer.run().stop_reason == "max_epoch"
+    finally:
+        signal.signal(TERM, former)
+
+
+def test_in_another_thread_no_handler_is_touched(tmp_path: Path) -> None:
+    before = signal.getsignal(TERM)
+    during: list[Any] = []
+    trainer = make_trainer(on_step=lambda: during.append(signal.getsignal(TERM)), checkpoint=tmp_path, max_epoch=1)
+    thread = threading.Thread(target=trainer.run)
+    thread.start()
+    thread.join()
+    assert set(during) == {before}
+    assert trainer.epoch == 1
+
+
+def test_several_sigterms_are_as_one(tmp_path: Path) -> None:
+    def on_step() -> None:
+        os.kill(os.getpid(), TERM)
+
+    trainer = make_trainer(n_envs=3, on_step=on_step, checkpoint=tmp_path)
+    assert [result.info.env_step for result in trainer] == [3]
+    assert make_trainer(n_envs=3, resume_from=tmp_path).env_step == 3
+
+
+def test_a_checkpoint_that_is_being_written_is_finished(tmp_path: Path) -> None:
+    class While(tk.PrioritizedReplayBuffer):
+        def state_dict(self) -> dict[str, Any]:
+            os.kill(os.getpid(), TERM)
+            return super().state_dict()
+
+    trainer = make_trainer(buffer=While(60), checkpoint=tmp_path)
+    (result,) = list(trainer)
+    assert (result.epoch, result.info.stop_reason) == (1, "SIGTERM")
+    resumed = make_trainer(resume_from=tmp_path, buffer=While(60))
+    assert resumed.epoch == 1
+
+
+def test_a_full_disk_does_not_keep_the_run_from_ending(tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "saved").touch()
+    checkpoint = tk.Checkpoint(tmp_path / "other")
+    trainer = make("off-policy", Sender(TERM, 7), checkpoint=checkpoint)
+    checkpoint.folder = tmp_path / "saved"  # which is a file: nothing can be written there
+    assert trainer.run().stop_reason == "SIGTERM"
+    assert "no checkpoint could be written" in caplog.text
+
+
+def test_a_child_forked_meanwhile_dies_of_sigterm_as_it_always_did() -> None:
+    code = (
+        "import os, signal, time, torch\n"
+        "torch.set_num_threads(1)\n"
+        "from tests.trainer.toys import make_trainer\n"
+        "def on_step():\n"
+        "    if trainer.env_step == 4:\n"
+        "        child = os.fork()\n"
+        "        if child == 0:\n"
+        "            while True: time.sleep(0.01)\n"
+        "        os.kill(child, signal.SIGTERM)\n"
+        "        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "trainer = make_trainer(n_envs=1, max_epoch=1, on_step=on_step)\n"
+        "print(trainer.run().stop_reason)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(-TERM), "max_epoch"]

@@ -1,0 +1,170 @@
+"""What callbacks can do in a run: see episodes and environments, change what is learnt from."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.trainer.toys import Walk, everything, make_onpolicy_trainer, make_trainer
+
+
+def test_what_a_callback_makes_of_a_batch_is_learnt_from() -> None:
+    class Nothing(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            return dataclasses.replace(batch, weight=np.zeros_like(batch.weight))
+
+    weighed, plain = make_trainer(callbacks=[Nothing()]), make_trainer()
+    assert weighed.run().gradient_step == plain.run().gradient_step > 0
+    assert weighed.history["update/grad_norm"] == [0.0, 0.0, 0.0]
+    assert plain.history[-1]["update/grad_norm"] > 0
+
+
+def test_several_see_a_batch_each_what_the_one_before_made_of_it() -> None:
+    seen: list[float] = []
+
+    class Double(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            seen.append(float(batch.weight[0]))
+            return dataclasses.replace(batch, weight=batch.weight * 2)
+
+    class Look(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> None:
+            seen.append(float(batch.weight[0]))
+
+    next(make_trainer(callbacks=[Double(), Look(), Double()], step_per_epoch=6))
+    assert seen
+    for first, second, third in zip(seen[::3], seen[1::3], seen[2::3], strict=True):
+        assert (second, third) == (first * 2, first * 2)
+
+
+def test_a_rollout_can_be_changed_before_it_is_learnt_from() -> None:
+    lengths: list[int] = []
+
+    class Look(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            lengths.append(len(batch))
+            return dataclasses.replace(batch, reward=np.zeros_like(batch.reward))
+
+    trainer = make_onpolicy_trainer(callbacks=[Look()], max_epoch=1)
+    next(trainer)
+    assert lengths == [12, 12]
+
+
+def test_what_is_no_batch_is_refused_with_the_callbacks_name() -> None:
+    class Wrong(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            return batch.reward
+
+    with pytest.raises(tk.ConfigError, match=r"Wrong.on_train_batch must return a TransitionBatch or None, got array"):
+        next(make_trainer(callbacks=[Wrong()]))
+
+
+def test_an_exception_before_an_update_leaves_the_trainer_usable() -> None:
+    class Once(tk.Callback):
+        raised = False
+
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> None:
+            if not self.raised:
+                self.raised = True
+                raise ValueError("not this one")
+
+    trainer = make_trainer(callbacks=[Once()], max_epoch=1)
+    with pytest.raises(ValueError, match="not this one") as caught:
+        next(trainer)
+    assert caught.value.__notes__ == ["raised in Once.on_train_batch, epoch 1, step 4"]
+    assert next(trainer).info.gradient_step == 11  # half of the steps from the second collect on
+
+
+class Everything(tk.Callback):
+    """Look at all there is to see of episodes."""
+
+    def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        repr((episode, episode.obs, episode.action, episode.reward, episode.info, episode.slots, episode.truncated))
+
+    def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        trainer.log("length", episode.length)
+
+
+@pytest.mark.parametrize("make", [make_trainer, make_onpolicy_trainer])
+def test_a_run_that_is_watched_is_bit_for_bit_the_one_that_is_not(make: Any) -> None:
+    plain, watched = make(test=True), make(test=True, callbacks=[Everything()])
+    plain.run()
+    watched.run()
+    own, theirs = everything(plain), everything(watched)
+    assert {path: leaf for path, leaf in theirs.items() if "/hooks/" not in path} == {
+        path: leaf for path, leaf in own.items() if "/hooks/" not in path
+    }
+
+
+def test_what_episodes_log_is_what_statistics_show() -> None:
+    stats = next(make_trainer(callbacks=[Everything()], step_per_epoch=60)).stats
+    assert stats["custom/length"] == pytest.approx(stats["train/lengths/mean"])
+
+
+def test_an_exception_in_an_episode_keeps_every_row_and_the_episode_goes_on() -> None:
+    class Once(tk.Callback):
+        raised = False
+
+        def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+            if not self.raised and episode.length == 3:
+                self.raised = True
+                raise ValueError("three")
+
+    plain, trainer = make_trainer(), make_trainer(callbacks=[Once()])
+    with pytest.raises(ValueError, match="three"):
+        next(trainer)
+    trainer.run()
+    plain.run()
+    own, theirs = everything(plain), everything(trainer)
+    assert {path: leaf for path, leaf in own.items() if "/hooks/" not in path} == {
+        path: leaf for path, leaf in theirs.items() if "/hooks/" not in path
+    }
+
+
+def test_a_look_between_two_epochs_is_told_to_nobody() -> None:
+    told: list[bool] = []
+
+    class Look(tk.Callback):
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+            told.append(episode.in_evaluation)
+
+    trainer = make_trainer(test=True, callbacks=[Look()], max_epoch=1)
+    next(trainer)
+    n_told = len(told)
+    assert told.count(True) == 3
+    trainer.evaluate()
+    assert len(told) == n_told
+
+
+def test_loading_a_checkpoint_is_told_of(tmp_path: Path) -> None:
+    class Hear(tk.Callback):
+        heard: tuple[Path, int] | None = None
+
+        def on_checkpoint_loaded(self, trainer: tk.Trainer, path: Path) -> None:
+            self.heard = (path, trainer.env_step)
+
+    trainer = make_trainer()
+    next(trainer)
+    trainer.save(tmp_path)
+    hear = Hear()
+    make_trainer(callbacks=[hear], resume_from=tmp_path)
+    assert hear.heard == (tmp_path, 24)
+
+
+def test_every_environment_is_told_of_and_can_be_reached_into() -> None:
+    class Hear(tk.Callback):
+        def __init__(self) -> None:
+            self.heard: list[tuple[bool, int, Any]] = []
+
+        def on_env_created(self, trainer: tk.Trainer, envs: tk.Envs, env_id: int) -> None:
+            assert trainer.train_collector is not None
+            (space,) = envs.call("action_space", env_ids=np.array([env_id]))
+            self.heard.append((envs is trainer.train_collector.envs, env_id, space))
+
+    hear = Hear()
+    make_trainer(test=True, callbacks=[hear], max_epoch=1).run()
+    space = Walk.action_space
+    assert hear.heard == [(True, 0, space), (True, 1, space), (False, 0, space), (False, 1, space)]
