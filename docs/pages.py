@@ -5,7 +5,6 @@ outside docs/ becomes a page of its own, source code as code and notebooks with 
 """
 
 import ast
-import base64
 import json
 import os
 import posixpath
@@ -20,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s#:]+)(?P<anchor>#[^()\s]*)?(?=\))")
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+WRITTEN = (".md", ".ipynb")  # files whose words have links
 ROOMS = {
     "trainer": "Trainers, evaluation, callbacks",
     "policy": "Policies and their parts",
@@ -30,6 +30,8 @@ ROOMS = {
     "schedules": "Schedules",
     "logger": "Loggers",
     "errors": "Errors",
+    "checkpoint": "Checkpoints",
+    "plot": "Pictures",
 }
 
 
@@ -57,15 +59,16 @@ def on_files(files: Files, config: Any) -> Files:
         seen.add(path)
         if DOCS not in path.parents:
             files.append(_generated(config, path))
-        if path.suffix == ".md":
-            waiting += [target for _, target in _links(path.read_text(), path)]
+        if path.suffix in WRITTEN:
+            text = _notebook_text(path) if path.suffix == ".ipynb" else path.read_text()
+            waiting += [_resolved(path, match["path"]) for match in LINK.finditer(FENCED.sub("", text))]
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Lead links to where files of the repository are on the site."""
     source = _source(page.file.src_uri)
-    if source is None or source.suffix != ".md":
+    if source is None or source.suffix not in WRITTEN:
         return markdown
 
     def lead(match: re.Match[str]) -> str:
@@ -76,11 +79,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     parts = FENCED.split(markdown)
     return "".join(part if number % 2 else LINK.sub(lead, part) for number, part in enumerate(parts))
-
-
-def _links(text: str, source: Path) -> Iterator[tuple[str, Path]]:
-    for match in LINK.finditer(FENCED.sub("", text)):
-        yield match["path"], _resolved(source, match["path"])
 
 
 def _resolved(source: Path, link: str) -> Path:
@@ -101,7 +99,7 @@ def _uri(path: Path) -> str:
 
 def _source(uri: str) -> Path | None:
     """Say which file of the repository a page was written in, None for one that was made."""
-    for path in (DOCS / uri, ROOT / uri):
+    for path in (DOCS / uri, ROOT / uri, ROOT / uri.removesuffix(".md")):
         if path.is_file():
             return path
     return None
@@ -142,10 +140,8 @@ def _notebook_text(path: Path) -> str:
         for output in cell["outputs"]:
             data = output.get("data", {})
             if "image/png" in data:
-                picture = base64.b64decode(data["image/png"])
-                out.append(
-                    f'<img alt="what the cell draws" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
-                )
+                picture = "".join(data["image/png"]).replace("\n", "")
+                out.append(f'<img alt="what the cell draws" src="data:image/png;base64,{picture}">')
             elif text := "".join(output.get("text", data.get("text/plain", []))):
                 out.append(f"```text\n{text.rstrip()}\n```")
     return "\n\n".join(out) + "\n"
@@ -156,22 +152,29 @@ def _shown(folder: Path) -> list[Path]:
 
 
 def _rooms() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (room, page, public names), as the package's own imports tell."""
+    """Yield (room, page, paths of public names), as the package's own imports tell."""
     names: dict[str, list[str]] = {room: [] for room in ROOMS}
-    for node in ast.parse((ROOT / "src/trainkit/__init__.py").read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module and "." in node.module:
-            room = {"scaling": "schedules"}.get(room := node.module.split(".")[1], room)
-            names.setdefault(room, []).extend(alias.name for alias in node.names)
+    for module, name in _imports("__init__"):
+        room = {"scaling": "schedules"}.get(room := module.split(".")[0], room)
+        names.setdefault(room, []).append(f"trainkit.{name}")
+    names["plot"] = [f"trainkit.{module}.{name}" for module, name in _imports("plot/__init__")]  # beside their modules
+    names["presets"] = []
     for room, found in names.items():
         yield room, f"reference/{room}.md", sorted(found, key=str.lower)
-    yield "presets", "reference/presets.md", []
+
+
+def _imports(file: str) -> Iterator[tuple[str, str]]:
+    """Yield (module below trainkit, name) of everything that a file imports from our modules."""
+    for node in ast.parse((ROOT / f"src/trainkit/{file}.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("trainkit."):
+            yield from ((node.module.removeprefix("trainkit."), alias.name) for alias in node.names)
 
 
 def _reference_text(room: str, names: list[str]) -> str:
     title = ROOMS.get(room, room.capitalize())
-    if room == "presets":
-        return "# Presets\n\n::: trainkit.presets\n    options: { show_root_heading: false }\n"
-    return "\n\n".join([f"# {title}", *(f"::: trainkit.{name}" for name in names)]) + "\n"
+    if not names:  # a module is the page
+        return f"# {title}\n\n::: trainkit.{room}\n    options: {{ show_root_heading: false }}\n"
+    return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)]) + "\n"
 
 
 def _reference() -> Iterator[dict[str, str]]:

@@ -37,7 +37,7 @@ def objective(trial: optuna.Trial, options: argparse.Namespace) -> float:
         max_epoch=options.epochs,
         step_per_epoch=options.steps // options.epochs,
         checkpoint=folder,
-        resume_from=folder if (folder / "manifest.json").exists() else None,  # which is written last
+        resume_from="auto",
         verbose=False,
         device="cpu",
     )

@@ -161,7 +161,7 @@ def test_a_study_that_was_killed_goes_on_with_the_trial_that_ran(tmp_path: Path)
     command = [sys.executable, EXAMPLES / "tune_optuna.py", *map(str, words)]
 
     first = subprocess.Popen(command)
-    while not (folder / "trial_1" / "manifest.json").exists():  # the second trial has ended its first epoch
+    while not any((folder / "trial_1").glob("save-*/manifest.json")):  # the second trial has ended its first epoch
         assert first.poll() is None, "it ended before it could be killed"
         time.sleep(0.02)
     first.kill()

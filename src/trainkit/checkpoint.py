@@ -50,7 +50,7 @@ def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Ma
         "format": FORMAT,
         "serial": serial,
         "saved_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {package: _version(package) for package in ("trainkit", "torch", "numpy", "gymnasium")},
+        "versions": versions(),
         **about,
         "components": {},
     }
@@ -154,6 +154,20 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     return manifest
 
 
+def versions() -> dict[str, str | None]:
+    """Tell which packages a run's bits depend on."""
+    return {package: _version(package) for package in ("trainkit", "torch", "numpy", "gymnasium")}
+
+
+def load_tensors(path: str | Path) -> Any:
+    """Read a file that `torch.save` wrote, tensors and plain values only, on the CPU.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or holds anything else.
+    """
+    return _read_torch(Path(path))
+
+
 def _signed(manifest: Mapping[str, Any]) -> bytes:
     """Return a manifest as text, with a digest of all else in it."""
     digest = hashlib.sha256(json.dumps(manifest, default=str).encode()).hexdigest()
@@ -192,8 +206,10 @@ def _write(path: Path, state: Any) -> None:
 
 
 def _read(path: Path) -> Any:
-    if path.suffix != _TORCH:
-        return files.load_state(path)
+    return _read_torch(path) if path.suffix == _TORCH else files.load_state(path)
+
+
+def _read_torch(path: Path) -> Any:
     files.refuse_unsound_zip(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

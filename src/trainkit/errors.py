@@ -19,8 +19,10 @@ Every message names its subject, the rule, what came, and what to do.
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any
 
 
 class TrainkitError(Exception):
@@ -64,7 +66,9 @@ class PriorityError(TrainkitError, ValueError):
 
 
 class DivergedError(TrainkitError, ArithmeticError):
-    """Stop before nan or infinity reaches the weights."""
+    """Stop before nan or infinity reaches the weights; `facts` tell of the update, where it was one."""
+
+    facts: Mapping[str, Any] = MappingProxyType({})
 
 
 class CheckpointError(TrainkitError, RuntimeError):

@@ -50,7 +50,7 @@ def taken_up(folder: str | Path) -> Path:
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / ".trainkit-run").touch()
+        (path / CLAIM).touch()
     except OSError as error:
         raise ConfigError(f"logger cannot write to {path}: {error}") from error
     return path

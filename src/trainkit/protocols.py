@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import Space
@@ -119,6 +119,12 @@ class Trainee(Policy, Seedable, Protocol):
     def training_state(self) -> dict[str, Any]: ...
 
     def load_training_state(self, state: Mapping[str, Any]) -> None: ...
+
+    on_nan: Literal["raise", "skip"]  # what becomes of an update that is not finite
+
+    def check_divergence(self) -> None:
+        """Refuse to go on after an update that could not be taken, where nobody waited for it."""
+        ...
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means since the last call, and begin new ones."""

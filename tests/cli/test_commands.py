@@ -112,6 +112,13 @@ def test_a_run_goes_on_where_it_stopped_in_its_own_folder(here: Path) -> None:
     assert run.config["settings"]["max_epoch"] == "3"
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_in_its_own_folder(here: Path) -> None:
+    assert train("--checkpoint-every", "0") == 0
+    assert train("--resume", max_epoch="1") == 0
+    assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
+    assert [row["step"] for row in RunFolder.read("runs/dqn-CartPole-v1/seed1").rows] == [20, 40, 60]
+
+
 def test_going_on_with_another_preset_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--name", "mine") == 0
     assert train("--name", "mine", "--resume", preset="rainbow") == 2
@@ -237,6 +244,7 @@ def test_compare_tells_interquartile_means_and_intervals(runs: Path, capsys: pyt
     low, mean, high = min(scores), np.mean(scores), max(scores)
     assert re.search(rf"^dqn +2 +{mean:.4g} +\[{low:.4g}, {high:.4g}\]", told, re.MULTILINE)
     assert "1 seed says little" in told
+    assert "CartPole-v1: test/returns/mean, the last, of step 120\n" in told
 
 
 def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,6 +257,14 @@ def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.
     *_, overall = told.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
     assert re.search(r"^dqn +2 +0 +\[0, 0\]", overall, re.MULTILINE)
     assert re.search(r"^ppo +2 +1 +\[1, 1\] +\+1 +\[1, 1\] +favours ppo", overall, re.MULTILINE)
+
+
+def test_compare_says_when_runs_did_not_train_equally_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, step in ((1, 1_000), (2, 2_000)):
+        row = {"step": step, "test/returns/mean": 1.0}
+        make_run(tmp_path / f"seed{seed}", row, preset="dqn", env="A", settings={}, seed=seed)
+    assert main(["compare", str(tmp_path)]) == 0
+    assert "the last, of steps 1,000 to 2,000, not the same" in capsys.readouterr().out
 
 
 def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,6 +353,11 @@ def test_a_mistake_is_one_line_and_ends_with_2(
     line = complaint(capsys)
     assert line.startswith("trainkit: ")
     assert told in line
+
+
+def test_a_mistakes_traceback_is_shown_when_asked_for() -> None:
+    with pytest.raises(tk.ConfigError, match="nowhere is no run"):
+        main(["--traceback", "eval", "nowhere"])
 
 
 COMMANDS = ["train", "eval", "plot", "compare", "inspect", "export", "presets", "check-env", "bench"]

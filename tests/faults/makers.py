@@ -123,6 +123,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "EpsilonGreedy": Call(tk.EpsilonGreedy, {"epsilon": 0.1}),
         "Evaluation": Call(tk.Evaluation, {"collector": evaluated}),
         "ExpectedValue": Call(tk.ExpectedValue, {}),
+        "Flatten": Call(tk.Flatten, {}),
         "Greedy": Call(tk.Greedy, {}),
         "History": Call(tk.History, {}),
         "Histograms": Call(tk.Histograms, {}),

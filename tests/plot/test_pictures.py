@@ -1,5 +1,6 @@
 """The other pictures show what is there, and every picture is written whole, the same each time."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,15 @@ def test_text_in_an_svg_stays_text(tmp_path: Path) -> None:
     assert ">A title<" in file.read_text()
 
 
+def test_a_notebook_shows_a_picture_without_pyplot(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", {"step": 1, "test/returns/mean": 1.0})
+    figure = tk.plot.curves(tmp_path / "run", title="A title")
+    drawn = figure._repr_svg_()
+    assert drawn.startswith("<?xml")
+    assert ">A title<" in drawn
+    assert "matplotlib.pyplot" not in sys.modules
+
+
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "run", {"step": 1, "test/returns/mean": 1.0})
     with pytest.raises(tk.ConfigError, match=r"end its name in .svg, .pdf or .png"):
@@ -142,7 +152,7 @@ def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     make_run(tmp_path, {"step": 1, "test/returns/mean": 1.0})
     with pytest.raises(tk.MissingExtraError, match=r"pip install trainkit\[plot\]"):
         tk.plot.curves(tmp_path)

@@ -250,3 +250,13 @@ def test_what_inspect_tells_is_plain(tmp_path: Path) -> None:
     assert "policy-1.pt is damaged: it has 5 of" in tk.inspect_checkpoint(tmp_path)["problem"]
     with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
         tk.inspect_checkpoint(tmp_path / "nowhere")
+
+
+def test_weights_that_torch_saved_are_taken_too_and_nothing_else_is(tmp_path: Path) -> None:
+    one, other = (tk.DQNPolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=seed) for seed in (3, 4))
+    torch.save(one.state_dict(), tmp_path / "best.pt")
+    other.load_weights(tmp_path / "best.pt")
+    assert_array_equal(other.predict(OBS), one.predict(OBS))
+    torch.save({"weights": Path("x")}, tmp_path / "odd.pt")
+    with pytest.raises(tk.CheckpointError, match=r"odd.pt cannot be read: .* holds more than tensors"):
+        other.load_weights(tmp_path / "odd.pt")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.test_checkpoint import rewrite
 from tests.trainer.runs import RUNS, make_run
 from tests.trainer.toys import Walk, everything, make_policy, make_trainer, untimed
 
@@ -231,3 +232,11 @@ def test_what_a_test_collector_has_seen_comes_back(tmp_path: Path) -> None:
     resumed = make_run("dqn", max_epoch=4, resume_from=trainer.save(tmp_path))
     assert [result.stats.test.recent_returns for result in resumed] == recent[1:]
     assert np.isfinite(recent[0].mean)
+
+
+def test_other_versions_are_told(tmp_path: Path, caplog: Any) -> None:
+    make_trainer().save(tmp_path)
+    rewrite(tmp_path, versions=lambda versions: versions | {"torch": "1.0"})
+    make_trainer(resume_from=tmp_path)
+    (warning,) = warnings(caplog)
+    assert warning.startswith(f"{tmp_path} was saved by other versions, the bits may differ: torch 1.0 -> 2.")

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit import files, seeding
 from trainkit.buffer.batches import cut_up, read_column
 from trainkit.buffer.dataset import count_episodes, read_episodes, recorded
+from trainkit.buffer.memory import refuse_too_large
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
@@ -126,6 +127,7 @@ class ReplayBuffer:
                 f"{type(self).__name__}.capacity {self.capacity} is smaller than the {spec.n_envs} environments: "
                 "raise it to hold at least one transition of each"
             )
+        refuse_too_large(type(self).__name__, self.capacity, spec, self._sampler)
         self._bound = Rings(self.capacity, spec)
         self._sampler.bind(self._bound)
         _log.info("%s claimed %s bytes for %s transitions", type(self).__name__, self.nbytes, self.capacity)

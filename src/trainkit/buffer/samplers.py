@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.buffer.segment_tree import MinTree, SumTree
+from trainkit.buffer.segment_tree import MinTree, SumTree, tree_bytes
 from trainkit.buffer.storage import Rings, Rows
 from trainkit.errors import CheckpointError, Checks, PriorityError
 from trainkit.schedules import Scheduled, as_schedule
@@ -43,6 +43,10 @@ class Sampler(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    def bytes_for(self, n_rows: int) -> int:
+        """Return what `nbytes` will be with this many rows."""
+        ...
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -78,6 +82,9 @@ class Uniform:
         return {}
 
     nbytes = 0
+
+    def bytes_for(self, n_rows: int) -> int:
+        return 0
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -181,6 +188,9 @@ class Prioritized:
     @property
     def nbytes(self) -> int:
         return self._tree.nbytes + (0 if self._min_tree is None else self._min_tree.nbytes)
+
+    def bytes_for(self, n_rows: int) -> int:
+        return tree_bytes(n_rows) * (2 if self.normalize == "buffer" else 1)
 
     def state_dict(self) -> dict[str, Any]:
         self._settle()

@@ -14,6 +14,20 @@ _BLOCK = 16
 _TOP = 4096
 
 
+def tree_bytes(size: int) -> int:
+    """Return the bytes of a tree of this size."""
+    return 8 * sum(_level_sizes(size))
+
+
+def _level_sizes(size: int) -> list[int]:
+    """Return how many numbers each level has, the leaves first."""
+    height = 0
+    while size > _TOP * _BLOCK**height:
+        height += 1
+    n_top = -(-size // _BLOCK**height)
+    return [n_top * _BLOCK ** (height - level) for level in range(height + 1)]
+
+
 class _Pyramid:
     """Levels of combined blocks, each parent recomputed from its children: round-off never adds up."""
 
@@ -21,13 +35,9 @@ class _Pyramid:
         checks = Checks(type(self).__name__)
         checks.integer("size", size, low=1)
         checks.done()
-        height = 0
-        while size > _TOP * _BLOCK**height:
-            height += 1
-        n_top = -(-size // _BLOCK**height)
         self.size = size
         self._combine = combine
-        self._levels = [np.full(n_top * _BLOCK ** (height - level), neutral) for level in range(height + 1)]
+        self._levels = [np.full(count, neutral) for count in _level_sizes(size)]
         self._blocks = [level.reshape(-1, _BLOCK) for level in self._levels[:-1]]  # the same memory, block by block
         self._leaves = self._levels[0][:size]
         self._stale = True  # whether what is derived from the top must be derived again

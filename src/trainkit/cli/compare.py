@@ -31,11 +31,14 @@ def add(commands: "Commands[Parser]") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table per task, and one over all tasks."""
-    scores = scores_of(find_runs(options.runs), options.tag)
+    runs = find_runs(options.runs)
+    scores = scores_of(runs, options.tag)
     tasks = list(dict.fromkeys(task for own in scores.values() for task in own))
     for task in tasks:
         there = {label: {task: own[task]} for label, own in scores.items() if task in own}
-        say(f"{task}: {options.tag}, the last\n{report(there)}\n")
+        steps = [int(run.series(options.tag)[0][-1]) for run in runs if run.task == task]
+        span = f"step {steps[0]:,}" if len(set(steps)) == 1 else f"steps {min(steps):,} to {max(steps):,}, not the same"
+        say(f"{task}: {options.tag}, the last, of {span}\n{report(there)}\n")
     everywhere = {label: own for label, own in scores.items() if len(own) == len(tasks)}
     if len(tasks) > 1 and everywhere:
         say(f"over {len(tasks)} tasks, 0 the lowest score of each and 1 the highest")

@@ -35,6 +35,7 @@ def build_parser() -> Parser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--traceback", action="store_true", help="show where a mistake came from, not only which it is")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for module in (train, evaluate, pictures, compare, inspecting, exporting, presets, environments, bench):
         module.add(commands)
@@ -54,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (TrainkitError, gym.error.Error, OSError) as error:
+        if options.traceback:
+            raise
         complain(str(error) or type(error).__name__)
         return 2
     return code

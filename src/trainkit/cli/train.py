@@ -11,7 +11,7 @@ from trainkit.cli.making import Recipe, settings_of
 from trainkit.cli.output import Commands, Parser, add_command, say
 from trainkit.errors import Checks, ConfigError
 from trainkit.logger import CLAIM, JsonlLogger, TensorboardLogger
-from trainkit.runs import CHECKPOINT, EVENTS, NUMBERS, RunFolder, write_config
+from trainkit.runs import CHECKPOINT, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.stats import RunInfo
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE
@@ -64,19 +64,17 @@ def run(options: argparse.Namespace) -> int:
 
 def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
     """Train once, or go on with what is in the folder."""
-    goes_on = options.resume and (folder / CHECKPOINT).is_dir()
+    goes_on = options.resume and (folder / CONFIG).is_file()
     if goes_on:
         _refuse_another(recipe, folder)
-        for claimed in (folder, folder / EVENTS):  # it is ours: write on in it
-            (claimed / CLAIM).unlink(missing_ok=True)
     with contextlib.ExitStack() as opened:
-        lines = JsonlLogger(folder)
+        lines = JsonlLogger(folder, resume=goes_on)
         opened.callback(lines.close)
         assert lines.folder is not None, "it writes to one"
         folder = Path(lines.folder)
         if not goes_on:
             opened.callback(_leave_nothing, folder)
-        events = TensorboardLogger(folder / EVENTS)
+        events = TensorboardLogger(folder / EVENTS, resume=goes_on)
         opened.callback(events.close)
         checkpoint = (
             Checkpoint(folder / CHECKPOINT, every=options.checkpoint_every) if options.checkpoint_every else None

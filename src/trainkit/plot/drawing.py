@@ -1,5 +1,7 @@
 """How all pictures look: their type, their colours, which are told apart by everybody, and how they are written."""
 
+import functools
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +50,9 @@ def blank(n_rows: int = 1, n_columns: int = 1, *, width: float, height: float, *
     except ImportError as error:
         raise MissingExtraError("trainkit.plot needs matplotlib: pip install trainkit[plot]") from error
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure: Any = Figure(figsize=(width, height), layout="constrained")
+        # A notebook shows figures by itself only where pyplot was imported; asked like this it always does.
+        figure._repr_svg_ = functools.partial(_svg, figure)
         yield figure, figure.subplots(n_rows, n_columns, squeeze=False, **options)
 
 
@@ -70,6 +74,16 @@ def save(figure: Any, path: str | Path) -> Path:
     with mpl.rc_context(_WRITING):
         figure.savefig(path, dpi=200, metadata=about)
     return path
+
+
+def _svg(figure: Any) -> str:
+    """Return a figure as the text of an svg."""
+    import matplotlib as mpl
+
+    text = io.StringIO()
+    with mpl.rc_context(_WRITING):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
 
 
 def series(run: Run, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

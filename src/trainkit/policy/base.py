@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
-from trainkit.errors import Checks, ConfigError, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.policy.compiling import Loss
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
+from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
 from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
@@ -50,6 +51,8 @@ class Policy(Saved):
 
     Attributes:
         n_updates: updates ever taken.
+        on_nan: what becomes of an update whose loss or gradient is not finite, which is never taken: "raise", or
+            "skip" it, up to ten in a row, and show the share of `skipped` ones. May be set between any two steps.
         last_step: the environment step of the last one, where schedules are read outside of training.
         rng: numpy's stream, for exploring.
         generator: torch's stream, on the device, for noise.
@@ -83,6 +86,9 @@ class Policy(Saved):
         self._seed = seed  # for networks that are added later
         self.start_streams(seeding.fresh_root() if seed is None else seed)
         self.n_updates = self.last_step = self._n_updates_read = 0
+        self.on_nan: OnNan = "raise"
+        self._skips = Skips(self.device)
+        self._slots: NDArray[np.int64] | None = None  # of the rows that are learnt from
         self._gradient_steps: dict[str, GradientStep] = {}
         self._targets: dict[str, TargetNetwork] = {}
         self._meter = Meter()
@@ -212,6 +218,7 @@ class Policy(Saved):
 
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device, its observations through the preprocessing."""
+        self._slots = batch.slots
         columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight)
         obs, action, reward, discount, next_obs, weight = to_device(columns, self.device)
         legal, next_legal = legal_mask(obs), legal_mask(next_obs)
@@ -228,16 +235,16 @@ class Policy(Saved):
 
         Raises:
             DivergedError: on the CPU, when the loss or a gradient is not finite; nothing has moved then. On CUDA
-                such a step is not taken either, and the next `read_metrics` raises.
+                such a step is not taken either, and the next `check_divergence` or `read_metrics` raises. Not where
+                `on_nan` is "skip".
         """
         taken = self._gradient_steps[name](loss, step=step)
-        if self.device.type == "cpu" and taken.skipped:
+        if self.device.type == "cpu" and taken.skipped and self.on_nan == "raise":
             self._shown = {}
-            raise DivergedError(
-                f"{type(self).__name__}: update {self.n_updates + 1} at step {step} has gradient norm "
-                f"{float(taken.norm)} and loss {float(taken.loss)}; it was not taken: lower the learning rate or clip "
-                "the reward"
-            )
+            facts = {"update": self.n_updates + 1, "step": step, "loss": float(taken.loss)}
+            facts |= {"grad_norm": float(taken.norm), "lr": self._gradient_steps[name].lr(step)}
+            slots = {} if self._slots is None else {"slots": self._slots.copy()}
+            raise diverged(type(self).__name__, {**facts, **slots})
         which = f"{name}_" if len(self._gradient_steps) > 1 else ""
         self._shown[f"{which}loss"] = taken.loss
         self._shown[f"{which}grad_norm"] = taken.norm
@@ -265,19 +272,35 @@ class Policy(Saved):
         followed = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
         if followed:
             rates["target_followed"] = sum(followed) / len(followed)
-        self._meter.add({**self._shown, **metrics}, **rates)
-        self._shown = {}
-        return UpdateResult(priority)
+        shown = {**self._shown, **metrics}
+        self._shown.clear()
+        if self.on_nan == "raise":
+            self._meter.add(shown, **rates)
+            return UpdateResult(priority)
+        kept = self._skips.leave_out(shown)
+        self._meter.add(kept, **rates)
+        if self.device.type == "cpu":
+            self._skips.refuse(type(self).__name__, self.n_updates)
+        return UpdateResult(priority, is_lost=kept["skipped"])
+
+    def check_divergence(self) -> None:
+        """Refuse to go on after an update that could not be taken; a trainer asks once per collect.
+
+        On CUDA this waits for the updates so far; on the CPU `minimise` has seen to it.
+        """
+        if self.device.type == "cpu":
+            return
+        if self.on_nan == "skip":
+            self._skips.refuse(type(self).__name__, self.n_updates)
+        elif self._meter.total("skipped") > 0:
+            self.read_metrics()
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means over all updates since the last call, and begin anew; empty when there were none."""
-        metrics = self._meter.read()
+        metrics = self._meter.read(left_out="skipped" if self.on_nan == "skip" else None)
         first, self._n_updates_read = self._n_updates_read + 1, self.n_updates
-        if metrics.pop("skipped", 0.0) > 0:
-            raise DivergedError(
-                f"{type(self).__name__}: a loss or gradient among updates {first} to {self.n_updates} was not finite; "
-                "those steps were not taken: lower the learning rate or clip the reward"
-            )
+        if self.on_nan == "raise" and metrics.pop("skipped", 0.0) > 0:
+            raise diverged_among(type(self).__name__, first, self.n_updates)
         return metrics
 
     def explore_metrics(self, step: int) -> dict[str, float]:

@@ -14,10 +14,13 @@ class UpdateResult:
     """What an update leaves on the device."""
 
     priority: Tensor | None  # [B]
+    is_lost: Tensor | None = None  # whether it was skipped, where that may be
 
     def read_priority(self) -> NDArray[np.float32] | None:
-        """Wait for the device and return the priorities [B], None where the learner has none."""
-        return None if self.priority is None else self.priority.cpu().numpy()
+        """Wait for the device and return the priorities [B], None where the learner has none or was taught none."""
+        if self.priority is None or (self.is_lost is not None and bool(self.is_lost)):
+            return None
+        return self.priority.cpu().numpy()
 
 
 def weight_metrics(weight: Tensor) -> dict[str, Tensor]:
@@ -46,11 +49,22 @@ class Meter:
             self._sum += values
         self._count += 1
 
-    def read(self) -> dict[str, float]:
-        """Wait for the device, return the means since the last read, and begin anew; empty after no update."""
+    def total(self, name: str) -> float:
+        """Wait for the device and return the sum of a scalar since the last read."""
+        return 0.0 if self._sum is None else float(self._sum[self._names.index(name)])
+
+    def read(self, left_out: str | None = None) -> dict[str, float]:
+        """Wait for the device, return the means since the last read, and begin anew; empty after no update.
+
+        `left_out` names a scalar that is 1 where an update's others are 0 and shall not count.
+        """
         if self._sum is None:
             return {}
-        means: list[float] = (self._sum / self._count).tolist()
+        sums = dict(zip(self._names, self._sum.tolist(), strict=True))
+        n_counted = self._count - (sums[left_out] if left_out is not None else 0)
+        means = {name: total / n_counted for name, total in sums.items() if n_counted}
+        if left_out is not None:
+            means[left_out] = sums[left_out] / self._count
         plain = {name: total / self._count for name, total in self._plain.items()}
         self._sum, self._plain, self._count = None, {}, 0
-        return {**dict(zip(self._names, means, strict=True)), **plain}
+        return {**means, **plain}

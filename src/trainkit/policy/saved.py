@@ -9,7 +9,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from trainkit.checkpoint import load_checkpoint, save_checkpoint
+from trainkit.checkpoint import load_checkpoint, load_tensors, save_checkpoint
 from trainkit.policy.gradient_step import GradientStep
 from trainkit.policy.recipes import about, remembering
 from trainkit.policy.statistics import Statistics
@@ -46,12 +46,20 @@ class Saved(nn.Module):
         return save_checkpoint(path, {"policy": state}, about(self))
 
     def load_weights(self, weights: Mapping[str, Tensor] | str | Path) -> None:
-        """Take over the weights of a policy of the same parameters, all or nothing: its `state_dict()`, or where it is.
+        """Take over the weights of a policy of the same parameters, all or nothing.
+
+        Args:
+            weights: its `state_dict()`, or where it is: a checkpoint, or a file that `torch.save` wrote it to.
 
         Raises:
             CheckpointError: a parameter is missing, unknown or of another shape.
         """
-        saved = weights if isinstance(weights, Mapping) else load_checkpoint(weights, ["policy"])["policy"]["weights"]
+        if isinstance(weights, Mapping):
+            saved = weights
+        elif Path(weights).is_file():
+            saved = load_tensors(weights)
+        else:
+            saved = load_checkpoint(weights, ["policy"])["policy"]["weights"]
         refuse_others(type(self).__name__, self.state_dict(), saved)
         self.load_state_dict(saved)
 

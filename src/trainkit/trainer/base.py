@@ -67,6 +67,8 @@ class Trainer(Resumable):
         self.test_collector = test_collector = None if evaluation is None else evaluation.collector
         refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
+        if options.on_nan is not None:
+            policy.on_nan = options.on_nan
         if options.reward_metric is not None:
             for collector in self._collectors:
                 collector.use_reward_metric(options.reward_metric)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ class TrainerOptions(TypedDict, total=False):
     evaluation: Evaluation | None
     checkpoint: Checkpoint | str | Path | None
     resume_from: str | Path | None
+    on_nan: Literal["raise", "skip"] | None
 
 
 class CommonOptions(TrainerOptions, total=False):
@@ -81,6 +82,8 @@ class Options:
         checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
         resume_from: a checkpoint to go on from, or the folder of several: then the newest. "auto" takes the newest
             whole one of `checkpoint`, and begins anew where there is none.
+        on_nan: what becomes of an update whose loss or gradient is not finite, which is never taken: "raise", or
+            "skip" up to ten in a row; None is the policy's own.
         seed: fills every part that was given none, by named independent streams.
     """
 
@@ -104,6 +107,7 @@ class Options:
     evaluation: Evaluation | None = None
     checkpoint: Checkpoint | str | Path | None = None
     resume_from: str | Path | None = None
+    on_nan: Literal["raise", "skip"] | None = None
     seed: int | None = None
 
     def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
@@ -119,6 +123,8 @@ class Options:
             checks.number("max_seconds", self.max_seconds, low=0, above_low=True)
         if self.seed is not None:
             checks.integer("seed", self.seed, low=0)
+        if self.on_nan is not None:
+            checks.one_of("on_nan", self.on_nan, ["raise", "skip"])
         for name in _FUNCTIONS:
             fn = getattr(self, name)
             checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")

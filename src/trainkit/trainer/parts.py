@@ -15,6 +15,7 @@ _LEARNER = (
     "action_space",
     "horizon",
     "n_updates",
+    "check_divergence",
     "read_metrics",
     "training_state",
     "load_training_state",

@@ -45,7 +45,8 @@ class Reports:
         self.watch.intervals[:] = self._epoch, self._recent
 
     def add_collect(self, stats: CollectStats) -> None:
-        """Add what a collect did."""
+        """Add what a collect did; it has waited for the updates before it, whose fate is known now."""
+        self._policy.check_divergence()
         self._recent.add_collect(stats)
 
     def log(self, name: str, value: object, reduce: Reduce) -> None:

@@ -238,7 +238,14 @@ def _refuse_others(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, 
 
 
 def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Warn once of everything that was set otherwise."""
+    """Warn once of everything that was set otherwise, and once of other versions."""
+    others = [
+        f"{package} {saved_one} -> {own_one}"
+        for package, own_one in checkpoints.versions().items()
+        if (saved_one := manifest.get("versions", {}).get(package)) != own_one
+    ]
+    if others:
+        _log.warning("%s was saved by other versions, the bits may differ: %s", folder, ", ".join(others))
     saved, here = (
         {**told["settings"], **{f"policy.{name}": value for name, value in _arguments(told["policy"]).items()}}
         for told in (manifest, own)

@@ -1,0 +1,253 @@
+"""Nan and infinity stop before the weights, and say where: FAULTS 1 to 3, 19, 58, 62, 63."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
+from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
+from trainkit.policy.divergence import Skips
+from trainkit.policy.meter import Meter
+from trainkit.stats import EpochStats, TimeStats
+from trainkit.trainer.alarms import Alarms
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Spoilt(Walk):
+    """Walk, and spoil one value of the 30th step."""
+
+    def __init__(self, what: str, value: float) -> None:
+        super().__init__()
+        self.what, self.value, self.n_steps = what, value, 0
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.n_steps += 1
+        if self.n_steps == 30:
+            if self.what == "reward":
+                reward = self.value
+            else:
+                obs = np.array([obs[0], self.value], np.float32)
+        return obs, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("what", "value"), [("reward", NAN), ("reward", INF), ("observation", NAN), ("observation", -INF)]
+)
+@pytest.mark.parametrize("kind", ["dqn", "ppo", "sac"])
+def test_what_an_environment_spoils_never_reaches_the_weights(kind: str, what: str, value: float) -> None:
+    trainer = trainer_of(kind, what, value)
+    with pytest.raises(tk.BadEnvDataError, match=rf"env 0.*{what}.* at episode \d+ step \d+"):
+        trainer.run()
+    assert all(bool(torch.isfinite(one).all()) for one in trainer.policy.parameters())
+    assert all(np.isfinite(rows.reward).all() and np.isfinite(rows.obs).all() for rows in stored(trainer))
+
+
+def trainer_of(kind: str, what: str, value: float) -> Any:
+    quiet: dict[str, Any] = {"max_epoch": 3, "step_per_epoch": 24, "verbose": False, "show_progress": False, "seed": 1}
+    if kind == "sac":
+        envs = tk.make_envs(lambda: Pushed(what, value))
+        policy: Any = tk.SACPolicy.for_envs(envs, hidden=(4,), device="cpu")
+    else:
+        envs = tk.make_envs(lambda: Spoilt(what, value))
+        policy = {"dqn": tk.DQNPolicy, "ppo": tk.PPOPolicy}[kind].for_envs(envs, hidden=(4,), device="cpu")
+    if kind == "ppo":
+        train = tk.Collector(policy, envs, tk.RolloutBuffer())
+        return tk.OnpolicyTrainer(policy, train, step_per_collect=12, batch_size=4, **quiet)
+    return tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, tk.ReplayBuffer(60)), batch_size=4, **quiet)
+
+
+class Pushed(Spoilt):
+    """The same, pushed by a number."""
+
+    action_space = type(FOUR_NUMBERS)(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step(int(action[0] > 0))
+
+
+def stored(trainer: Any) -> Iterator[tk.Transition]:
+    return iter(()) if isinstance(trainer.buffer, tk.RolloutBuffer) else trainer.buffer.transitions()
+
+
+# ---- updates ----
+
+
+def spoilt_batch() -> tk.TransitionBatch:
+    return batch_of(4, reward=np.array([1.0, NAN, 0.0, 1.0], np.float32), slots=np.array([7, 8, 9, 3]))
+
+
+def test_an_update_that_is_not_finite_is_not_taken_and_tells_its_facts() -> None:
+    policy = made(lr=0.25)
+    policy.update(batch_of(4), step=1)
+    before = parameters_of(policy)
+    with pytest.raises(
+        tk.DivergedError, match=r"DQNPolicy: update 2 at step 5 .* at lr 0.25; it was not taken"
+    ) as caught:
+        policy.update(spoilt_batch(), step=5)
+    facts = caught.value.facts
+    assert (facts["update"], facts["step"], facts["lr"]) == (2, 5, 0.25)
+    assert not np.isfinite(facts["loss"])
+    np.testing.assert_array_equal(facts["slots"], [7, 8, 9, 3])
+    torch.testing.assert_close(parameters_of(policy), before, rtol=0, atol=0)
+    assert policy.n_updates == 1
+
+
+def test_other_errors_of_divergence_have_no_facts() -> None:
+    assert tk.DivergedError("x").facts == {}
+
+
+@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.SACPolicy])
+def test_a_skipped_update_changes_no_weight_no_moment_and_no_mean(kind: Any) -> None:
+    def run(*rewards: float) -> Any:
+        space = type(FOUR_NUMBERS)(-1.0, 1.0, (2,), np.float32) if kind is tk.SACPolicy else None
+        policy = kind.for_envs(
+            Spaces() if space is None else Spaces(FOUR_NUMBERS, space), hidden=(8,), device="cpu", seed=0
+        )
+        policy.on_nan = "skip"
+        for reward in rewards:
+            action = {} if space is None else {"action": np.zeros((4, 2), np.float32)}
+            policy.update(batch_of(4, reward=np.full(4, reward, np.float32), **action), step=1)
+        return policy
+
+    spoilt, fine = run(1.0, NAN), run(1.0)
+    assert spoilt.n_updates == 2
+    told, expected = spoilt.read_metrics(), fine.read_metrics()
+    assert told.pop("skipped") == 0.5
+    assert expected.pop("skipped") == 0.0
+    told.pop("target_followed", None), expected.pop("target_followed", None)
+    assert told == pytest.approx(expected)
+    if kind is tk.DQNPolicy:  # of SAC the actor learns although the critics did not
+        torch.testing.assert_close(parameters_of(spoilt), parameters_of(fine), rtol=0, atol=0)
+    assert all(bool(torch.isfinite(one).all()) for one in spoilt.parameters())
+
+
+def test_a_skipped_update_teaches_no_priority() -> None:
+    policy = made()
+    policy.on_nan = "skip"
+    assert policy.update(spoilt_batch(), step=1).read_priority() is None
+    assert policy.update(batch_of(4), step=2).read_priority() is not None
+
+
+def test_ten_in_a_row_pass_and_the_eleventh_does_not() -> None:
+    policy = made()
+    policy.on_nan = "skip"
+    for _ in range(10):
+        policy.update(spoilt_batch(), step=1)
+    policy.update(batch_of(4), step=1)
+    for _ in range(10):
+        policy.update(spoilt_batch(), step=1)
+    with pytest.raises(tk.DivergedError, match=r"11 updates in a row up to update 22 .* lets 10 pass"):
+        policy.update(spoilt_batch(), step=1)
+    policy.update(batch_of(4), step=1)  # and on it goes, for who wants it
+
+
+def test_skips_are_counted_where_nobody_waits_for_them() -> None:
+    skips = Skips(torch.device("cpu"))
+    for is_lost in [1.0] * 11 + [0.0]:
+        kept = skips.leave_out({"loss": torch.tensor(NAN if is_lost else 2.0), "skipped": torch.tensor(is_lost)})
+        assert kept["loss"] == (0.0 if is_lost else 2.0)
+    with pytest.raises(tk.DivergedError, match="11 updates in a row up to update 12"):
+        skips.refuse("Thing", 12)
+    skips.refuse("Thing", 13)
+
+
+def test_means_leave_out_what_was_skipped() -> None:
+    meter = Meter()
+    for loss, skipped in ((2.0, 0.0), (0.0, 1.0), (4.0, 0.0), (0.0, 1.0)):
+        meter.add({"loss": torch.tensor(loss), "skipped": torch.tensor(skipped)}, lr=0.1)
+    assert meter.total("skipped") == 2
+    assert meter.read("skipped") == pytest.approx({"loss": 3.0, "skipped": 0.5, "lr": 0.1})
+    meter.add({"loss": torch.tensor(0.0), "skipped": torch.tensor(1.0)})
+    assert meter.read("skipped") == {"skipped": 1.0}
+
+
+def spoil(trainer: Any, every: Callable[[int], bool]) -> None:
+    """Let updates of some numbers have a loss that is nan."""
+    step = next(iter(trainer.policy._gradient_steps.values()))
+    call, n_calls = step.__call__, 0
+
+    def spoilt(loss: Any, *, step: int) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+
+        def worse() -> Any:
+            value = loss()
+            return (value[0] * NAN, value[1]) if isinstance(value, tuple) else value * NAN
+
+        return call(worse if every(n_calls) else loss, step=step)
+
+    name = next(iter(trainer.policy._gradient_steps))
+    trainer.policy._gradient_steps[name] = _Called(step, spoilt)
+
+
+class _Called:
+    """A gradient step whose call is another."""
+
+    def __init__(self, step: Any, call: Any) -> None:
+        self._step, self._call = step, call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
+
+    def __call__(self, loss: Any, *, step: int) -> Any:
+        return self._call(loss, step=step)
+
+
+@pytest.mark.parametrize("make", [make_trainer, make_onpolicy_trainer])
+def test_a_trainer_stops_at_an_update_or_skips_it(make: Any) -> None:
+    stops, skips = make(), make(on_nan="skip")
+    spoil(stops, lambda number: number == 5)
+    spoil(skips, lambda number: number % 5 == 0)
+    with pytest.raises(tk.DivergedError, match="update 5 at step"):
+        stops.run()
+    stops.run()  # the trainer stays usable: the fifth update is taken from another batch
+    assert stops.info.epoch == 3
+    result = next(skips)
+    assert result.stats["update/skipped"] == pytest.approx(0.2, abs=0.1)
+    skips.run()
+    for trainer in (stops, skips):
+        assert all(bool(torch.isfinite(one).all()) for one in trainer.policy.parameters())
+
+
+def test_a_trainer_asks_once_per_collect(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer()
+    asked = []
+    monkeypatch.setattr(trainer.policy, "check_divergence", lambda: asked.append(trainer.env_step))
+    next(trainer)
+    assert asked == list(range(2, 25, 2))
+
+
+def test_on_nan_is_raise_or_skip() -> None:
+    with pytest.raises(tk.ConfigError, match=r"OffpolicyTrainer.on_nan must be one of .* did you mean 'skip'"):
+        make_trainer(on_nan="skp")
+    assert make_trainer().policy.on_nan == "raise"
+
+
+# ---- exploding gradients ----
+
+
+def told_norms(norms: list[float], caplog: pytest.LogCaptureFixture) -> list[str]:
+    alarms = Alarms()
+    time = TimeStats(seconds=1.0, collect=0.0, update=1.0, evaluate=0.0, other=0.0, steps_per_second=1.0)
+    with caplog.at_level(logging.WARNING):
+        for step, norm in enumerate(norms):
+            alarms.look(EpochStats(train=None, test=None, update={"grad_norm": norm}, time=time), step)
+    return [record.message for record in caplog.records]
+
+
+def test_a_gradient_a_thousand_times_the_median_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    told = told_norms([1.0, 2.0, 3.0, 2.0, 1.0, 2_001.0, 5_000.0], caplog)
+    assert len(told) == 1
+    assert told[0].startswith("update/grad_norm is 2e+03 at step 5, the median so far 2")
+
+
+@pytest.mark.parametrize("norms", [[1.0, 2.0, 3.0, 2.0, 1.0, 1_999.0], [1.0, 5_000.0], [0.0] * 6 + [1.0]])
+def test_a_gradient_that_is_large_only_is_not_told(norms: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    assert told_norms(norms, caplog) == []
