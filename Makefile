@@ -62,6 +62,9 @@ bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the 
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
 	@$(BIN)/python -m benchmarks.same_settings
 
+faults-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (3 minutes)
+	@$(BIN)/python -m benchmarks.faults
+
 bench-ppo: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## measure PPO beside peers on the same work, in turn (5 minutes)
 	@$(BIN)/python -m benchmarks.ppo_speed
 
@@ -99,4 +102,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-replay bench-footprint \
-	bench-same bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean
+	bench-same faults-peers bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean

@@ -35,6 +35,15 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
     ]
 
 
+def test_parts_that_cannot_be_made_are_told_together() -> None:
+    told = refused(tk.DQNPolicy.for_envs, Spaces(), lr=float("nan"), gamma=5, max_grad_norm=-1)
+    assert told == [
+        "Adam.lr must be in [0, inf), got nan",
+        "Clip.limit must be in (0, inf), got -1",
+        "Horizon.gamma must be in [0, 1], got 5",
+    ]
+
+
 def test_options_handed_on_to_a_base_or_to_the_constructor_are_known() -> None:
     assert "did you mean 'lam'" in refused(tk.PPOPolicy, small_net(), action_space=spaces.Discrete(3), lamm=1)[0]
     assert "did you mean 'threshold'" in refused(tk.DiscreteBCQPolicy.for_envs, Spaces(), thresold=1)[0]

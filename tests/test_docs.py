@@ -24,6 +24,16 @@ def test_a_ported_script_is_the_green_side_of_its_diff(page: str) -> None:
     compile(red, page, "exec")  # a whole script, too
 
 
+def test_names_side_by_side_are_names_of_ours() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    known = set(re.findall(r"[A-Za-z_]\w*", sources))
+    rows = [line.split("|") for line in (DOCS / "coming_from.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 60
+    ours = [span for row in rows for span in re.findall(r"`([^`]+)`", row[2])]
+    named = {name for span in ours for name in re.findall(r"[A-Za-z_]\w*", re.sub(r'"[^"]*"', "", span))}
+    assert named - known == set()
+
+
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text()
     pages = [page.relative_to(DOCS).as_posix() for page in sorted(DOCS.rglob("*.md"))]

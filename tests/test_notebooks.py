@@ -52,6 +52,7 @@ class TestAsCommitted:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.global_rng  # a kernel's port and names are drawn
 @pytest.mark.filterwarnings("default")  # jupyter's own
 @pytest.mark.parametrize("name", NOTEBOOKS)

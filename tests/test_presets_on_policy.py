@@ -126,9 +126,9 @@ def test_linear_is_stretched_over_the_run() -> None:
 @pytest.mark.parametrize(("env", "domain"), [("Hopper-v5", "mujoco"), ("Pendulum-v1", None), ("ALE/Pong-v5", "atari")])
 def test_an_id_chooses_the_table_before_anything_is_made(env: str, domain: str | None) -> None:
     for preset in (presets.ppo, presets.a2c, presets.reinforce):
-        assert preset._domain_of_id(env) == domain
-    assert presets.sac._domain_of_id("HalfCheetah-v5") == "mujoco"
-    assert presets.dqn._domain_of_id("HalfCheetah-v5") is None  # it has no such table
+        assert preset.domain_of_id(env) == domain
+    assert presets.sac.domain_of_id("HalfCheetah-v5") == "mujoco"
+    assert presets.dqn.domain_of_id("HalfCheetah-v5") is None  # it has no such table
 
 
 def test_mujoco_is_learnt_from_one_environment_at_its_own_scale() -> None:

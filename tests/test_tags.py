@@ -53,6 +53,7 @@ def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) 
     added, left_out = ({tag for row in rows for tag in re.findall(r"`(\w+/\w+)`", row[side])} for side in (0, 1))
     told = written(tmp_path / "epsilon", tk.presets.dqn)
     told |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
+    told |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
     assert told == set(documented()) - left_out | added
 
 

@@ -131,6 +131,15 @@ class Checks:
             raise kind("\n".join(self.problems))
 
 
+def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
+    """Make parts, each by a function, and refuse those that cannot be made together, in one message."""
+    checks, made = Checks(""), {}
+    for name, make in makers.items():
+        checks.gather(lambda name=name, make=make: made.update({name: make()}))  # type: ignore[misc]  # bound now
+    checks.done()
+    return made
+
+
 def nearest(word: object, words: Iterable[str]) -> str:
     """Say `, did you mean 'x'?` when one of `words` is close to `word`, else nothing."""
     close = difflib.get_close_matches(str(word), list(words), n=1)

@@ -37,6 +37,8 @@ class Spaces:
         return cls(observation_space=observation_space, action_space=action_space)
 
 
+MOST_ACTIONS = 1_000_000  # a head of 512 features for as many takes 2 GB, and four times that with Adam
+
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -284,7 +286,12 @@ def _plain_bound(bound: NDArray[Any]) -> Any:
 
 
 def count_actions(owner: str, space: Space[Any]) -> int:
-    """Return how many actions a Discrete space has; refuse any other."""
+    """Return how many actions a Discrete space has; refuse any other, and one too large for a number for each."""
     if not isinstance(space, spaces.Discrete):
         raise SpaceMismatchError(f"{owner} needs a Discrete action space, got {space}")
+    if space.n > MOST_ACTIONS:
+        raise SpaceMismatchError(
+            f"{owner} gives each action a number of its own, and {space.n:,} are more than {MOST_ACTIONS:,}: let the "
+            "environment take several choices (MultiDiscrete) or numbers (Box)"
+        )
     return int(space.n)

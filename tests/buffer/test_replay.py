@@ -72,7 +72,7 @@ def test_every_number_of_a_batch_is_what_the_twin_says(how: dict[str, Any], data
 
 @pytest.mark.slow
 @given(how=programs.settings(), data=st.data())
-@settings(max_examples=5000)
+@settings(max_examples=10_000)
 def test_every_number_of_a_batch_is_what_the_twin_says_in_thousands_of_programs(
     how: dict[str, Any], data: st.DataObject
 ) -> None:

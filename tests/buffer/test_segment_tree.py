@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -57,6 +57,14 @@ def test_a_min_tree_is_an_array_with_a_minimum(case: tuple[int, list[tuple[list[
         for slot, value in zip(slots, values, strict=True):
             masses[slot] = value
         assert tree.min == masses.min()
+
+
+@pytest.mark.slow
+@given(writes())
+@settings(max_examples=10_000)
+def test_trees_are_arrays_in_ten_thousand_programs(case: tuple[int, list[tuple[list[int], list[int]]]]) -> None:
+    for check in (test_a_sum_tree_is_an_array_with_a_cumulative_sum, test_a_min_tree_is_an_array_with_a_minimum):
+        check.hypothesis.inner_test(case)  # type: ignore[attr-defined]  # hypothesis keeps it there
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -163,6 +163,8 @@ def calls(folder: Path) -> dict[str, Call]:
         "RolloutBuffer": Call(tk.RolloutBuffer, {}),
         "SACPolicy": Call(tk.SACPolicy, {**critics, "action_space": BOX, **CPU}),
         "SACPolicy.for_envs": Call(tk.SACPolicy.for_envs, {"envs": CONTINUOUS, "hidden": (4,), **CPU}),
+        "SaveBest": Call(tk.SaveBest, {"folder": folder / "best"}),
+        "SaveEvery": Call(tk.SaveEvery, {"folder": folder / "every"}),
         "SoftQ": Call(tk.SoftQ, {}),
         "SquashedGaussian": Call(tk.SquashedGaussian, {"space": BOX}),
         "StopAt": Call(tk.StopAt, {"seconds": 1.0}),

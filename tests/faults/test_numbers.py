@@ -158,6 +158,28 @@ def test_skips_are_counted_where_nobody_waits_for_them() -> None:
     skips.refuse("Thing", 13)
 
 
+@pytest.mark.parametrize("on_nan", ["raise", "skip"])
+def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) -> None:
+    policy = made()
+    policy.on_nan, policy.device = on_nan, torch.device("cuda")  # which only says that nobody looks at once
+
+    def update(factor: float) -> None:
+        parameter = next(policy.network.parameters())
+        policy.minimise("network", lambda: (parameter * factor).sum(), step=1)
+        policy.end_update(step=1)
+
+    update(1.0)
+    policy.check_divergence()
+    for _ in range(11):
+        update(NAN)
+    told = {"raise": "among updates 1 to 12 was not finite", "skip": "11 updates in a row up to update 12"}[on_nan]
+    with pytest.raises(tk.DivergedError, match=told):
+        policy.check_divergence()
+    policy.check_divergence()
+    update(1.0)
+    assert np.isfinite(policy.read_metrics()["loss"])
+
+
 def test_means_leave_out_what_was_skipped() -> None:
     meter = Meter()
     for loss, skipped in ((2.0, 0.0), (0.0, 1.0), (4.0, 0.0), (0.0, 1.0)):

@@ -199,6 +199,32 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_is_told_at_the_next_rea
     assert np.isfinite(policy.read_metrics()["loss"])
 
 
+def test_an_update_that_diverged_is_told_when_a_trainer_asks() -> None:
+    policy = made(device=CUDA)
+    learn(policy, range(3))
+    policy.check_divergence()
+    policy.update(batch_of(8, reward=np.full(8, np.nan, np.float32)), step=3)
+    with pytest.raises(DivergedError, match="among updates 1 to 4 was not finite"):
+        policy.check_divergence()
+    policy.check_divergence()
+
+
+def test_skipped_updates_are_counted_on_the_device() -> None:
+    policy = made(device=CUDA)
+    policy.on_nan = "skip"
+    learn(policy, range(3))
+    before = weights(policy)
+    spoilt = batch_of(8, reward=np.full(8, np.nan, np.float32))
+    results = [policy.update(spoilt, step=3) for _ in range(10)]
+    policy.check_divergence()
+    assert results[-1].read_priority() is None
+    assert_same(weights(policy), before)
+    assert np.isfinite(list(policy.read_metrics().values())).all()
+    policy.update(spoilt, step=3)
+    with pytest.raises(DivergedError, match="11 updates in a row up to update 14"):
+        policy.check_divergence()
+
+
 # ---- going on ----
 
 

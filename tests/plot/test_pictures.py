@@ -89,7 +89,7 @@ def test_a_buffers_picture_says_how_few_rows_get_half_of_the_draws() -> None:
 
 @pytest.mark.parametrize("buffer", [tk.ReplayBuffer(3), tk.PrioritizedReplayBuffer(3)])
 def test_a_buffer_that_prefers_nothing_is_refused(buffer: Any) -> None:
-    with pytest.raises(tk.ConfigError, match="needs a PrioritizedReplayBuffer with rows in it"):
+    with pytest.raises(tk.ConfigError, match="a PrioritizedReplayBuffer"):
         tk.plot.priorities(buffer)
 
 

@@ -59,7 +59,7 @@ def make_run(name: str, **options: Any) -> Any:
     """Make a quiet trainer of small epochs: "dqn", "rainbow", "ppo", "sac" or "cql"."""
     if name == "dqn":
         plain = {"noisy": False, "dueling": False, "n_step": 1, "value": tk.ExpectedValue()}
-        return make_trainer(test=True, policy=plain, buffer=tk.ReplayBuffer(60), step_per_collect=10, **options)
+        return make_trainer(test=True, policy=plain, buffer=tk.ReplayBuffer(60), step_per_collect=9, **options)
     if name == "rainbow":
         return make_trainer(test=True, policy={"n_step": 3}, **options)
     if name == "ppo":

@@ -72,7 +72,7 @@ def test_sigterm_at_any_moment_saves_and_ends_and_the_run_goes_on_to_the_same_bi
     kind: str, every: int, straight: dict[str, Any], tmp_path: Path
 ) -> None:
     final, n_moments = straight[kind]
-    for moment in range(1, n_moments, every):  # at the last one the run is over
+    for moment in range(1, n_moments - 1, every):  # at the last two the run is over, whoever asks
         folder = tmp_path / str(moment)
         trainer = make(kind, Sender(TERM, moment), checkpoint=folder)
         results = list(trainer)
@@ -93,7 +93,7 @@ def test_sigusr1_at_any_moment_saves_and_changes_nothing(kind: str, straight: di
         trainer = make(kind, Sender(SAVE, moment), checkpoint=saves)
         trainer.run()
         assert bits(trainer) == final, moment
-        asked, *_ = sorted(find_checkpoints(folder))  # the other is of the end
+        asked, _end = sorted(find_checkpoints(folder))
         rest = make(kind, resume_from=asked)
         rest.run()
         assert bits(rest) == final, moment
@@ -199,9 +199,13 @@ def test_a_child_forked_meanwhile_dies_of_sigterm_as_it_always_did() -> None:
         "from tests.trainer.toys import make_trainer\n"
         "def on_step():\n"
         "    if trainer.env_step == 4:\n"
+        "        heard, told = os.pipe()\n"
         "        child = os.fork()\n"
         "        if child == 0:\n"
-        "            while True: time.sleep(0.01)\n"
+        "            os.write(told, b'!')\n"  # Python forgets signals that come before a child is set up
+        "            time.sleep(20)\n"
+        "            os._exit(0)\n"
+        "        os.read(heard, 1)\n"
         "        os.kill(child, signal.SIGTERM)\n"
         "        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
         "trainer = make_trainer(n_envs=1, max_epoch=1, on_step=on_step)\n"

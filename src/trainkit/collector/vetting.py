@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.collector.backends import Ids
+from trainkit.collector.bounds import BoundsWatch
 from trainkit.collector.reading import Column, Infos, is_finite, read_infos
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError
@@ -44,6 +45,7 @@ class Vetting:
     ) -> None:
         self._mask_key, self._lives_key, self._when = mask_key, lives_key, when
         self._through = through
+        self._bounds = BoundsWatch(space)
         self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
         self._n_actions = int(getattr(action_space, "n", 0))  # masked_space lets only Discrete through
         self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
@@ -54,6 +56,7 @@ class Vetting:
             if leaf.dtype.kind == "f" and not is_finite(leaf):
                 name = f"observation[{path}]" if path else "observation"
                 self._refuse_first(~np.isfinite(leaf), env_ids, f"returned{self._through} {name}", leaf, acted)
+        self._bounds.look(obs)
         if self._mask_key is None:
             return obs
         inner = {"obs": obs} if self._is_bare else obs

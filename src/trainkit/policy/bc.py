@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import Checks, SpaceMismatchError
+from trainkit.errors import Checks, SpaceMismatchError, all_made
 from trainkit.policy.base import Policy
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
@@ -106,8 +106,10 @@ class BCPolicy(Policy):
         usual = (512,) if preprocess.sees_images else (128, 128)
         network = QNetwork(preprocess.shapes, distribution.width, hidden=usual if hidden is None else hidden)
         defaults: dict[str, Any] = {
-            "optimizer": Adam(lr),
-            "clip": None if max_grad_norm is None else Clip(max_grad_norm),
+            **all_made(
+                optimizer=lambda: Adam(lr),
+                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
+            ),
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,
             "preprocess": preprocess,

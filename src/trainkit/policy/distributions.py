@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from trainkit.errors import Checks, SpaceMismatchError
 from trainkit.policy.squashed import SquashedGaussian
+from trainkit.spaces import count_actions
 
 Array = NDArray[np.float32]
 
@@ -227,6 +228,7 @@ def distribution_for(space: Space[Any], *, squash: bool = False, log_std: float 
     if squash or log_std is not None:
         raise SpaceMismatchError(f"squash and log_std are for actions in a Box of float32 or float64, got {space}")
     if isinstance(space, spaces.Discrete):
+        count_actions("a distribution of actions", space)
         return Categorical(space)
     if isinstance(space, spaces.MultiDiscrete):
         return MultiCategorical(space)

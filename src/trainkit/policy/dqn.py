@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import ConfigError, SpaceMismatchError
+from trainkit.errors import ConfigError, SpaceMismatchError, all_made
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
@@ -176,9 +176,11 @@ class DQNPolicy(Policy):
             network = QNetwork(shapes, n_actions, width=value.width, **layers)
         defaults: dict[str, Any] = {
             "backup": DoubleBackup() if double else None,
-            "optimizer": Adam(lr),
-            "clip": None if max_grad_norm is None else Clip(max_grad_norm),
-            "horizon": Horizon(n_step, gamma, reward),
+            **all_made(
+                optimizer=lambda: Adam(lr),
+                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
+                horizon=lambda: Horizon(n_step, gamma, reward),
+            ),
             "exploration": Greedy() if noisy else None,
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,

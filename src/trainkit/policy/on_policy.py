@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
-from trainkit.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae, normalized
 from trainkit.policy.base import Policy
@@ -169,9 +169,11 @@ class OnpolicyPolicy(Policy):
             activation=torch.relu if sees_images else torch.tanh,
         )
         defaults: dict[str, Any] = {
-            "optimizer": Adam(lr, eps=adam_eps),
-            "clip": None if max_grad_norm is None else Clip(max_grad_norm),
-            "horizon": Horizon(1, gamma, reward),
+            **all_made(
+                optimizer=lambda: Adam(lr, eps=adam_eps),
+                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
+                horizon=lambda: Horizon(1, gamma, reward),
+            ),
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,
             "preprocess": preprocess,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import Checks, DivergedError, SpaceMismatchError
+from trainkit.errors import Checks, DivergedError, SpaceMismatchError, all_made
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
@@ -146,10 +146,12 @@ class SACPolicy(Policy):
         n_places = math.prod(bounded_box(cls.__name__, envs.action_space).shape)
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         defaults: dict[str, Any] = {
-            "optimizer": Adam(lr),
-            "clip": None if max_grad_norm is None else Clip(max_grad_norm),
-            "horizon": Horizon(n_step, gamma, reward),
-            "target": Target(every=1, unit="updates", tau=tau),
+            **all_made(
+                optimizer=lambda: Adam(lr),
+                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
+                horizon=lambda: Horizon(n_step, gamma, reward),
+                target=lambda: Target(every=1, unit="updates", tau=tau),
+            ),
             "observation_space": envs.observation_space,
             "action_space": envs.action_space,
             "preprocess": preprocess,

@@ -3,7 +3,7 @@
 import logging
 import signal
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self, SupportsIndex
 
 from trainkit import seeding
 from trainkit.collector import Collector
@@ -176,6 +176,9 @@ class Trainer(Resumable):
         self._logger.close()
         for collector in self._collectors:
             collector.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: save() writes it, resume_from= goes on")
 
     def __enter__(self) -> Self:
         return self

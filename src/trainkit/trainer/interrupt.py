@@ -71,8 +71,8 @@ class DeferredInterrupt:
             self._is_asked = bool(self._waiting)
             self._former[signal.SIGINT](signal.SIGINT, None)
         if is_whole:
-            waiting, self._is_asked = self._waiting.copy(), False
-            self._waiting.clear()
+            self._is_asked = False  # before the exchange: what comes in between is asked about once too often
+            waiting, self._waiting = self._waiting, set()
             if _SAVE in waiting and self._save is not None:
                 self._save()
                 self.pass_on(_SAVE)

@@ -84,7 +84,7 @@ class Resumable:
         the buffer and others begin. What was set otherwise when it was saved is told in one warning.
 
         Raises:
-            CheckpointError: it is damaged, or of another kind of run; then nothing has changed.
+            CheckpointError: it is damaged, or of another kind of run.
         """
         folder = newest(path)
         names = _chosen("load", self._parts(), include, exclude)
