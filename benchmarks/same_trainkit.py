@@ -3,17 +3,29 @@
 import argparse
 import json
 import time
+from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 
 import trainkit as tk
 from benchmarks import same_work as work
 
 
+class OneCoin(tk.EpsilonGreedy):
+    """Toss one coin per vector step, as Stable-Baselines3 does: all environments act at random together, or none."""
+
+    def choose(self, q: Any, legal: Any, *, step: int, rng: np.random.Generator, **others: Any) -> Any:
+        if rng.random() < float(self.epsilon(step)):
+            return rng.integers(q.shape[1], size=len(q))
+        return q.argmax(axis=1)
+
+
 def make_trainer(pairing: work.Pairing, task: str, seed: int) -> tuple[tk.OffpolicyTrainer, tk.DQNPolicy]:
     """Compose the trainer, whose epochs end where the judge is due."""
     is_in_updates = pairing.target_unit == "updates"
+    coins = OneCoin if pairing.has_one_coin else tk.EpsilonGreedy
     envs = tk.make_envs(task, work.N_ENVS)
     policy = tk.DQNPolicy.for_envs(
         envs,
@@ -24,7 +36,7 @@ def make_trainer(pairing: work.Pairing, task: str, seed: int) -> tuple[tk.Offpol
         double=False,
         optimizer=tk.Adam(work.LR, eps=work.ADAM_EPS),
         max_grad_norm=pairing.max_grad_norm,
-        exploration=tk.EpsilonGreedy.linear(*work.EPSILON, work.EPSILON_STEPS),
+        exploration=coins.linear(*work.EPSILON, work.EPSILON_STEPS),
         target=tk.Target(work.TARGET_EVERY_UPDATES, "updates") if is_in_updates else tk.Target(work.TARGET_EVERY),
         device="cpu",
     )

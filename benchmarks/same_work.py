@@ -44,6 +44,7 @@ class Pairing:
     steps: int = 40_000
     batch: int = 64
     quantiles: int | None = None
+    has_one_coin: bool = False  # all environments of a vector step act at random together, or none does
 
     @property
     def n_updates(self) -> int:
@@ -53,8 +54,10 @@ class Pairing:
 
 PAIRINGS = {
     "dqn-tianshou": Pairing("tianshou", None, "updates"),
-    "dqn-sb3": Pairing("stable-baselines3", 10.0, "env_steps"),
-    "qrdqn-sb3": Pairing("sb3-contrib", None, "env_steps", steps=30_000, batch=32, quantiles=QUANTILES),
+    "dqn-sb3": Pairing("stable-baselines3", 10.0, "env_steps", has_one_coin=True),
+    "qrdqn-sb3": Pairing(
+        "sb3-contrib", None, "env_steps", steps=30_000, batch=32, quantiles=QUANTILES, has_one_coin=True
+    ),
 }
 
 SETTINGS = {
