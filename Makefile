@@ -28,6 +28,7 @@ test: $(READY)  ## run the fast tests with coverage
 	@$(BIN)/pytest --cov
 
 test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
+	@$(BIN)/python $(PIP) -c constraints.txt -e '.[notebooks,tune,video]'
 	@$(BIN)/pytest -m 'slow and not gpu' --timeout=3600
 
 test-gpu: $(READY)  ## run the tests that need a CUDA device
@@ -87,6 +88,7 @@ bench-offline: $(READY)  ## learn from data that play badly, without an environm
 	@touch $@
 
 docs: $(READY)  ## build the docs as a site into site/, offline, every link checked
+	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 	@echo "open site/index.html"
 

@@ -83,7 +83,7 @@ def vector_step() -> float:
 def seconds_of(script: str) -> float:
     """Return the median seconds of a new process that runs a script."""
     runs = []
-    for _ in range(5):
+    for _ in range(3):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", script], check=True)
         runs.append(time.perf_counter() - began)

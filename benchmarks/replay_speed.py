@@ -1,6 +1,6 @@
 """Measure replay beside peers: rounds of draw, gather and write back, in turn on one core.
 
-    python -m benchmarks.replay_speed [--runs 3] [--core 0] [--out FILE]
+    python -m benchmarks.replay_speed [--runs 3] [--core 0] [--rows N ...] [--out FILE]
 
 Peers live in environments of their own, which `make bench-replay` builds; one that is not there is left out, and the
 page says so.
@@ -32,14 +32,14 @@ BARS = {
     ("tianshou", OWN, 32, 1): 1.0,
     ("cpprb", OWN, 256, 1): 2.0,
     ("cpprb", OWN, 32, 1): 0.6,
-    ("cpprb", OWN, 256, 3): 1.5,
-    ("cpprb", OWN, 32, 3): 1.5,
+    ("tianshou", OWN, 256, 3): 1.5,
+    ("tianshou", OWN, 32, 3): 1.5,
     ("cpprb", IN_ROUNDS, 32, 1): 3.5,
     ("torchrl", OWN, 256, 1): 2.7,
     ("torchrl", OWN, 32, 1): 2.9,
     ("stable-baselines3", UNIFORM, 256, 1): 1.2,
 }
-ONE_STEP_ONLY = {"torchrl", "tianshou", "stable-baselines3"}
+ONE_STEP_ONLY = {"torchrl", "stable-baselines3"}
 
 Times = Mapping[str, Mapping[str, Any]]  # {side: what it printed}
 
@@ -68,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/replay_speed.md"))
     options = parser.parse_args()
     there = {name: command for name, command in SIDES.items() if Path(command[0]).exists()}
@@ -81,14 +82,14 @@ def main() -> None:
         "Prioritised: draw a batch by priority with its weights, gather it, write new priorities back, at fresh rows "
         f"each time; observations are {work.OBS} float32, alpha {work.ALPHA}, beta {work.BETA}. In rounds: the batches "
         f"of {work.PER_ROUND} updates drawn in one pass and written once, per update, beside the peer's one by one. "
-        "cpprb computes n-step returns when rows are added, trainkit when they are read. Uniform: a batch as tensors; "
-        "Stable-Baselines3 stores every next observation beside its own, trainkit stores each once and the true last "
-        f"ones apart.{' Left out, because not there: ' + ', '.join(left_out) + '.' if left_out else ''}",
+        "cpprb computes n-step returns when rows are added, trainkit and Tianshou when they are read. Uniform: a batch "
+        "as tensors; Stable-Baselines3 stores every next observation beside its own, trainkit stores each once and the "
+        f"true last ones apart.{' Left out, because not there: ' + ', '.join(left_out) + '.' if left_out else ''}",
         "",
         "| work | rows | batch | n-step | peer | peer's us | trainkit's us | ratio | bar |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for n_rows in ROWS:
+    for n_rows in options.rows:
         for batch in BATCHES:
             for n_step in (1, 3):
                 asked = {"rows": n_rows, "batch": batch, "n_step": n_step}

@@ -45,7 +45,7 @@ MUTANTS = {
     "quota by finish order": Fault(
         owner=EpisodeGoal,
         function="finish",
-        old="self.quota[env_ids] -= 1",
+        old="self.quota[env_ids // self._n_agents] -= 1",
         new="for _ in env_ids: self.quota[self.quota.argmax()] -= 1",
         check=test_collector.test_short_episodes_do_not_count_more_than_long_ones,
     ),

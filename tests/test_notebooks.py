@@ -57,7 +57,7 @@ class TestAsCommitted:
 @pytest.mark.filterwarnings("default")  # jupyter's own
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_it_runs_from_top_to_bottom(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nbclient = pytest.importorskip("nbclient", reason="the extra `dev` is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="the extra `notebooks` is not installed")
     nbformat = pytest.importorskip("nbformat")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shutil.copy(EXAMPLES / f"{name}.ipynb", tmp_path)

@@ -215,7 +215,7 @@ def test_linear_is_stretched_over_the_run() -> None:
     [
         ({"double": True, "munchausen": True}, "presets.dqn was told both double and munchausen"),
         ({"temperature": 1.0}, "presets.dqn was told both epsilon and temperature"),
-        ({"value": "median"}, "presets.dqn.value must be 'expected', 'categorical', 'quantile' or 'implicit', got"),
+        ({"value": "median"}, "presets.dqn.value must be 'expected' or 'categorical' or 'quantile' or 'implicit', got"),
         ({"value": "categorical", "rescale": 1e-3}, "presets.dqn cannot rescale a categorical value"),
         ({"value": "categorical", "munchausen": True}, "MunchausenBackup adds to returns"),
     ],

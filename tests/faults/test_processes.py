@@ -154,6 +154,47 @@ def test_an_exception_while_waiting_leaves_no_answer_to_be_taken_for_another(sec
     np.testing.assert_array_equal(rows.next_obs[:, 3], rows.action)
 
 
+def test_an_exception_in_the_middle_of_a_message_costs_one_process_and_no_more() -> None:
+    class Torn:
+        """Give the first bytes of an answer away."""
+
+        def __init__(self, pipe: Any) -> None:
+            self.pipe = pipe
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.pipe, name)
+
+        def recv_bytes(self) -> bytes:
+            os.read(self.pipe.fileno(), 4)
+            raise KeyboardInterrupt
+
+    ledger = Ledger()
+    envs = make_envs([lambda: Slow(0, 0.0), lambda: Slow(1, 0.0)], backend="async", step_timeout_s=5)
+    collector = Collector(Player(), envs, ledger)
+    collector.collect(n_step=10)
+    first, second = envs.call("pid")
+    backend: Any = envs._backend
+    backend._workers[0]._pipe = Torn(backend._workers[0]._pipe)
+    with pytest.raises(KeyboardInterrupt):
+        collector.collect(n_step=10)
+    assert collector.resume().n_step >= 10
+    assert envs.call("pid")[0] != first
+    assert envs.call("pid")[1] == second
+    envs.close()
+
+
+def test_programs_that_an_environment_starts_hear_signals_as_ever() -> None:
+    class Starting(ToldEnv):
+        def ended(self) -> int:
+            with subprocess.Popen(["sleep", "60"]) as program:
+                program.terminate()
+                return program.wait()
+
+    envs = make_envs(Starting, backend="async", step_timeout_s=10)
+    assert envs.call("ended") == [-signal.SIGTERM]
+    envs.close()
+
+
 @contextlib.contextmanager
 def running(script: str) -> Iterator[subprocess.Popen[str]]:
     """Run a script in a process group of its own."""

@@ -62,6 +62,7 @@ def make_trainer(
     n_envs: int = 2,
     test: bool = False,
     env: type[Walk] = Walk,
+    env_options: dict[str, Any] | None = None,
     evaluation: Any = None,
     policy: dict[str, Any] | None = None,
     buffer: tk.ReplayBuffer | None = None,
@@ -70,7 +71,7 @@ def make_trainer(
     **options: Any,
 ) -> tk.OffpolicyTrainer:
     """Make a quiet trainer of 3 epochs of 24 steps, one update per 2 steps."""
-    envs = tk.make_envs(lambda: env(on_step), n_envs)
+    envs = tk.make_envs(lambda: env(on_step), n_envs, **env_options or {})
     learner = make_policy(envs, **policy or {})
     buffer = tk.PrioritizedReplayBuffer(60, beta=[(0, 0.4), (100, 1.0)]) if buffer is None else buffer
     own: dict[str, Any] = {

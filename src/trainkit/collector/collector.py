@@ -122,9 +122,7 @@ class Collector(Resumable):
         self._starts[:] = True
         self._state = None
         self._needs_reset = False
-        if self.watch is not None:
-            self.watch.started(self.envs.all_ids, self.envs.obs)
-            self.watch.deliver()
+        self._tell_of_start(self.envs.all_ids)
 
     def collect(
         self,
@@ -200,7 +198,6 @@ class Collector(Resumable):
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
         self._needs_reset |= isinstance(self._goal, EpisodeGoal)
-        self._tally.n_env_restarts += self.envs.restarts.take_count()
         return self._tally.stats(self._episodes.recent_returns)
 
     def close(self) -> None:
@@ -323,6 +320,13 @@ class Collector(Resumable):
         self._needs_reset = False
         begun, self._to_begin = self._to_begin, self._to_begin[:0]
         self._tally.env_seconds += time.perf_counter() - began
+        self._tell_of_start(begun)
+
+    def _tell_of_start(self, env_ids: Ids) -> None:
+        """Count the environments that were made anew, and tell of them and of the episodes that have begun."""
+        remade = self.envs.restarts.take_remade()
+        self._tally.n_env_restarts += len(remade)
         if self.watch is not None:
-            self.watch.started(begun, self.envs.obs)
+            self.watch.remade(self.envs, remade)
+            self.watch.started(env_ids, self.envs.obs)
             self.watch.deliver()

@@ -38,14 +38,14 @@ class Restarts:
     ) -> None:
         self.are_allowed = max_restarts is not None
         self.drops = faulty == "drop"
-        self._n_untold = 0  # of all environments
+        self._remade: list[int] = []  # and not told yet
         self._max, self._delay_s = max_restarts or 0, delay_s
         self._in_a_row = np.zeros(n_envs, np.int64)  # [N]
 
-    def take_count(self) -> int:
-        """Return how many environments were made anew since this was last asked."""
-        count, self._n_untold = self._n_untold, 0
-        return count
+    def take_remade(self) -> list[int]:
+        """Return which environments were made anew since this was last asked, each as often as it was."""
+        remade, self._remade = self._remade, []
+        return remade
 
     def forgive(self, env_ids: Iterable[int]) -> None:
         """Hear that episodes ended well."""
@@ -66,7 +66,7 @@ class Restarts:
                 env_id=env_id,
             ) from error.__cause__
         self._in_a_row[env_id] += 1
-        self._n_untold += 1
+        self._remade.append(env_id)
         delay_s = 0.0 if in_a_row == 0 else min(self._delay_s * 2.0 ** (in_a_row - 1), _LONGEST_S)
         _log.warning("%s; made anew in %g s, restart %d of %d in a row", error, delay_s, in_a_row + 1, self._max)
         time.sleep(delay_s)

@@ -1,13 +1,14 @@
 """What callbacks are told of the episodes that run: one object each, from before its reset to its end."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.collector.envs import Envs
 from trainkit.collector.reading import Infos
 from trainkit.data import Obs, Transition
 
@@ -145,6 +146,11 @@ class Watch:
             told = [("on_episode_failed", self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
             self._untold.extend(told)
         self.created(np.array(sorted(errors)))
+
+    def remade(self, envs: Envs, env_ids: Iterable[int]) -> None:
+        """Note that environments were made anew."""
+        if "on_env_created" in self._heard:
+            self._untold.extend([("on_env_created", envs, env_id) for env_id in env_ids])
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return what is known of the episodes that run; of what callbacks keep in them, what has a name."""

@@ -25,7 +25,7 @@ class OnpolicySettings(Settings, total=False):
     squash: bool  # of Box actions
     log_std: float | None  # of Box actions
     lam: float
-    clip_ratio: Scheduled | Linear  # of PPO
+    clip_ratio: Scheduled | Linear | None  # of PPO
     clip_value: float | None  # of PPO
     target_kl: float | None  # of PPO
     value_weight: float  # of PPO and A2C

@@ -119,7 +119,7 @@ class Callback:
 
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
-_OF_EPISODES = [name for name in EVENTS if name.startswith("on_episode_")]
+_WATCHED = ["on_env_created", *(name for name in EVENTS if name.startswith("on_episode_"))]  # by collectors
 
 
 class Hooks:
@@ -177,7 +177,7 @@ class Hooks:
 
     def watch(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
         """Have a collector tell of its episodes, if anybody wants to hear of them."""
-        heard = [event for event in _OF_EPISODES if self._hearers[event]]
+        heard = [event for event in _WATCHED if self._hearers[event]]
 
         def tell(event: str, *news: Any) -> None:
             self.fire(event, trainer, *news)

@@ -33,13 +33,14 @@ class LogInfo(Callback):
         checks.one_of("of", of, ["last", "sum", "mean"])
         checks.done()
         self._keys, self._of = keys, of
+        self._place = f"LogInfo {of} {' '.join(keys)}"  # in an episode's data, which checkpoints keep by name
         self._has_warned = False
 
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
         if self._of == "last":
             return
         info = episode.info
-        known = episode.user_data.setdefault(self, {})  # {key: (sum, count)}
+        known = episode.user_data.setdefault(self._place, {})  # {key: (sum, count)}
         for key in self._keys:
             value = self._read(info, key)
             if value is not None:
@@ -56,7 +57,7 @@ class LogInfo(Callback):
     def _of_episode(self, episode: Episode, key: str) -> float | None:
         if self._of == "last":
             return self._read(episode.info, key)
-        total, count = episode.user_data[self].get(key, (0.0, 0))
+        total, count = episode.user_data.get(self._place, {}).get(key, (0.0, 0))
         if count == 0:
             return None
         return float(total if self._of == "sum" else total / count)
