@@ -42,18 +42,20 @@ _takers: dict[str, list[str]] = {}  # {option: public calls that take it}
 
 def guard(public: ModuleType) -> None:
     """Let the public classes, functions and presets of a module refuse arguments that do not fit."""
+    functions: dict[Function, Function] = {}  # {bare: guarded}
     for name in public.__all__:
         thing = getattr(public, name)
         if inspect.ismodule(thing):
             guard(thing)
         elif inspect.isfunction(thing):
-            _replace(thing, _guarded(thing, name))
+            functions[thing] = _guarded(thing, name)
         elif not inspect.isclass(thing) and callable(thing):
             for kind in type(thing).__mro__:
                 if inspect.isfunction(vars(kind).get("__call__")):
                     _guard_member(kind, "__call__", repr(thing))
         elif inspect.isclass(thing) and not (issubclass(thing, Exception) or is_protocol(thing)):
             _guard_class(thing)
+    _replace(functions)
 
 
 def _guard_class(kind: type) -> None:
@@ -75,12 +77,12 @@ def _guard_member(kind: type, name: str, taker: str) -> None:
         setattr(kind, name, _guarded(member, taker, is_record=is_dataclass(kind)))
 
 
-def _replace(function: Function, guarded: Function) -> None:
-    """Put a guarded function in every place of this package where the bare one is known."""
+def _replace(functions: Mapping[Function, Function]) -> None:
+    """Put guarded functions in every place of this package where the bare ones are known."""
     for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == _PACKAGE]:
         for name, thing in list(vars(module).items()):
-            if thing is function:
-                setattr(module, name, guarded)
+            if inspect.isfunction(thing) and thing in functions:
+                setattr(module, name, functions[thing])
 
 
 def _guarded(function: Function, taker: str, *, is_record: bool = False) -> Function:
