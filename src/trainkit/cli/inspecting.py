@@ -40,7 +40,8 @@ def about(run: RunFolder) -> str:
         told += [f"versions  {versions}"]
     else:
         told += ["", f"no {CONFIG}: not made by `trainkit train`"]
-    told += ["", "settings", *(f"  {name:18}{value}" for name, value in run.settings.items())]
+    settings = table([[name, str(value)] for name, value in run.settings.items()], left=2)
+    told += ["", "settings", *(f"  {line}" for line in settings.splitlines())]
     if run.rows:
         last = run.rows[-1]
         told += ["", f"{len(run.rows)} reports up to step {last['step']:,}; the last numbers"]
