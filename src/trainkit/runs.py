@@ -1,5 +1,6 @@
 """A run's folder: how the run was made, what it told, and where others like it are."""
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -61,15 +62,15 @@ class RunFolder:
             rows.append({tag: x for tag, x in row.items() if x is not None})
         return rows
 
-    @property
+    @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that the trainer told its loggers; empty where it told none."""
+        """The settings that the trainer told its loggers, after a resume anew: the last; empty where it told none."""
+        told: Mapping[str, Any] = {}
         with (self.path / NUMBERS).open() as file:
-            first = file.readline()
-        try:
-            told: Mapping[str, Any] = json.loads(first).get("settings", {})
-        except ValueError:
-            return {}
+            for line in file:
+                if line.startswith('{"settings"'):
+                    with contextlib.suppress(ValueError):  # killed while it was writing
+                        told = json.loads(line)["settings"]
         return told
 
     @property
