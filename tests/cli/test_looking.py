@@ -1,10 +1,12 @@
 """What is told of runs that went on, stopped early, were made twice or are no runs: `inspect`, `compare` and `plot`."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 import trainkit as tk
+from tests.cli.test_commands import train
 from tests.test_runs import make_run
 from trainkit.cli import main
 
@@ -19,3 +21,34 @@ def test_inspect_shows_the_settings_that_a_run_went_on_with(tmp_path: Path, caps
     assert main(["inspect", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "settings\n  policy     DQNPolicy\n  max_epoch  7\n" in told
+
+
+def test_inspect_tells_of_a_saved_policy_and_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train("--checkpoint-every", "1") == 0
+    envs = tk.make_envs("CartPole-v1", 2)
+    tk.DQNPolicy.for_envs(envs, hidden=(4,), seed=1).save("best")
+    capsys.readouterr()
+    assert main(["inspect", "best"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^best\n\nsaved     20.*\nversions  trainkit .*\n\nsettings\n  policy  DQNPolicy\n", told)
+    assert "checkpoint best\n  whole, 0.0 MB: policy 0.0\n" in told
+    for folder in ("checkpoint", "checkpoint/best"):
+        assert main(["inspect", f"runs/dqn-CartPole-v1/seed1/{folder}"]) == 0
+        told = capsys.readouterr().out
+        assert re.search(r"^  batch_size +16$", told, re.MULTILINE)
+        assert re.search(r"^  after epoch [12]: (60|120) steps, ", told, re.MULTILINE)
+
+
+def test_inspect_of_a_damaged_policy_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tk.DQNPolicy.for_envs(tk.make_envs("CartPole-v1", 1), hidden=(4,), seed=1).save(tmp_path)
+    (file,) = tmp_path.glob("policy-*.pt")
+    file.write_bytes(b"cut")
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "whole" not in (told := capsys.readouterr().out)
+    assert file.name in told
+    (tmp_path / "manifest.json").write_text("{}")
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "holds no readable checkpoint" in capsys.readouterr().err
