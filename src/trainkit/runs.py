@@ -75,14 +75,20 @@ class RunFolder:
 
     @property
     def task(self) -> str:
-        """What it was trained on."""
-        return str(self.config.get("env") or self.settings.get("env") or "unknown")
+        """What it was trained on: its environment, else its dataset as the shell was given it, else "offline"."""
+        told = (self.config.get("env"), self.settings.get("env"), self.config.get("data"))
+        nameless = "offline" if "update_per_epoch" in self.settings else "unknown"
+        return str(next(filter(None, told), nameless))
 
     @property
     def seed(self) -> int | None:
         """The root of all its randomness."""
         seed = self.config.get("seed", self.settings.get("seed"))
         return None if seed is None else int(seed)
+
+    def tells(self, tag: str) -> bool:
+        """Whether a tag was ever told."""
+        return any(tag in row for row in self.rows)
 
     def series(self, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return (steps [T], numbers [T]) of a tag, where it was told.

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ import trainkit as tk
 from tests.cli.test_commands import train
 from tests.test_runs import make_run
 from trainkit.cli import main
+from trainkit.runs import write_config
 
 
 def test_inspect_shows_the_settings_that_a_run_went_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,3 +54,44 @@ def test_inspect_of_a_damaged_policy_tells_what_is_wrong(tmp_path: Path, capsys:
     (tmp_path / "manifest.json").write_text("{}")
     assert main(["inspect", str(tmp_path)]) == 2
     assert "holds no readable checkpoint" in capsys.readouterr().err
+
+
+def score(folder: Path, number: float, *, seed: int = 1, env: str | None = "A", **config: Any) -> None:
+    """Write a run of DQN that told one return."""
+    row = {"step": 1, "test/returns/mean": number}
+    make_run(folder, row, **{"preset": "dqn", "env": env, "settings": {}, "seed": seed, **config})
+
+
+@pytest.mark.parametrize("command", ["compare", "plot"])
+def test_a_run_that_never_told_the_number_is_left_out_with_a_note(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if command == "plot":
+        pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    monkeypatch.chdir(tmp_path)
+    for seed in (1, 2):
+        score(Path(f"runs/seed{seed}"), 5.0, seed=seed)
+    make_run(Path("runs/seed3"), {"step": 1, "update/loss": 0.5}, preset="dqn", env="A", settings={}, seed=3)
+    assert main([command, "runs"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "note: left out, for it never told test/returns/mean: runs/seed3\n"
+    assert re.search(r"^dqn +2 +5 " if command == "compare" else r"^curves.png$", told.out, re.MULTILINE)
+    assert main([command, "runs/seed3", "--tag", "update/los"]) == 2
+    assert "runs/seed3 never told 'update/los', did you mean 'update/loss'?" in capsys.readouterr().err
+
+
+def test_a_run_without_an_environment_is_drawn_under_the_name_of_its_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    monkeypatch.chdir(tmp_path)
+    score(Path("runs/a"), 5.0)
+    for folder, config in (("b", {"env": None, "data": "../data/*.npz"}), ("c", {})):
+        logger = tk.JsonlLogger(Path("runs") / folder)
+        logger.describe({"trainer": "OfflineTrainer", "env": None, "update_per_epoch": 5})
+        logger.write(5, {"test/returns/mean": 5.0})
+        logger.close()
+        if config:
+            write_config(Path("runs") / folder, {"preset": "cql", "settings": {}, "seed": 1, **config})
+    assert main(["plot", "runs"]) == 0
+    assert capsys.readouterr().out.split() == ["curves-A.png", "curves-data_npz.png", "curves-offline.png"]

@@ -2,6 +2,7 @@
 
 import argparse
 
+from trainkit.cli.choosing import that_tell
 from trainkit.cli.output import Commands, Parser, add_command, say, table
 from trainkit.comparing import Difference, Interval, difference_over_tasks, interval
 from trainkit.errors import ConfigError
@@ -31,7 +32,7 @@ def add(commands: "Commands[Parser]") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table per task, and one over all tasks."""
-    runs = find_runs(options.runs)
+    runs = that_tell(find_runs(options.runs), options.tag)
     scores = scores_of(runs, options.tag)
     tasks = list(dict.fromkeys(task for own in scores.values() for task in own))
     for task in tasks:
