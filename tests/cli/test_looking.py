@@ -1,5 +1,6 @@
 """What is told of runs that went on, stopped early, were made twice or are no runs: `inspect`, `compare` and `plot`."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,54 @@ def test_a_run_without_an_environment_is_drawn_under_the_name_of_its_dataset(
             write_config(Path("runs") / folder, {"preset": "cql", "settings": {}, "seed": 1, **config})
     assert main(["plot", "runs"]) == 0
     assert capsys.readouterr().out.split() == ["curves-A.png", "curves-data_npz.png", "curves-offline.png"]
+
+
+def test_a_seed_that_was_run_again_counts_once_by_its_newest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    score(Path("runs/seed1"), 100.0, began="2026-01-01T11:00:00+0200")
+    score(Path("runs/seed1_2"), 2.0, began="2026-01-01T10:00:00+0000")  # an hour later
+    score(Path("runs/seed2"), 4.0, seed=2, began="2025-01-01T00:00:00+0000")
+    score(Path("runs/other/seed1"), 8.0, env="B", began="2024-01-01T00:00:00+0000")  # another task's
+    assert main(["compare", "runs"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "note: dqn: a seed counts once, by its newest run; left out: runs/seed1\n"
+    assert re.search(r"^dqn +2 +3 +\[2, 4\]$", told.out, re.MULTILINE)
+    assert re.search(r"^dqn +1 +8$", told.out, re.MULTILINE)
+
+
+def test_runs_that_the_shell_did_not_make_are_as_new_as_what_they_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, number, told_at in (("seed4", 2.0, 2_000), ("seed4_2", 100.0, 1_000)):
+        run = make_run(Path("mine") / folder, {"step": 1, "test/returns/mean": number})
+        os.utime(run.path / "numbers.jsonl", (told_at, told_at))
+    assert main(["compare", "mine"]) == 0
+    told = capsys.readouterr()
+    assert told.err.endswith("left out: mine/seed4_2\n")
+    assert re.search(r"^mine +1 +2$", told.out, re.MULTILINE)
+
+
+def test_a_picture_counts_a_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    monkeypatch.chdir(tmp_path)
+    for folder, seed in (("seed1", 1), ("seed1_2", 1), ("seed2", 2)):
+        score(Path("runs") / folder, 5.0, seed=seed)
+    assert main(["plot", "runs", "-o", "curves.svg"]) == 0
+    assert ">dqn (2 seeds)<" in Path("curves.svg").read_text()
+
+
+def test_one_seed_has_neither_interval_nor_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for preset, numbers in (("dqn", (1.0, 3.0)), ("ppo", (5.0,)), ("sac", (7.0, 9.0))):
+        for seed, number in enumerate(numbers):
+            score(tmp_path / preset / str(seed), number, seed=seed, preset=preset)
+    assert main(["compare", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^dqn +2 +2 +\[1, 3\]$", told, re.MULTILINE)
+    assert re.search(r"^ppo +1 +5 +\+3$", told, re.MULTILINE)
+    assert re.search(r"^sac +2 +8 +\[7, 9\] +\+6 +\[4, 8\] +favours sac$", told, re.MULTILINE)
+    assert "1 seed says little: below 5 an interval is too narrow, and of one there is none\n" in told
+    assert main(["compare", str(tmp_path / "ppo"), str(tmp_path / "dqn")]) == 0
+    assert "favours" not in capsys.readouterr().out

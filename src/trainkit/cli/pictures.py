@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from trainkit import plot
-from trainkit.cli.choosing import that_tell
+from trainkit.cli.choosing import each_seed_once, that_tell
 from trainkit.cli.output import Commands, Parser, add_command, say
 from trainkit.errors import ConfigError
 from trainkit.runs import RunFolder, find_runs, grouped
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         tasks.setdefault(one.task, []).append(one)
     for task, own in tasks.items():
         figure = plot.curves(
-            grouped(own),
+            each_seed_once(grouped(own)),
             tag=options.tag,
             middle=options.middle,
             band=options.band,
