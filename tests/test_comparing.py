@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainkit.comparing import Difference, Interval, difference, difference_over_tasks, interval, iqm
+from trainkit.comparing import Difference, Interval, can_vary, difference, difference_over_tasks, interval, iqm
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,11 @@ def test_an_interval_over_tasks_resamples_the_seeds_of_each_task_apart():
 
 def test_tasks_may_have_different_numbers_of_seeds():
     assert interval([[1.0], [2.0, 2.0, 2.0]], resamples=50) == Interval(estimate=2.0, low=2.0, high=2.0)
+
+
+@pytest.mark.parametrize(("tasks", "expected"), [([[1.0, 1.0]], True), ([[1.0]], False), ([[1.0, 2.0], [3.0]], False)])
+def test_a_task_with_one_seed_cannot_vary(tasks, expected):
+    assert can_vary(tasks) is expected
 
 
 def test_a_difference_over_tasks_of_sides_that_never_vary_is_a_point():

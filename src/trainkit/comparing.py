@@ -44,7 +44,8 @@ def iqm(scores: Sequence[float]) -> float:
 def interval(tasks: Tasks, *, resamples: int = 10_000, level: float = 0.95, seed: int = 0) -> Interval:
     """Return the interquartile mean over all tasks and seeds, with the stratified percentile bootstrap's interval.
 
-    The seeds of each task are resampled apart; scores of several tasks must be on one scale.
+    The seeds of each task are resampled apart; scores of several tasks must be on one scale. A task's only seed makes
+    it too narrow: see `can_vary`.
     """
     rows = _resampled_iqm(tasks, resamples, np.random.default_rng(seed))
     low, high = _bounds(rows, level)
@@ -70,6 +71,11 @@ def difference_over_tasks(
     low, high = _bounds(own - other, level)
     estimates = [iqm([score for scores in tasks for score in scores]) for tasks in (ours, theirs)]
     return Difference(estimate=estimates[0] - estimates[1], low=low, high=high)
+
+
+def can_vary(tasks: Tasks) -> bool:
+    """Whether every task has two seeds at least: one alone is resampled to itself, an interval without width."""
+    return all(len(scores) > 1 for scores in tasks)
 
 
 def _bounds(rows: NDArray[np.float64], level: float) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """A run's folder: how the run was made, what it told, and where others like it are."""
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -61,27 +62,33 @@ class RunFolder:
             rows.append({tag: x for tag, x in row.items() if x is not None})
         return rows
 
-    @property
+    @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that the trainer told its loggers; empty where it told none."""
+        """The settings that the trainer told its loggers, after a resume anew: the last; empty where it told none."""
+        told: Mapping[str, Any] = {}
         with (self.path / NUMBERS).open() as file:
-            first = file.readline()
-        try:
-            told: Mapping[str, Any] = json.loads(first).get("settings", {})
-        except ValueError:
-            return {}
+            for line in file:
+                if line.startswith('{"settings"'):
+                    with contextlib.suppress(ValueError):  # killed while it was writing
+                        told = json.loads(line)["settings"]
         return told
 
     @property
     def task(self) -> str:
-        """What it was trained on."""
-        return str(self.config.get("env") or self.settings.get("env") or "unknown")
+        """What it was trained on: its environment, else its dataset as the shell was given it, else "offline"."""
+        told = (self.config.get("env"), self.settings.get("env"), self.config.get("data"))
+        nameless = "offline" if "update_per_epoch" in self.settings else "unknown"
+        return str(next(filter(None, told), nameless))
 
     @property
     def seed(self) -> int | None:
         """The root of all its randomness."""
         seed = self.config.get("seed", self.settings.get("seed"))
         return None if seed is None else int(seed)
+
+    def tells(self, tag: str) -> bool:
+        """Whether a tag was ever told."""
+        return any(tag in row for row in self.rows)
 
     def series(self, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return (steps [T], numbers [T]) of a tag, where it was told.

@@ -251,12 +251,13 @@ def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.
     for preset, a, b in (("dqn", 0.0, 100.0), ("ppo", 10.0, 200.0)):
         for task, score in (("A", a), ("B", b)):
             row = {"step": 1, "test/returns/mean": score}
-            make_run(tmp_path / preset / task, row, preset=preset, env=task, settings={}, seed=1)
+            for seed in (1, 2):
+                make_run(tmp_path / preset / task / f"seed{seed}", row, preset=preset, env=task, settings={}, seed=seed)
     assert main(["compare", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     *_, overall = told.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
-    assert re.search(r"^dqn +2 +0 +\[0, 0\]", overall, re.MULTILINE)
-    assert re.search(r"^ppo +2 +1 +\[1, 1\] +\+1 +\[1, 1\] +favours ppo", overall, re.MULTILINE)
+    assert re.search(r"^dqn +4 +0 +\[0, 0\]", overall, re.MULTILINE)
+    assert re.search(r"^ppo +4 +1 +\[1, 1\] +\+1 +\[1, 1\] +favours ppo", overall, re.MULTILINE)
 
 
 def test_compare_says_when_runs_did_not_train_equally_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,7 +274,8 @@ def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, caps
     told = capsys.readouterr().out
     for part in (
         "made by   trainkit train rainbow CartPole-v1 --seed 1",
-        "policy            DQNPolicy",
+        "  policy              DQNPolicy\n",
+        "  refresh_priorities  update\n",
         f"checkpoint {folder / 'checkpoint'}",
         "  whole, ",
         "  after epoch 2: 120 steps, ",

@@ -1,10 +1,11 @@
 """`trainkit compare`: who is better, over seeds and tasks, and how sure that is."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 
+from trainkit.cli.choosing import each_seed_once, that_tell
 from trainkit.cli.output import Commands, Parser, add_command, say, table
-from trainkit.comparing import Difference, Interval, difference_over_tasks, interval
-from trainkit.errors import ConfigError
+from trainkit.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
 from trainkit.runs import RunFolder, find_runs, grouped
 
 _EXAMPLES = """\
@@ -14,7 +15,8 @@ _EXAMPLES = """\
 
 A run's score is the last number of the tag. Shown is the interquartile mean over seeds (Agarwal et al., 2021) with a
 95 % interval: seeds are resampled 10,000 times, those of each task apart. Over several tasks scores are put on one
-scale first, 0 the lowest and 1 the highest of all runs in that task. Fewer than 5 seeds say little."""
+scale first, 0 the lowest and 1 the highest of all runs in that task. Fewer than 5 seeds say little; a task's only seed
+has no interval. A seed that was run again counts once, by its newest run."""
 
 _FEW = 5  # seeds below which an interval is told to be narrow by luck
 
@@ -31,12 +33,12 @@ def add(commands: "Commands[Parser]") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table per task, and one over all tasks."""
-    runs = find_runs(options.runs)
-    scores = scores_of(runs, options.tag)
+    groups = each_seed_once(grouped(that_tell(find_runs(options.runs), options.tag)))
+    scores = scores_of(groups, options.tag)
     tasks = list(dict.fromkeys(task for own in scores.values() for task in own))
     for task in tasks:
         there = {label: {task: own[task]} for label, own in scores.items() if task in own}
-        steps = [int(run.series(options.tag)[0][-1]) for run in runs if run.task == task]
+        steps = [int(run.series(options.tag)[0][-1]) for own in groups.values() for run in own if run.task == task]
         span = f"step {steps[0]:,}" if len(set(steps)) == 1 else f"steps {min(steps):,} to {max(steps):,}, not the same"
         say(f"{task}: {options.tag}, the last, of {span}\n{report(there)}\n")
     everywhere = {label: own for label, own in scores.items() if len(own) == len(tasks)}
@@ -45,18 +47,18 @@ def run(options: argparse.Namespace) -> int:
         say(f"{report(on_one_scale(everywhere))}\n")
     n_least = min(len(seeds) for own in scores.values() for seeds in own.values())
     if n_least < _FEW:
-        say(f"{n_least} {'seeds say' if n_least > 1 else 'seed says'} little: below {_FEW} an interval is too narrow")
+        alone = "" if n_least > 1 else ", and of one there is none"
+        seeds = "seeds say" if n_least > 1 else "seed says"
+        say(f"{n_least} {seeds} little: below {_FEW} an interval is too narrow{alone}")
     return 0
 
 
-def scores_of(runs: list[RunFolder], tag: str) -> Scores:
-    """Return every run's last number of the tag."""
+def scores_of(groups: Mapping[str, Sequence[RunFolder]], tag: str) -> Scores:
+    """Return every run's last number of the tag, of {label: runs}."""
     scores: Scores = {}
-    for label, own in grouped(runs).items():
+    for label, own in groups.items():
         for one in own:
             scores.setdefault(label, {}).setdefault(one.task, []).append(float(one.series(tag)[1][-1]))
-    if not scores:
-        raise ConfigError("there is no run to compare")
     return scores
 
 
@@ -74,15 +76,21 @@ def on_one_scale(scores: Scores) -> Scores:
 
 
 def report(scores: Scores) -> str:
-    """Return the table of some labels: means, intervals, and the difference to the first."""
+    """Return the table of some labels: means, intervals, and the difference to the first.
+
+    Where a task has one seed there is neither interval nor verdict.
+    """
     (first, reference), *_ = scores.items()
     rows = [["", "runs", "IQM", "95 % interval", f"less {first}", "95 % interval", ""]]
     for label, own in scores.items():
-        told = interval(list(own.values()))
-        row = [label, str(sum(map(len, own.values()))), f"{told.estimate:.4g}", _bounds(told), "", "", ""]
+        ours, theirs = list(own.values()), list(reference.values())
+        told = interval(ours)
+        row = [label, str(sum(map(len, ours))), f"{told.estimate:.4g}", _bounds(told) if can_vary(ours) else ""]
         if label != first:
-            gap = difference_over_tasks(list(own.values()), list(reference.values()))
-            row[4:] = [f"{gap.estimate:+.4g}", _bounds(gap), gap.verdict(label, first)]
+            gap = difference_over_tasks(ours, theirs)
+            is_known = can_vary(ours) and can_vary(theirs)
+            row += [f"{gap.estimate:+.4g}", *((_bounds(gap), gap.verdict(label, first)) if is_known else ("", ""))]
+        row += [""] * (len(rows[0]) - len(row))
         rows.append(row)
     return table(rows)
 

@@ -1,28 +1,38 @@
-"""`trainkit inspect`: what a run's folder holds, without loading anything heavy."""
+"""`trainkit inspect`: what the folder of a run or a checkpoint holds, without loading anything heavy."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from trainkit.checkpoint import inspect_checkpoint
+from trainkit.checkpoint import find_checkpoints, inspect_checkpoint
 from trainkit.cli.output import Commands, Parser, add_command, say, table
 from trainkit.errors import CheckpointError
-from trainkit.runs import CHECKPOINT, CONFIG, RunFolder, find_runs
+from trainkit.runs import CHECKPOINT, CONFIG, NUMBERS, RunFolder, find_runs
 
 _EXAMPLES = """\
   trainkit inspect runs/rainbow-CartPole-v1/seed1
-  trainkit inspect runs                             a line per run"""
+  trainkit inspect runs                             a line per run
+  trainkit inspect runs/rainbow-CartPole-v1/seed1/checkpoint/best"""
 
 _SHOWN = ("test/returns/mean", "train/recent_returns/mean", "update/loss", "time/steps_per_second")
 
 
 def add(commands: "Commands[Parser]") -> None:
     """Add the command."""
-    parser = add_command(commands, "inspect", run, about="tell what a run's folder holds", examples=_EXAMPLES)
-    parser.add_argument("run_folder", metavar="RUN", type=Path, help="a run's folder, or one above several")
+    parser = add_command(
+        commands, "inspect", run, about="tell what the folder of a run or a checkpoint holds", examples=_EXAMPLES
+    )
+    parser.add_argument(
+        "run_folder", metavar="RUN", type=Path, help="a run, a folder above several, a checkpoint or a saved policy"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tell all about one run, or a line about each of several."""
+    """Tell all about one run or checkpoint, or a line about each of several runs."""
+    if find_checkpoints(options.run_folder) and not any(options.run_folder.rglob(NUMBERS)):
+        say(about_checkpoint(options.run_folder))
+        return 0
     runs = find_runs([options.run_folder])
     if len(runs) == 1 and runs[0].path == options.run_folder:
         say(about(runs[0]))
@@ -36,11 +46,10 @@ def about(run: RunFolder) -> str:
     told = [str(run.path)]
     if run.config:
         told += ["", f"made by   {run.config.get('command')}", f"began     {run.config.get('began')}"]
-        versions = ", ".join(f"{name} {number}" for name, number in run.config.get("versions", {}).items())
-        told += [f"versions  {versions}"]
+        told += [f"versions  {versions(run.config.get('versions', {}))}"]
     else:
         told += ["", f"no {CONFIG}: not made by `trainkit train`"]
-    told += ["", "settings", *(f"  {name:18}{value}" for name, value in run.settings.items())]
+    told += ["", *settings(run.settings)]
     if run.rows:
         last = run.rows[-1]
         told += ["", f"{len(run.rows)} reports up to step {last['step']:,}; the last numbers"]
@@ -54,25 +63,49 @@ def about(run: RunFolder) -> str:
     return "\n".join([*told, "", *checkpoint(run.path / CHECKPOINT)])
 
 
+def about_checkpoint(folder: Path) -> str:
+    """Tell what a checkpoint or a saved policy is of; of several, the newest whole one."""
+    told = inspect_checkpoint(folder)
+    made = [f"saved     {told['saved_at']}", f"versions  {versions(told['versions'])}"]
+    return "\n".join([str(folder), "", *made, "", *settings(told["settings"]), "", *within(told, folder)])
+
+
 def checkpoint(folder: Path) -> list[str]:
     """Tell what there is to go on from."""
     try:
-        told = inspect_checkpoint(folder)
+        return within(inspect_checkpoint(folder), folder)
     except CheckpointError:
         return ["no checkpoint"]
+
+
+def within(told: Mapping[str, Any], folder: Path) -> list[str]:
+    """Tell of a checkpoint's parts and how far it got, which a policy saved by itself does not know."""
     parts = {name: entry["bytes"] for name, entry in told["components"].items()}
-    progress = told["progress"]
     lines = [
         f"checkpoint {told['path']}",
         f"  {told['problem'] or 'whole'}, {sum(parts.values()) / 1e6:,.1f} MB: "
         + ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in parts.items()),
-        f"  after epoch {progress['epoch']}: {progress['env_step']:,} steps, {progress['gradient_step']:,} updates, "
-        f"{progress['seconds']:,.0f} s; {progress['stop_reason'] or 'not finished'}",
     ]
+    if far := told.get("progress"):
+        lines.append(
+            f"  after epoch {far['epoch']}: {far['env_step']:,} steps, {far['gradient_step']:,} updates, "
+            f"{far['seconds']:,.0f} s; {far['stop_reason'] or 'not finished'}"
+        )
     if (folder / "best").is_dir():
         best = inspect_checkpoint(folder / "best")["progress"]
         lines.append(f"best   {folder / 'best'}, score {best['best_score']} after epoch {best['best_epoch']}")
     return lines
+
+
+def settings(told: Mapping[str, Any]) -> list[str]:
+    """Tell a setting per line."""
+    names = table([[name, str(value)] for name, value in told.items()], left=2)
+    return ["settings", *(f"  {line}" for line in names.splitlines())]
+
+
+def versions(told: Mapping[str, str]) -> str:
+    """Tell the versions of what made it, in a line."""
+    return ", ".join(f"{name} {number}" for name, number in told.items())
 
 
 def lines(runs: list[RunFolder]) -> str:

@@ -13,6 +13,11 @@ def say(text: str = "") -> None:
     print(text, flush=True)  # noqa: T201  # what a command is for
 
 
+def note(text: str) -> None:
+    """Print what a reader should know of a result, in one line, where it does not mix with the result."""
+    print(f"note: {text}", file=sys.stderr, flush=True)  # noqa: T201  # as above
+
+
 def complain(text: str) -> None:
     """Print a mistake, in one line, where mistakes go."""
     print(f"trainkit: {'; '.join(text.splitlines())}", file=sys.stderr, flush=True)  # noqa: T201  # as above

@@ -1,9 +1,11 @@
 """`trainkit plot`: learning curves of runs, and where their time went, as pictures."""
 
 import argparse
+import re
 from pathlib import Path
 
 from trainkit import plot
+from trainkit.cli.choosing import each_seed_once, that_tell
 from trainkit.cli.output import Commands, Parser, add_command, say
 from trainkit.errors import ConfigError
 from trainkit.runs import RunFolder, find_runs, grouped
@@ -41,11 +43,11 @@ def run(options: argparse.Namespace) -> int:
         say(str(plot.save(plot.time_shares(runs[0]), options.out)))
         return 0
     tasks: dict[str, list[RunFolder]] = {}
-    for one in runs:
+    for one in that_tell(runs, options.tag):
         tasks.setdefault(one.task, []).append(one)
     for task, own in tasks.items():
         figure = plot.curves(
-            grouped(own),
+            each_seed_once(grouped(own)),
             tag=options.tag,
             middle=options.middle,
             band=options.band,
@@ -58,4 +60,5 @@ def run(options: argparse.Namespace) -> int:
 
 def file_of(out: Path, task: str, n_tasks: int) -> Path:
     """Name a task's file: as asked where there is one, else with the task in its name."""
-    return out if n_tasks == 1 else out.with_name(f"{out.stem}-{task.replace('/', '_')}{out.suffix}")
+    name = re.sub(r"\W*[^\w.+=-]\W*", "_", task).strip("_")  # a task may be a module's, or a dataset's path
+    return out if n_tasks == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
