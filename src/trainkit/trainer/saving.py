@@ -16,6 +16,7 @@ from trainkit.trainer.callbacks import Hooks
 from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.intervals import Stopwatch
 from trainkit.trainer.judge import Judge
+from trainkit.trainer.reports import Reports
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -43,6 +44,7 @@ class Resumable:
     epoch: int  # the one that runs, or ran last
     stop_reason: str | None  # None while the run goes on
     _hooks: Hooks
+    _reports: Reports
     _watch: Stopwatch
     _checkpoints: list[Checkpoint]
     _logger: Loggers
@@ -145,13 +147,14 @@ class Resumable:
         _log.info("%s holds no checkpoint: the run begins anew", own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, and what judge and callbacks know; parts have states of their own.
+        """Return the counters, what judge and callbacks know, and what was logged; parts have states of their own.
 
         Limits are not among them: a run that ended at one may go on when it is given another.
         """
         counters = {name: getattr(self, name) for name in _COUNTERS}
         reason = None if self.stop_reason in _LIMITS else self.stop_reason
         others = {"judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
+        others["reports"] = self._reports.state_dict()
         return counters | {"stop_reason": reason, "seconds": self._watch.seconds} | others
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -161,6 +164,7 @@ class Resumable:
         self._watch.seconds = state["seconds"]
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
+        self._reports.load_state_dict(state["reports"])
 
     def _make_whole(self) -> None:
         """Bring the run to a moment that can be saved."""
