@@ -255,9 +255,10 @@ def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, A
         for told in (manifest, own)
     )
     changes = [
-        f"{name} {saved.get(name)!r} -> {here.get(name)!r}"
+        f"{name} {_as_code(theirs)} -> {_as_code(mine)}"
         for name in sorted(saved | here)
         if name not in _FREE and saved.get(name) != here.get(name)
+        for theirs, mine in [_without_the_same(saved.get(name), here.get(name))]
     ]
     if changes:
         _log.warning("the run goes on from %s with other settings: %s", folder, ", ".join(changes))
@@ -265,3 +266,29 @@ def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, A
 
 def _arguments(recipe: Mapping[str, Any] | None) -> dict[str, Any]:
     return {} if recipe is None else dict(recipe["arguments"])
+
+
+def _without_the_same(theirs: Any, mine: Any) -> tuple[Any, Any]:
+    """Return two settings; of two parts of the same kind only the arguments that differ."""
+    if not (_is_part(theirs) and _is_part(mine) and theirs["part"] == mine["part"]):
+        return theirs, mine
+    left: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    for name in theirs["of"] | mine["of"]:
+        pair = [part["of"].get(name) for part in (theirs, mine)]
+        if pair[0] != pair[1]:
+            left[0][name], left[1][name] = _without_the_same(*pair)
+    return {"part": theirs["part"], "of": left[0]}, {"part": mine["part"], "of": left[1]}
+
+
+def _as_code(plain: Any) -> str:
+    """Write a setting as it is given in code, a part with its arguments."""
+    if isinstance(plain, list):
+        return f"[{', '.join(map(_as_code, plain))}]"
+    if not _is_part(plain):
+        return repr(plain)
+    arguments = [f"{name}={_as_code(value)}" for name, value in plain["of"].items()]
+    return f"{plain['part']}({', '.join(arguments)})"
+
+
+def _is_part(plain: Any) -> bool:
+    return isinstance(plain, dict) and plain.keys() == {"part", "of"}
