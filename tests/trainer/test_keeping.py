@@ -78,3 +78,48 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         tk.SaveEvery(tmp_path, unit="steps")  # type: ignore[arg-type]  # refused
     with pytest.raises(tk.ConfigError, match="SaveBest needs evaluations: give a test_collector or an evaluation"):
         make_trainer(callbacks=[tk.SaveBest(tmp_path)])
+
+
+def test_a_second_look_is_told_to_nobody(tmp_path: Path) -> None:
+    class Count(tk.Callback):
+        n_told = 0
+
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+            self.n_told += episode.in_evaluation
+
+    count = Count()
+    make_trainer(test=True, max_epoch=2, callbacks=[tk.SaveBest(tmp_path / "best"), count]).run()
+    assert count.n_told == 2 * 3
+
+
+def test_a_checkpoint_saves_the_others_states_wherever_it_stands(tmp_path: Path) -> None:
+    class Epochs(tk.Callback):
+        n_heard = 0
+
+        def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+            self.n_heard += 1
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"n_heard": self.n_heard}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.n_heard = state["n_heard"]
+
+    next(make_trainer(callbacks=[tk.Checkpoint(tmp_path), Epochs()]))
+    again = Epochs()
+    make_trainer(callbacks=[tk.Checkpoint(tmp_path), again], resume_from="auto")
+    assert again.n_heard == 1
+
+
+@pytest.mark.parametrize("tag", ["train/returns", "train/nosuch", "test/returns/middle", "time", "update", "loss", ""])
+def test_a_tag_that_is_no_number_is_refused_when_the_checkpoint_is_made(tag: str, tmp_path: Path) -> None:
+    with pytest.raises(tk.ConfigError, match=r"Checkpoint.keep_best must be the tag of a number, such as"):
+        tk.Checkpoint(tmp_path, keep_best=tag)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["train/returns/mean", "test/lengths/max", "time/steps_per_second", "update/loss", "custom/a/b", "test/n_step"],
+)
+def test_a_tag_of_a_number_is_taken(tag: str, tmp_path: Path) -> None:
+    tk.Checkpoint(tmp_path, keep_best=tag)

@@ -210,3 +210,27 @@ def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_i
     begun = [("created", 0), ("created", 1), ("start", 0), ("start", 1)]
     broken = [("failed after 1: out of order", 0), ("created", 0), ("made", 0), ("start", 0)]
     assert hear.heard == [("made", 0), ("made", 1), *begun, *broken]
+
+
+@pytest.mark.parametrize(
+    "made", [lambda batch: batch.reward[:3], lambda batch: batch.reward.astype(np.float64)], ids=["fewer", "longer"]
+)
+def test_rows_of_another_number_or_type_are_refused_with_the_callbacks_name(made: Any) -> None:
+    class Wrong(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            return dataclasses.replace(batch, reward=made(batch))
+
+    with pytest.raises(tk.ConfigError, match=r"Wrong.on_train_batch must leave reward as float32\[4\], got float"):
+        next(make_trainer(callbacks=[Wrong()]))
+
+
+def test_a_callback_may_have_another_base_whose_constructor_is_called() -> None:
+    class Named:
+        def __init__(self) -> None:
+            self.name = "me"
+
+    class Both(tk.Callback, Named):
+        def __init__(self) -> None:
+            super().__init__()
+
+    assert Both().name == "me"

@@ -42,7 +42,7 @@ class Meter:
         """Add one update's scalars and plain numbers, always of the same names."""
         for name, number in numbers.items():
             self._plain[name] = self._plain.get(name, 0.0) + number
-        values = torch.stack(list(metrics.values()))
+        values = torch.stack(list(metrics.values())).double()  # so that means hardly depend on when they are read
         if self._sum is None:
             self._names, self._sum = tuple(metrics), values
         else:

@@ -28,8 +28,11 @@ exception goes through; the callbacks after the one that raised it hear the even
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from trainkit.collector import Collector, Envs, Episode, Watch
 from trainkit.data import EpochResult, Rollout, TransitionBatch
@@ -165,6 +168,7 @@ class Hooks:
             if not isinstance(made, type(batch)):
                 name = f"{type(callback).__name__}.on_train_batch"
                 raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {made!r}")
+            _refuse_other_rows(f"{type(callback).__name__}.on_train_batch", batch, made)
             batch = made
         return batch
 
@@ -219,6 +223,20 @@ class Hooks:
             if named is not None:
                 left.remove(named)
                 callback.load_state_dict(named[1])
+
+
+def _refuse_other_rows(name: str, before: Learnable, after: Learnable) -> None:
+    """Refuse rows of another number, shape or type than those that were there."""
+    for field in fields(before):
+        own, theirs = getattr(before, field.name), getattr(after, field.name)
+        if not isinstance(own, np.ndarray):
+            continue
+        array = np.asarray(theirs)
+        if (array.shape, array.dtype) != (own.shape, own.dtype):
+            raise ConfigError(
+                f"{name} must leave {field.name} as {own.dtype.name}{list(own.shape)}, got "
+                f"{array.dtype.name}{list(array.shape)}"
+            )
 
 
 def _name_the_place(error: BaseException, callback: Callback, event: str, trainer: "Trainer") -> None:

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any, Literal
 
 from trainkit import seeding
@@ -122,9 +123,11 @@ class Evaluation:
         """Let a function say what is played; what interrupts it lets it begin anew."""
         played: list[CollectStats] = []
 
-        def play(*, n_step: int | None = None, n_episode: int | None = None, **asked: Any) -> CollectStats:
+        def play(**asked: Any) -> CollectStats:
+            refuse_unknown("Evaluation.fn's play", asked, ("n_step", "n_episode", "explore", "random", "step", "seed"))
+            n_step, n_episode = asked.pop("n_step", None), asked.pop("n_episode", None)
+            own = asked.pop("seed", seeding.derive(seed, "play", len(played)))
             asked = {"explore": self._explore, "step": step} | asked
-            own = seeding.derive(seed, "play", len(played))
             if n_step is not None:
                 self.collector.reset(seed=own)
                 played.append(self.collector.collect(n_step=n_step, n_episode=n_episode, **asked))
@@ -135,7 +138,10 @@ class Evaluation:
         numbers: object = fn(play)
         if not isinstance(numbers, Mapping):
             raise ConfigError(f"Evaluation.fn must return a dict of numbers, got {numbers!r}")
-        self.numbers = {str(name): float(number) for name, number in numbers.items()}
+        for name, number in numbers.items():
+            if not isinstance(number, (Real, type(None))):
+                raise ConfigError(f"Evaluation.fn must return numbers, or None for none, got {number!r} for {name!r}")
+        self.numbers = {str(name): float(number) for name, number in numbers.items() if number is not None}
         return CollectStats.merge(played) or Tally().stats(None)
 
     @contextmanager

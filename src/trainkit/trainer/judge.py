@@ -1,7 +1,8 @@
 """How good a run's policy is: when to evaluate, the best score so far, second looks on fresh seeds."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trainkit.errors import ConfigError
@@ -105,11 +106,8 @@ class Judge:
             raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
         self.evaluation.forget()  # one that was interrupted is played again when the run goes on
         self.evaluation.collector.between_steps = None
-        watch, self.evaluation.collector.watch = self.evaluation.collector.watch, None
-        try:
+        with self._unwatched():
             self.last_test = self.evaluation.run(step)
-        finally:
-            self.evaluation.collector.watch = watch
         return self.last_test
 
     def _periods(self, trainer: "Trainer") -> int:
@@ -119,8 +117,9 @@ class Judge:
         return position[self.evaluation.unit] // self.evaluation.every
 
     def confirm(self, step: int) -> CollectStats:
-        """Evaluate on seeds never used before."""
-        stats = self._test(step, fresh=self._n_confirmed)
+        """Evaluate on seeds never used before; nobody hears of its episodes."""
+        with self._unwatched():
+            stats = self._test(step, fresh=self._n_confirmed)
         self._n_confirmed += 1
         return stats
 
@@ -155,6 +154,17 @@ class Judge:
         with self._watch.measure("evaluate"):
             self.last_test = self.evaluation.run(step, fresh=fresh)
         return self.last_test
+
+    @contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        """Let nobody hear of the episodes that are played meanwhile."""
+        assert self.evaluation is not None, "only asked where there is one"
+        collector = self.evaluation.collector
+        watch, collector.watch = collector.watch, None
+        try:
+            yield
+        finally:
+            collector.watch = watch
 
     def _is_best(self, score: float | None, trainer: "Trainer") -> bool:
         """Note a score above all before; ties keep the first, and no score is never the best."""

@@ -145,7 +145,7 @@ class Options:
         return Evaluation(self.test_collector, duration=self.episode_per_test)
 
     def all_callbacks(self) -> list[Callback]:
-        """List those made of functions, the user's own, and last the checkpoint's, which saves the states of all."""
+        """List those made of functions, the user's own, and last the checkpoints, which save the states of all."""
         made: list[Callback] = []
         if self.train_fn is not None:
             made.append(TrainFn(self.train_fn))
@@ -162,7 +162,7 @@ class Options:
         made.extend(self.callbacks)
         if self.checkpoint is not None:
             made.append(self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint))
-        return made
+        return sorted(made, key=lambda own: isinstance(own, Checkpoint))
 
 
 _OF_EVALUATIONS = ("test_fn", "stop_fn", "compute_score_fn", "save_best_fn")
