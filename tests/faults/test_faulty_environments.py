@@ -182,6 +182,21 @@ def test_too_many_restarts_in_a_row_raise_the_last_error(backend: Backend, lives
     close_quickly(envs)
 
 
+@pytest.mark.parametrize(
+    ("max_restarts", "words"),
+    [
+        (0, "; max_restarts=0 lets no environment be made anew"),
+        (1, "; it was made anew once (max_restarts), and no episode ended in between"),
+        (2, "; it was made anew 2 times in a row (max_restarts), and no episode ended in between"),
+    ],
+)
+def test_the_last_error_tells_why_there_is_no_other_restart(max_restarts: int, words: str, lives: Path) -> None:
+    options: dict[str, Any] = {"on_error": "restart", "max_restarts": max_restarts, "restart_delay_s": 0}
+    with pytest.raises(EnvError) as caught:
+        Collector(Still(), make_envs(lambda context: hopeless(context, lives), **options)).collect(n_step=9)
+    assert str(caught.value).endswith(words)
+
+
 def test_an_episode_that_ends_well_begins_a_new_row_of_restarts(lives: Path) -> None:
     class Moody(FaultyEnv):
         """Fail in every second life's first step, for ever."""

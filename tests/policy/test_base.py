@@ -50,6 +50,35 @@ def test_predict_takes_many_observations_and_gives_as_many_actions(space: Space[
     assert counting(space).predict(many).tolist() == [0, 1, 2]
 
 
+TWO = spaces.Dict({"a": BOX, "b": spaces.Tuple([PAIR])})
+
+
+@pytest.mark.parametrize(
+    ("space", "wrong", "needed", "got"),
+    [
+        (BOX, np.zeros(3), "(2,)", "(3,)"),
+        (BOX, np.zeros((2, 3)), "(2,)", "(2, 3)"),
+        (BOX, np.zeros((2, 2, 2)), "(2,)", "(2, 2, 2)"),
+        (BOX, 1.0, "(2,)", "()"),
+        (BOX, [[1, 2], [3]], "(2,)", "[[1, 2], [3]]"),
+        (BOX, {"a": 1}, "(2,)", "{'a': 1}"),
+        (PAIR, np.zeros((2, 2), int), "()", "(2, 2)"),
+        (TWO, {"a": np.zeros(2), "b": ([0, 1],)}, "{'a': (2,), 'b': ((),)}", "{'a': (2,), 'b': ((2,),)}"),
+        (TWO, {"a": np.zeros((3, 2)), "b": ([0] * 4,)}, "{'a': (2,), 'b': ((),)}", "{'a': (3, 2), 'b': ((4,),)}"),
+        (TWO, {"a": np.zeros(2)}, "{'a': (2,), 'b': ((),)}", "{'a': array([0., 0.])}"),
+        (TWO, np.zeros(2), "{'a': (2,), 'b': ((),)}", "array([0., 0.])"),
+    ],
+)
+def test_predict_refuses_what_is_neither_one_observation_nor_many(
+    space: Space[Any], wrong: Any, needed: str, got: str
+) -> None:
+    with pytest.raises(SpaceMismatchError) as caught:
+        counting(space).predict(wrong)
+    message = str(caught.value)
+    assert message.startswith(f"Counting.predict needs one observation of shape {needed}, or K of them with K")
+    assert f", got {got}" in message
+
+
 def test_predict_hands_explore_on_and_is_greedy_by_default() -> None:
     policy = counting(BOX)
 

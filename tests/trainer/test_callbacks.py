@@ -201,3 +201,30 @@ def test_a_callback_goes_on_from_its_saved_state(tmp_path: Path) -> None:
     counter = Counter()
     make_trainer(max_epoch=3, callbacks=[counter], resume_from=tmp_path).run()
     assert counter.n == 3
+
+
+def test_loading_into_a_run_undoes_what_callbacks_came_to_know_since(tmp_path: Path) -> None:
+    class Seen(tk.Callback):
+        """Keep the epochs seen, none at first."""
+
+        def __init__(self) -> None:
+            self.epochs: list[int] = []
+
+        def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+            self.epochs.append(result.epoch)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {str(epoch): True for epoch in self.epochs}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.epochs = [int(epoch) for epoch in state]
+
+    best, task, seen = tk.SaveBest(tmp_path / "best"), tk.Curriculum(lambda trainer: {"level": trainer.epoch}), Seen()
+    trainer = make_trainer(test=True, callbacks=[best, task, seen])
+    trainer.save(tmp_path / "first")
+    next(trainer)
+    assert (best.score is None, task.task, seen.epochs, len(trainer.history)) == (False, {"level": 1}, [1], 1)
+    trainer.load(tmp_path / "first")
+    assert (best.score, task.task, seen.epochs, len(trainer.history)) == (None, None, [], 0)
+    trainer.run()
+    assert (task.task, seen.epochs, len(trainer.history)) == ({"level": 3}, [1, 2, 3], 3)

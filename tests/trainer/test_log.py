@@ -1,5 +1,6 @@
 """Numbers of one's own: logged from anywhere, reduced over the report and over the epoch, shown as custom/name."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,3 +91,69 @@ def test_logging_changes_nothing_else() -> None:
     plain, telling = make_trainer(), make_trainer(callbacks=[Tell()])
     for one, other in zip(plain, telling, strict=True):
         assert untimed(one) == {tag: x for tag, x in untimed(other).items() if not tag.startswith("custom/")}
+
+
+class Late(tk.Callback):
+    """Log after every epoch, in one way or in another, and say which numbers of it were told."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, float]] = []
+
+    def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        self.told.append(dict(result.stats.custom))
+        for reduce in ("mean", "sum", "min", "max", "last"):
+            trainer.log(f"late/{reduce}", result.epoch, reduce)
+            trainer.log(f"late/{reduce}", 2 * result.epoch, reduce)
+        trainer.log("late/spread", [result.epoch] * result.epoch, "histogram")
+
+
+class Spreads(Numbers):
+    """A logger that keeps arrays, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spreads: list[tuple[int, list[float]]] = []
+
+    def write_histograms(self, step: int, spreads: Any) -> None:
+        self.spreads += [(step, spread.tolist()) for spread in spreads.values()]
+
+
+def test_what_was_logged_after_an_epoch_outlives_a_resume(tmp_path: Path) -> None:
+    straight, numbers = Late(), Spreads()
+    make_trainer(callbacks=[straight], logger=numbers, checkpoint=tk.Checkpoint(tmp_path, keep_last=4)).run()
+    told = [{"mean": 1.5 * n, "sum": 3 * n, "min": n, "max": 2 * n, "last": 2 * n} for n in (1, 2)]
+    expected = [{f"late/{reduce}": number for reduce, number in one.items()} for one in told]
+    assert straight.told == [{}, *expected]
+    assert numbers.spreads == [(48, [1]), (72, [2, 2])]
+    for epoch in (1, 2):
+        late, rest = Late(), Spreads()
+        make_trainer(callbacks=[late], logger=rest, resume_from=tmp_path / f"save-{epoch:06d}").run()
+        assert late.told == straight.told[epoch:]
+        assert [told for told in rest.told if told[0] > 24 * epoch] == numbers.told[epoch:]
+        assert rest.spreads == numbers.spreads[epoch - 1 :]
+
+
+def test_what_was_logged_in_the_middle_of_an_epoch_outlives_a_resume(tmp_path: Path) -> None:
+    class Save(Tell):
+        def on_collect_end(self, trainer: Any, stats: tk.CollectStats) -> None:
+            super().on_collect_end(trainer, stats)
+            if trainer.env_step == 8:
+                trainer.save(tmp_path)
+
+    one: dict[str, Any] = {"log_every": 6, "step_per_epoch": 12, "max_epoch": 1}
+    straight, rest = Numbers(), Numbers()
+    (expected,) = make_trainer(callbacks=[Save()], logger=straight, **one)
+    (result,) = make_trainer(callbacks=[Tell()], logger=rest, resume_from=tmp_path, **one)
+    assert result.stats.custom == expected.stats.custom
+    assert rest.told[-1] == straight.told[-1]
+
+
+def test_a_name_is_reduced_in_the_same_way_after_a_resume_and_in_any_after_a_reset(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    trainer.log("a", 1.0, "sum")
+    resumed = make_trainer(resume_from=trainer.save(tmp_path))
+    with pytest.raises(tk.ConfigError, match="reduces 'a' by 'sum', got 'mean'"):
+        resumed.log("a", 1.0)
+    resumed.reset()
+    resumed.log("a", 2.0)
+    assert next(resumed).stats["custom/a"] == 2.0

@@ -142,6 +142,20 @@ def test_changed_settings_are_told_in_one_warning(tmp_path: Path, caplog: Any) -
     assert warning.endswith("update_per_step 0.5 -> 0.25")
 
 
+def test_changed_parts_are_told_as_code_without_what_is_the_same(tmp_path: Path, caplog: Any) -> None:
+    def parts(lr: Any, target: Any, limit: float) -> dict[str, Any]:
+        return {"optimizer": tk.Adam(lr=lr, eps=1e-5), "target": target, "clip": tk.Clip(limit)}
+
+    make_trainer(policy=parts(tk.Piecewise([(0, 1e-3)]), None, 10.0)).save(tmp_path)
+    changed = parts(tk.Piecewise([(0, 0.5), (9, 0.25)]), tk.Target(3, unit="updates"), 10.0)
+    make_trainer(policy=changed, resume_from=tmp_path)
+    (warning,) = warnings(caplog)
+    assert warning.split(" with other settings: ")[1] == (
+        "policy.optimizer Adam(lr=Piecewise(knots=[[0, 0.001]])) -> Adam(lr=Piecewise(knots=[[0, 0.5], [9, 0.25]])), "
+        "policy.target None -> Target(every=3, unit='updates', tau=1.0)"
+    )
+
+
 def test_the_same_settings_are_not_worth_a_word(tmp_path: Path, caplog: Any) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
     make_trainer(max_epoch=5, resume_from=tmp_path)

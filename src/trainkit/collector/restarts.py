@@ -61,15 +61,20 @@ class Restarts:
         in_a_row = int(self._in_a_row[env_id])
         if in_a_row == self._max:
             self._in_a_row[env_id] = 0  # who goes on after the error has all of them again
-            raise type(error)(
-                f"{error}; it was made anew {in_a_row} times in a row (max_restarts), and no episode ended in between",
-                env_id=env_id,
-            ) from error.__cause__
+            raise type(error)(f"{error}; {_why_no_more(in_a_row)}", env_id=env_id) from error.__cause__
         self._in_a_row[env_id] += 1
         self._remade.append(env_id)
         delay_s = 0.0 if in_a_row == 0 else min(self._delay_s * 2.0 ** (in_a_row - 1), _LONGEST_S)
         _log.warning("%s; made anew in %g s, restart %d of %d in a row", error, delay_s, in_a_row + 1, self._max)
         time.sleep(delay_s)
+
+
+def _why_no_more(in_a_row: int) -> str:
+    """Tell why an environment is not made anew once more."""
+    if in_a_row == 0:
+        return "max_restarts=0 lets no environment be made anew"
+    times = "once" if in_a_row == 1 else f"{in_a_row} times in a row"
+    return f"it was made anew {times} (max_restarts), and no episode ended in between"
 
 
 def left(asked: Ids, answered: Ids, obs: Obs, output: ActOutput) -> tuple[Obs, ActOutput]:

@@ -22,6 +22,7 @@ from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.meter import Meter, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
+from trainkit.policy.refusals import read_rows
 from trainkit.policy.saved import Saved
 from trainkit.policy.showing import policy_table
 from trainkit.policy.statistics import Statistics
@@ -29,7 +30,6 @@ from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
 from trainkit.protocols import Dataset
 from trainkit.scaling import ReturnScale
-from trainkit.spaces import array_specs
 
 
 class Policy(Saved):
@@ -134,9 +134,7 @@ class Policy(Saved):
         """Choose an action for one observation, or actions [K, ...] for K of them."""
         if self.observation_space is None:
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
-        specs = array_specs(self.observation_space)
-        rows = tree.map_tree(lambda spec, leaf: np.asarray(leaf, spec.dtype), specs, obs)
-        is_one = tree.first_leaf(rows).ndim == len(tree.first_leaf(specs).shape)
+        rows, is_one = read_rows(f"{type(self).__name__}.predict", obs, self.observation_space)
         if is_one:
             rows = tree.map_tree(lambda leaf: leaf[None], rows)
         action = self.act(rows, step=self.last_step, explore=explore).action

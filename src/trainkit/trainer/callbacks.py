@@ -114,7 +114,7 @@ class Callback:
         """Hear that the run is over."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint shall keep."""
+        """Return what a checkpoint shall keep; also before anything was heard, so that loading goes back to it."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -208,12 +208,15 @@ class Hooks:
                 raise
 
     def state_dict(self) -> list[list[Any]]:
-        """Return [class name, state] of every callback that has one, in order."""
-        states = [[type(callback).__name__, callback.state_dict()] for callback in self._callbacks]
-        return [named for named in states if named[1]]
+        """Return [class name, state] of every callback that overrides `state_dict`, in order."""
+        return [
+            [type(callback).__name__, callback.state_dict()]
+            for callback in self._callbacks
+            if type(callback).state_dict is not Callback.state_dict
+        ]
 
     def load_state_dict(self, states: Sequence[Sequence[Any]]) -> None:
-        """Give states back to callbacks of the same class, in order; callbacks without one begin anew."""
+        """Give states back to callbacks of the same class, in order; callbacks without one stay as they are."""
         left = list(states)
         for callback in self._callbacks:
             named = next((named for named in left if named[0] == type(callback).__name__), None)

@@ -52,10 +52,10 @@ class Curriculum(Callback):
         self._set(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._task is None else {"task": self._task}
+        return {"task": self._task}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._task = dict(state["task"])
+        self._task = state["task"]
 
     def _ask(self, trainer: "Trainer") -> None:
         asked: object = self._fn(trainer)

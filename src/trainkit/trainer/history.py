@@ -107,7 +107,7 @@ class History(Callback, Sequence[Row]):
         self._rows.append(MappingProxyType({**place, "seconds": info.seconds, **scalars(result.stats)}))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.to_rows()} if self._rows else {}
+        return {"rows": self.to_rows()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rows = [MappingProxyType(dict(row)) for row in state["rows"]]

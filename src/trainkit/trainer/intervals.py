@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -48,25 +49,28 @@ Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
 REDUCES = ("mean", "sum", "min", "max", "last", "histogram")
 
 
+@dataclass(slots=True)
 class Logged:
     """What was logged under one name, reduced to a number."""
 
-    def __init__(self, reduce: Reduce, value: float) -> None:
-        self.reduce = reduce
-        self._sum = self._min = self._max = self._last = value
-        self._count = 1
+    reduce: Reduce
+    sum: float
+    min: float
+    max: float
+    last: float
+    count: int = 1
 
     def add(self, value: float) -> None:
         """Take another value in."""
-        self._sum += value
-        self._min, self._max, self._last = min(self._min, value), max(self._max, value), value
-        self._count += 1
+        self.sum += value
+        self.min, self.max, self.last = min(self.min, value), max(self.max, value), value
+        self.count += 1
 
     @property
     def value(self) -> float:
         """The number."""
-        known = {"sum": self._sum, "min": self._min, "max": self._max, "last": self._last}
-        return known.get(self.reduce, self._sum / self._count)
+        known = {"sum": self.sum, "min": self.min, "max": self.max, "last": self.last}
+        return known.get(self.reduce, self.sum / self.count)
 
 
 class Interval:
@@ -97,7 +101,7 @@ class Interval:
         if name in self.logged:
             self.logged[name].add(value)
         else:
-            self.logged[name] = Logged(reduce, value)
+            self.logged[name] = Logged(reduce, value, value, value, value)
 
     def collected(self) -> CollectStats | None:
         """Tell all collects as one, None when there were none."""

@@ -40,7 +40,7 @@ class SaveBest(Callback):
         self.score = score
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.score is None else {"score": self.score}
+        return {"score": self.score}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.score = state["score"]

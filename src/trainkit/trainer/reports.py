@@ -1,5 +1,7 @@
 """What a run tells while it goes on: everything that happened, gathered over two intervals at once."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from trainkit.errors import Checks
 from trainkit.protocols import Store, Trainee
 from trainkit.stats import CollectStats, EpochStats
 from trainkit.trainer.alarms import Alarms
-from trainkit.trainer.intervals import REDUCES, Interval, Reduce, Stopwatch
+from trainkit.trainer.intervals import REDUCES, Interval, Logged, Reduce, Stopwatch
 
 
 class Reports:
@@ -24,8 +26,6 @@ class Reports:
     def __init__(self, policy: Trainee, buffer: Store) -> None:
         self._policy, self._buffer = policy, buffer
         self.watch = Stopwatch()
-        self._ways: dict[str, Reduce] = {}  # how each name is reduced
-        self._spreads: dict[str, list[NDArray[np.float64]]] = {}  # what was logged as histograms since the last report
         self.restart(0)
 
     def restart(self, step: int) -> None:
@@ -34,6 +34,8 @@ class Reports:
         self._alarms = Alarms()
         self._n_updates = self._policy.n_updates  # told so far
         self._recent, self._epoch = Interval(step), Interval(step)
+        self._ways: dict[str, Reduce] = {}  # how each name is reduced
+        self._spreads: dict[str, list[NDArray[np.float64]]] = {}  # what was logged as histograms since the last report
         self.watch.seconds = 0.0
         self.begin_epoch(step)
 
@@ -101,6 +103,22 @@ class Reports:
         self._epoch.logged = {}
         return stats
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was logged and is not told yet, and how each name is reduced."""
+        return {
+            "ways": dict(self._ways),
+            "epoch": _plain(self._epoch),
+            "recent": _plain(self._recent),
+            "spreads": {name: np.concatenate(parts) for name, parts in self._spreads.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what had been logged."""
+        self._ways = dict(state["ways"])
+        self._spreads = {name: [spread] for name, spread in state["spreads"].items()}
+        for interval, logged in ((self._epoch, state["epoch"]), (self._recent, state["recent"])):
+            interval.logged = {name: Logged(**one) for name, one in logged.items()}
+
     def _tell(self, interval: Interval, train: CollectStats | None, step: int, test: CollectStats | None) -> EpochStats:
         return EpochStats(
             train=train,
@@ -118,6 +136,11 @@ class Reports:
         if self.rows_per_update is not None and means and train is not None and train.n_step:
             means["replay_ratio"] = interval.n_updates * self.rows_per_update / train.n_step
         return means
+
+
+def _plain(interval: Interval) -> dict[str, dict[str, Any]]:
+    """Return what was logged in an interval, in plain values."""
+    return {name: asdict(logged) for name, logged in interval.logged.items()}
 
 
 def _numbers(value: Any) -> NDArray[np.float64] | None:

@@ -16,6 +16,7 @@ from trainkit.trainer.callbacks import Hooks
 from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.intervals import Stopwatch
 from trainkit.trainer.judge import Judge
+from trainkit.trainer.reports import Reports
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -43,6 +44,7 @@ class Resumable:
     epoch: int  # the one that runs, or ran last
     stop_reason: str | None  # None while the run goes on
     _hooks: Hooks
+    _reports: Reports
     _watch: Stopwatch
     _checkpoints: list[Checkpoint]
     _logger: Loggers
@@ -145,13 +147,14 @@ class Resumable:
         _log.info("%s holds no checkpoint: the run begins anew", own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, and what judge and callbacks know; parts have states of their own.
+        """Return the counters, what judge and callbacks know, and what was logged; parts have states of their own.
 
         Limits are not among them: a run that ended at one may go on when it is given another.
         """
         counters = {name: getattr(self, name) for name in _COUNTERS}
         reason = None if self.stop_reason in _LIMITS else self.stop_reason
         others = {"judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
+        others["reports"] = self._reports.state_dict()
         return counters | {"stop_reason": reason, "seconds": self._watch.seconds} | others
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -161,6 +164,7 @@ class Resumable:
         self._watch.seconds = state["seconds"]
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
+        self._reports.load_state_dict(state["reports"])
 
     def _make_whole(self) -> None:
         """Bring the run to a moment that can be saved."""
@@ -251,9 +255,10 @@ def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, A
         for told in (manifest, own)
     )
     changes = [
-        f"{name} {saved.get(name)!r} -> {here.get(name)!r}"
+        f"{name} {_as_code(theirs)} -> {_as_code(mine)}"
         for name in sorted(saved | here)
         if name not in _FREE and saved.get(name) != here.get(name)
+        for theirs, mine in [_without_the_same(saved.get(name), here.get(name))]
     ]
     if changes:
         _log.warning("the run goes on from %s with other settings: %s", folder, ", ".join(changes))
@@ -261,3 +266,29 @@ def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, A
 
 def _arguments(recipe: Mapping[str, Any] | None) -> dict[str, Any]:
     return {} if recipe is None else dict(recipe["arguments"])
+
+
+def _without_the_same(theirs: Any, mine: Any) -> tuple[Any, Any]:
+    """Return two settings; of two parts of the same kind only the arguments that differ."""
+    if not (_is_part(theirs) and _is_part(mine) and theirs["part"] == mine["part"]):
+        return theirs, mine
+    left: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    for name in theirs["of"] | mine["of"]:
+        pair = [part["of"].get(name) for part in (theirs, mine)]
+        if pair[0] != pair[1]:
+            left[0][name], left[1][name] = _without_the_same(*pair)
+    return {"part": theirs["part"], "of": left[0]}, {"part": mine["part"], "of": left[1]}
+
+
+def _as_code(plain: Any) -> str:
+    """Write a setting as it is given in code, a part with its arguments."""
+    if isinstance(plain, list):
+        return f"[{', '.join(map(_as_code, plain))}]"
+    if not _is_part(plain):
+        return repr(plain)
+    arguments = [f"{name}={_as_code(value)}" for name, value in plain["of"].items()]
+    return f"{plain['part']}({', '.join(arguments)})"
+
+
+def _is_part(plain: Any) -> bool:
+    return isinstance(plain, dict) and plain.keys() == {"part", "of"}
