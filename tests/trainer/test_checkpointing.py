@@ -315,8 +315,8 @@ def test_what_it_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
         "'epochs'?",
         "Checkpoint.keep_last must be a whole number >= 1, got 0",
         "Checkpoint.at must be one of ['now', 'episode_end'], got 'then'",
-        "Checkpoint.keep_best must be a tag such as 'test/returns/mean', got 'tests/returns/mean', did you mean "
-        "'test'?",
+        "Checkpoint.keep_best must be the tag of a number, such as 'test/returns/mean', got 'tests/returns/mean', did "
+        "you mean 'test'?",
         f"Checkpoint.folder {tmp_path / 'file'} is a file: name a folder",
     ]
 

@@ -6,13 +6,14 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainkit import checkpoint as checkpoints
 from trainkit.data import EpochResult
-from trainkit.errors import CheckpointError, Checks
-from trainkit.stats import is_tag
+from trainkit.errors import CheckpointError, Checks, nearest
+from trainkit.stats import EpochStats, is_tag
 from trainkit.trainer.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class Checkpoint(Callback):
         checks.integer("keep_last", keep_last, low=1)
         checks.one_of("at", at, ["now", "episode_end"])
         if keep_best is not None:
-            told = f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}"
+            groups, group = [item.name for item in fields(EpochStats)], str(keep_best).split("/")[0]
+            hint = "" if group in groups else nearest(group, groups)
+            told = f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
             checks.require(isinstance(keep_best, str) and is_tag(keep_best), told)
         checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
         checks.done()
