@@ -42,8 +42,8 @@ What differs still, after reading the peers' code:
   uniformly with replacement from a buffer that holds the whole run.
 - **Exploration: nothing.** Epsilon is the same function of the step. Stable-Baselines3 tosses one coin per vector step:
   its 8 environments act at random all together or not at all. Beside it trainkit does, too (`OneCoin`, an exploration
-  of public parts); its own tosses one per environment, as Tianshou's. That was the one difference that told: with
-  coins of their own the IQM of QR-DQN's CartPole was 202 over 30 seeds, the peer's 266.
+  of public parts); its own tosses one per environment, as Tianshou's. With those the IQM of QR-DQN's CartPole was 202
+  over 30 seeds, with one coin 217, the peer's 266.
 - **Target.** Stable-Baselines3 copies before the round of updates at a multiple of {work.TARGET_EVERY} steps, trainkit
   after the first update of that round, one update in {work.TARGET_EVERY_UPDATES} later. Tianshou counts updates, as
   trainkit does beside it, but copies after the batch's returns are computed: its copy counts one update later.

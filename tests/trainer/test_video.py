@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.trainer.toys import Walk, everything, make_trainer
+from tests.trainer.toys import Walk, everything, make_trainer, of_watchers
 
 
 class Drawn(Walk):
@@ -53,7 +53,7 @@ def test_an_evaluations_episode_is_a_video_from_its_first_frame_to_its_last(tmp_
     assert fps == 12
     np.testing.assert_allclose(greys, [15 * clock for clock in range(lengths[0] + 1)], atol=4)  # compressed
     own, theirs = everything(plain), everything(trainer)
-    assert {path for path in own if own[path] != theirs.get(path)} <= {path for path in own if "/hooks/" in path}
+    assert {path for path in own if own[path] != theirs.get(path)} <= {path for path in own if of_watchers(path)}
 
 
 def test_as_many_episodes_are_recorded_as_were_asked_for(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.trainer.toys import Walk, everything, make_onpolicy_trainer, make_trainer
+from tests.trainer.toys import Walk, everything, make_onpolicy_trainer, make_trainer, of_watchers
 
 
 def test_what_a_callback_makes_of_a_batch_is_learnt_from() -> None:
@@ -94,8 +94,8 @@ def test_a_run_that_is_watched_is_bit_for_bit_the_one_that_is_not(make: Any) -> 
     plain.run()
     watched.run()
     own, theirs = everything(plain), everything(watched)
-    assert {path: leaf for path, leaf in theirs.items() if "/hooks/" not in path} == {
-        path: leaf for path, leaf in own.items() if "/hooks/" not in path
+    assert {path: leaf for path, leaf in theirs.items() if not of_watchers(path)} == {
+        path: leaf for path, leaf in own.items() if not of_watchers(path)
     }
 
 
@@ -119,8 +119,8 @@ def test_an_exception_in_an_episode_keeps_every_row_and_the_episode_goes_on() ->
     trainer.run()
     plain.run()
     own, theirs = everything(plain), everything(trainer)
-    assert {path: leaf for path, leaf in own.items() if "/hooks/" not in path} == {
-        path: leaf for path, leaf in theirs.items() if "/hooks/" not in path
+    assert {path: leaf for path, leaf in own.items() if not of_watchers(path)} == {
+        path: leaf for path, leaf in theirs.items() if not of_watchers(path)
     }
 
 

@@ -180,6 +180,11 @@ def is_aside(path: str) -> bool:
     return path.endswith(("seconds", "_ms")) or any(part in path for part in ("/durations", "/rows/", "/watch/"))
 
 
+def of_watchers(path: str) -> bool:
+    """Whether a state is of callbacks, or of what they logged."""
+    return "/hooks/" in path or "/reports/" in path
+
+
 def untimed(result: EpochResult) -> dict[str, float]:
     """Return an epoch's numbers, but those a clock told."""
     clocks = ("time/", "train/durations", "test/durations")
