@@ -1,4 +1,4 @@
-"""What callbacks and processing cost: one run with all of them beside one with none, in turn.
+"""What callbacks and processing cost: a run with many of them beside one with none, in turn.
 
     python -m benchmarks.watched [--runs 7]
 
@@ -36,7 +36,7 @@ class Everything(tk.Callback):
 
 
 def callbacks() -> list[tk.Callback]:
-    """Make one of each that works without evaluations and files."""
+    """Make one of each ready one that needs neither evaluations nor files."""
     shown = [tk.LogInfo("score"), tk.LogInfo("reward/part", of="sum"), tk.Histograms(every=1_000)]
     return [Everything(), *shown, tk.StopAt(env_step=10**9), tk.Curriculum(lambda trainer: {"level": 1})]
 
@@ -59,9 +59,9 @@ def main() -> None:
     torch.set_num_threads(1)
     sides = {
         "nothing": trainer([], []),
-        "every callback": trainer(callbacks(), []),
+        "callbacks": trainer(callbacks(), []),
         "processors": trainer([], [tk.PreviousStep(), tk.TimeFeature(500), tk.Flatten()]),
-        "all of it": trainer(callbacks(), [tk.PreviousStep(), tk.TimeFeature(500), tk.Flatten()]),
+        "both": trainer(callbacks(), [tk.PreviousStep(), tk.TimeFeature(500), tk.Flatten()]),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for run in range(options.runs + 1):
