@@ -18,9 +18,10 @@ from typing import Any
 from benchmarks import ppo_work as work
 from benchmarks.peers import run
 
-OURS = "trainkit"
+OURS, COMPILED = "trainkit", "trainkit, compiled"
 SIDES = {
     OURS: [sys.executable, "-m", "benchmarks.ppo_trainkit"],
+    COMPILED: [sys.executable, "-m", "benchmarks.ppo_trainkit", "--compile"],
     "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/ppo_sb3.py"],
     "tianshou": [".peers/tianshou@1.2.0/bin/python", "benchmarks/ppo_tianshou.py"],
 }
@@ -30,9 +31,9 @@ BARS = {"stable-baselines3": 2.0, "tianshou": 3.0}  # ratios of whole loops
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # {side: what it printed, run by run}
 
 
-def ratio(runs: Runs, peer: str, rate: str) -> float:
-    """Return the median over runs of our rate by the peer's in the same round."""
-    pairs = zip(runs[OURS], runs[peer], strict=True)
+def ratio(runs: Runs, peer: str, rate: str, side: str = OURS) -> float:
+    """Return the median over runs of a side's rate, ours, by the peer's in the same round."""
+    pairs = zip(runs[side], runs[peer], strict=True)
     return statistics.median(own["rates"][rate] / theirs["rates"][rate] for own, theirs in pairs)
 
 
@@ -56,8 +57,9 @@ def report(measured: Mapping[str, Runs], command: str) -> str:
         f"{work.MAX_GRAD_NORM}, advantages normalised in each batch. Each side steps `gym.make`'s environments one by "
         f"one in a loop of its own. After {work.WARMUP_ROLLOUTS} rollouts, {work.ROLLOUTS} are measured; each side did "
         f"{work.DONE['rows']:,} rows and {work.DONE['minibatches']:,} steps of Adam on {work.DONE['parameters']:,} "
-        "parameters, or there would be no page. Nothing is compiled; trainkit lets numbers below 1e-38 count as 0 "
-        "within an update, as it does by default. Per 1,000 steps, ended episodes say how much resetting there was.",
+        "parameters, or there would be no page. trainkit lets numbers below 1e-38 count as 0 within an update, as it "
+        "does by default; nothing is compiled, save on its second side, whose `compile=True` the peers have not. Per "
+        "1,000 steps, ended episodes say how much resetting there was.",
     ]
     for name, runs in measured.items():
         lines += ["", f"The policy is {name}: learning rate {work.LRS[name]:g}.", "", *_table(runs)]
@@ -67,16 +69,20 @@ def report(measured: Mapping[str, Runs], command: str) -> str:
 def _table(runs: Runs) -> Iterator[str]:
     """Yield a row per side."""
     rates = list(runs[OURS][0]["rates"])
-    yield f"| side | {' | '.join(rates)} | episodes | {' | '.join(f'ours / its {rate}' for rate in rates)} | bar |"
-    yield "|---" * (2 * len(rates) + 3) + "|"
+    by = [f"ours / its {rate}" for rate in [*rates, "loop, compiled"]]
+    yield f"| side | {' | '.join(rates)} | episodes | {' | '.join(by)} | bar |"
+    yield "|---" * (2 * len(rates) + 4) + "|"
     for side, own in runs.items():
         cells = [f"{side} {own[0]['version']}"]
         cells += [f"{statistics.median(run['rates'][rate] for run in own):,.0f}" for rate in rates]
         cells.append(f"{1_000 * statistics.median(run['episodes'] for run in own) / work.DONE['rows']:.1f}")
-        cells += ["" if side == OURS else f"{ratio(runs, side, rate):.2f}" for rate in rates]
         bar = BARS.get(side)
-        verdict = "" if bar is None else "stands" if ratio(runs, side, LOOP) >= bar else "**falls**"
-        cells.append(verdict if bar is None else f"{bar:.0f}: {verdict}")
+        if bar is not None:
+            cells += [f"{ratio(runs, side, rate):.2f}" for rate in rates]
+            cells.append(f"{ratio(runs, side, LOOP, COMPILED):.2f}")
+            cells.append(f"{bar:.0f}: {'stands' if ratio(runs, side, LOOP) >= bar else '**falls**'}")
+        else:
+            cells += [""] * (len(rates) + 2)
         yield f"| {' | '.join(cells)} |"
 
 

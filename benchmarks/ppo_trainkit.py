@@ -15,6 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     envs = tk.make_envs(work.TASK, work.N_ENVS, seed=options.seed)
@@ -31,6 +32,7 @@ def main() -> None:
         max_grad_norm=work.MAX_GRAD_NORM,
         device="cpu",
         seed=options.seed,
+        compile=options.compile,
     )
     collector = tk.Collector(policy, envs, tk.RolloutBuffer())
 

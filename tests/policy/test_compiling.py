@@ -14,11 +14,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.helpers.learning import MASKED, PARTS, Spaces, assert_same, batch_of, made, parameters_of
+from tests.helpers import rollouts
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, parameters_of
 from tests.policy import test_sac
 from tests.policy.test_gradient_step import Ours, Twin, assert_nets_close, small_net
 from trainkit import (
+    A2CPolicy,
     Adam,
+    BCPolicy,
     CategoricalValue,
     Clip,
     ConfigError,
@@ -27,6 +30,8 @@ from trainkit import (
     DivergedError,
     ExpectedValue,
     Policy,
+    PPOPolicy,
+    ReinforcePolicy,
 )
 from trainkit.policy import compiling
 
@@ -104,6 +109,57 @@ def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> No
 def test_sac_learns_as_without() -> None:
     told = [test_sac.rows(16, seed=seed) for seed in range(12)]
     learn_alike(test_sac.made(compile=True), test_sac.made(), told)
+
+
+def learn_rollouts_alike(kind: Any, n_rollouts: int, space: Any = FOUR_NUMBERS, **options: Any) -> Any:
+    """Learn from the same rollouts with and without a graph; return the policy with one."""
+    compiled, plain = (rollouts.made(kind, space, compile=asked, **options) for asked in (True, False))
+    for step in range(n_rollouts):
+        rollout = rollouts.played(copy.deepcopy(plain), space, [20, 13, 7], seed=step)
+        for policy in (compiled, plain):
+            list(policy.learn(rollout, step=step, batch_size=8, repeat=2))
+    assert_close(parameters_of(compiled), parameters_of(plain), rtol=1e-4, atol=1e-5)
+    mine, theirs = compiled.read_metrics(), plain.read_metrics()
+    assert mine == {name: pytest.approx(number, rel=1e-3, abs=1e-4) for name, number in theirs.items()}
+    return compiled
+
+
+ON_POLICY = [
+    pytest.param(PPOPolicy, FOUR_NUMBERS, {}, id="ppo"),
+    pytest.param(PPOPolicy, MASKED, {"entropy_weight": 0.1, "clip_value": 0.2}, id="ppo masked"),
+    pytest.param(PPOPolicy, FOUR_NUMBERS, {"entropy_weight": [(0, 0.1), (9, 0.0)], "clip_ratio": [(0, 0.3), (9, 0.1)]},
+                 id="ppo scheduled"),
+    pytest.param(A2CPolicy, MASKED, {"entropy_weight": [(0, 0.1), (9, 0.0)]}, id="a2c"),
+    pytest.param(ReinforcePolicy, FOUR_NUMBERS, {"normalize_obs": True}, id="reinforce"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(("kind", "space", "options"), ON_POLICY)
+def test_an_on_policy_learner_learns_as_without(kind: Any, space: Any, options: Any) -> None:
+    learn_rollouts_alike(kind, 3, space, **options)
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_is_scheduled_needs_no_graph_of_its_own_at_each_step() -> None:
+    options = {"entropy_weight": [(0, 0.1), (99, 0.0)], "clip_ratio": [(0, 0.3), (99, 0.1)], "lr": [(0, 1e-3), (99, 0)]}
+    with torch._dynamo.config.patch(error_on_recompile=True):  # type: ignore[attr-defined]  # made at run time
+        learn_rollouts_alike(PPOPolicy, 6, **options)
+
+
+@has_compiler
+@pytest.mark.slow
+@of_torchs_own
+@pytest.mark.parametrize(("kind", "space", "options"), ON_POLICY)
+def test_an_on_policy_learner_compiled_learns_as_without(kind: Any, space: Any, options: Any) -> None:
+    learn_rollouts_alike(kind, 10, space, **options)
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_cloner_learns_as_without() -> None:
+    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
+    compiled, plain = (BCPolicy.for_envs(Spaces(), compile=asked, **options) for asked in (True, False))
+    learn_alike(compiled, plain, batches(6))
 
 
 @pytest.mark.usefixtures("traced")

@@ -150,11 +150,11 @@ class Ratio(PPOPolicy):
 
     first: Tensor | None = None
 
-    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(self, rows: RolloutRows, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
         if self.first is None:
             numbers, _ = self.network(rows.features)
             self.first = (self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob).exp().detach()
-        return super()._loss(rows, step)
+        return super()._loss(rows, **scheduled)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ class Spy(A2CPolicy):
         self.seen = (reward, value, next_value, *flags)
         return super()._advantages(reward, value, next_value, *flags)
 
-    def _update(self, rows: RolloutRows, step: int) -> Any:
+    def _loss(self, rows: RolloutRows, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
         self.rows = rows
-        return super()._update(rows, step)
+        return super()._loss(rows, **scheduled)
 
 
 def spied() -> tuple[Spy, Rollout]:

@@ -210,8 +210,10 @@ def test_the_gradient_is_what_finite_differences_say(kind: Any, options: Any, is
         returns=column(0.3, 4, 3.7, -1),
     )
 
+    scheduled = {name: getattr(policy, name)(0) for name in policy._scheduled}
+
     def loss() -> torch.Tensor:
-        return policy._loss(rows, 0)[0]
+        return policy._loss(rows, **scheduled)[0]
 
     loss().backward()
     for parameter in network.parameters():

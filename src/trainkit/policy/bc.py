@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import Checks, SpaceMismatchError, all_made
 from trainkit.policy.base import Policy
+from trainkit.policy.compiling import Compile
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
@@ -40,6 +41,7 @@ class BCPolicy(Policy):
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
         horizon, observation_space, preprocess, device, seed: as in `Policy`.
+        flush_denormals, compile: see `GradientStep`.
 
     Metrics: loss, accuracy (share of rows whose action is the likeliest; not for Box), entropy, weight_mean,
     effective_share (of the weights), grad_norm, lr.
@@ -59,6 +61,8 @@ class BCPolicy(Policy):
         observation_space: Space[Any] | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
+        flush_denormals: bool = True,
+        compile: Compile = False,
     ) -> None:
         is_box = isinstance(action_space, spaces.Box)
         checks = Checks(type(self).__name__)
@@ -78,7 +82,8 @@ class BCPolicy(Policy):
         self._is_box, self._is_mse = is_box, loss == "mse"
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.to(self.device)
-        self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
+        adam = Adam() if optimizer is None else optimizer
+        self.add_gradient_step("model", self, adam, clip, flush_denormals=flush_denormals, compile=compile)
         self.eval()
 
     @classmethod

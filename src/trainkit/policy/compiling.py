@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from trainkit.errors import ConfigError
+from trainkit.schedules import Constant, Schedule
 
 Compile = bool | Literal["auto"]
 Loss = Callable[[], Tensor | tuple[Tensor, Any]]  # the number to minimise, and what else came of it, without gradient
@@ -55,6 +56,12 @@ def _missing(device: torch.device) -> str | None:
         return f"the C++ compiler {compiler}"
     headers = Path(sysconfig.get_path("include"))
     return None if (headers / "Python.h").exists() else f"Python's headers, of which {headers} has none"
+
+
+def at_step(schedule: Schedule, step: int, device: torch.device) -> float | Tensor:
+    """Return a schedule's number for a loss: in a tensor if it changes, so that a graph of the loss stays good."""
+    number = schedule(step)
+    return number if isinstance(schedule, Constant) else torch.tensor(number, device=device)
 
 
 class LossGraph:

@@ -70,8 +70,7 @@ class Categorical(nn.Module):
         return _masked(numbers, legal).argmax(dim=1)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
-        return log_p.gather(1, action.unsqueeze(1)).squeeze(1)
+        return -functional.cross_entropy(_masked(numbers, legal), action, reduction="none")
 
     def probability(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         """Return the probability of every action, [B, A]."""

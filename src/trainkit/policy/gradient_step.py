@@ -156,7 +156,8 @@ class GradientStep:
                 if not math.isfinite(float(norm) + float(value)):
                     return Taken(value, norm, _ONE, shown)
                 skipped, taken = _ZERO, _ONE
-                scale = (norm + 1e-6) / limit if float(norm) + 1e-6 > limit else None
+                beyond = (float(norm) + 1e-6) / limit
+                scale = torch.tensor(beyond) if beyond > 1.0 else None
             else:
                 skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
                 taken = 1.0 - skipped

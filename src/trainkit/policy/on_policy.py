@@ -1,6 +1,8 @@
 """What on-policy learners share: act by a distribution, then learn from all of a rollout while it is theirs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -15,6 +17,7 @@ from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae, normalized
 from trainkit.policy.base import Policy
+from trainkit.policy.compiling import Compile, at_step
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
@@ -41,36 +44,26 @@ class RolloutRows(NamedTuple):
     advantage: Tensor  # [B], normalised in its batch where that is wanted
     returns: Tensor  # [B], what the critic should have said
 
-    def at(self, index: Tensor | slice) -> "RolloutRows":
-        """Return the rows of an index; those of a slice are views."""
-        return RolloutRows(
-            features=tree.map_tree(lambda leaf: leaf[index], self.features),
-            legal=None if self.legal is None else self.legal[index],
-            action=self.action[index],
-            log_prob=self.log_prob[index],
-            value=self.value[index],
-            advantage=self.advantage[index],
-            returns=self.returns[index],
-        )
+    def at(self, index: Tensor) -> "RolloutRows":
+        """Return the rows of an index."""
+        return RolloutRows(*tree.map_tree(lambda column: None if column is None else column[index], tuple(self)))
 
     def deal(self, n_batches: int) -> Iterator["RolloutRows"]:
-        """Yield the rows in order in batches of equal size, give or take a row."""
-        size, n_larger = divmod(len(self.action), n_batches)
-        end = 0
-        for position in range(n_batches):
-            start, end = end, end + size + (position < n_larger)
-            yield self.at(slice(start, end))
+        """Yield the rows in order in batches of equal size, give or take a row; they are views."""
+        pieces = tree.map_tree(lambda column: _pieces(column, n_batches), tuple(self))
+        for _ in range(n_batches):
+            yield RolloutRows(*tree.map_tree(next, pieces))
 
     def normalized_in(self, n_batches: int) -> "RolloutRows":
         """Return rows whose advantages are normalised in each of the batches that `deal` would yield, all at once."""
-        size, n_larger = divmod(len(self.action), n_batches)
+        size, n_larger = divmod(len(self.advantage), n_batches)
         larger, smaller = self.advantage.tensor_split([n_larger * (size + 1)])
         parts = larger.view(n_larger, size + 1), smaller.view(n_batches - n_larger, size)
         return self._replace(advantage=torch.cat([normalized(part).flatten() for part in parts if len(part)]))
 
 
 class OnpolicyPolicy(Policy):
-    """Base of the on-policy learners: a subclass gives `_loss`.
+    """Base of the on-policy learners: a subclass gives `_loss`, and names the attributes that it takes as schedules.
 
     They learn in eval mode, too: with dropout or batch statistics the first ratio would not be 1.
 
@@ -83,7 +76,10 @@ class OnpolicyPolicy(Policy):
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`.
+        flush_denormals, compile: see `GradientStep`.
     """
+
+    _scheduled: tuple[str, ...] = ()  # what `_loss` is given as of the step
 
     def __init__(
         self,
@@ -100,6 +96,8 @@ class OnpolicyPolicy(Policy):
         observation_space: Space[Any] | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
+        flush_denormals: bool = True,
+        compile: Compile = False,
     ) -> None:
         checks = Checks(type(self).__name__)
         checks.number("lam", lam, low=0, high=1)
@@ -119,7 +117,8 @@ class OnpolicyPolicy(Policy):
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self.network = network
         self.to(self.device)
-        self.add_gradient_step("model", self, Adam() if optimizer is None else optimizer, clip)
+        adam = Adam() if optimizer is None else optimizer
+        self.add_gradient_step("model", self, adam, clip, flush_denormals=flush_denormals, compile=compile)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostActorCritic.for_network(network, self.distribution, self.device) if is_plain else None
         self.eval()
@@ -258,14 +257,16 @@ class OnpolicyPolicy(Policy):
 
     def _updates(self, rollout: Rollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
         rows = self._rows(rollout)
+        scheduled = {name: at_step(getattr(self, name), step, self.device) for name in self._scheduled}
         n_rows = len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
             dealt = rows.at(order).normalized_in(n_batches) if self.normalize_advantage else rows.at(order)
             for batch in dealt.deal(n_batches):
-                yield self._update(batch, step)
-                if self._is_enough():
+                shown = self.minimise("model", partial(self._loss, batch, **scheduled), step=step)
+                yield self.end_update(step=step, **shown)
+                if self._is_enough(shown):
                     return
 
     def _rows(self, rollout: Rollout) -> RolloutRows:
@@ -298,16 +299,12 @@ class OnpolicyPolicy(Policy):
         """Estimate advantages [T, N]."""
         return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
 
-    def _update(self, rows: RolloutRows, step: int) -> UpdateResult:
-        shown = self.minimise("model", lambda: self._loss(rows, step), step=step)
-        return self.end_update(step=step, **shown)
-
-    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(self, rows: RolloutRows, *_: Any, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (loss, scalars to show) of B rows."""
         raise TypeError(f"{type(self).__name__} must define _loss")
 
-    def _is_enough(self) -> bool:
-        """Whether to stop learning from this rollout early."""
+    def _is_enough(self, shown: Mapping[str, Tensor]) -> bool:
+        """Whether to stop learning from this rollout early, after an update that showed these scalars."""
         return False
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -322,6 +319,11 @@ class OnpolicyPolicy(Policy):
                 f"{expected}: numbers [B, width] and values [B]"
             )
         super().check_spaces(observation_space, action_space)
+
+
+def _pieces(column: Tensor | None, n: int) -> Iterator[Tensor | None]:
+    """Cut a column in n pieces of equal size, the first ones a row longer where it does not divide."""
+    return repeat(None) if column is None else iter(column.tensor_split(n))
 
 
 def _flat(column: NDArray[Any]) -> NDArray[Any]:

@@ -1,5 +1,6 @@
 """PPO, A2C and REINFORCE: the same rows, three losses."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class PPOPolicy(OnpolicyPolicy):
     clip_share (ratios beyond the clip), value_mean, grad_norm, lr.
     """
 
+    _scheduled = ("clip_ratio", "entropy_weight")
+
     def __init__(
         self,
         network: nn.Module,
@@ -56,33 +59,29 @@ class PPOPolicy(OnpolicyPolicy):
         self.clip_ratio = as_schedule(name, "clip_ratio", clip_ratio, low=0)
         self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
-        self._kl: Tensor | None = None  # of the last batch
 
-    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(
+        self, rows: RolloutRows, *, clip_ratio: float | Tensor, entropy_weight: float | Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         numbers, value = self.network(rows.features)
         log_ratio = self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob
         ratio = log_ratio.exp()
-        limit = self.clip_ratio(step)
-        with torch.no_grad():  # a clipped ratio has no slope, within the clip it is the ratio itself
-            clipped = ratio.clamp(1.0 - limit, 1.0 + limit)
-            is_worse = clipped * rows.advantage < ratio * rows.advantage
-        policy_loss = -(torch.where(is_worse, clipped, ratio) * rows.advantage).mean()
+        bound = rows.advantage + clip_ratio * rows.advantage.abs()  # beyond it lies what the clip takes away
+        policy_loss = -(ratio * rows.advantage).clamp(max=bound).mean()
         value_loss = self._value_loss(value, rows)
-        weight = self.entropy_weight(step)
-        with torch.set_grad_enabled(weight > 0):
-            entropy = self.distribution.entropy(numbers, rows.legal).mean()
-        with torch.no_grad():
-            self._kl = (ratio - 1.0 - log_ratio).mean()
-            shown = {
-                "policy_loss": policy_loss.detach(),
-                "value_loss": value_loss.detach(),
-                "entropy": entropy.detach(),
-                "approx_kl": self._kl,
-                "clip_share": clipped.ne(ratio).to(ratio.dtype).mean(),
-                "value_mean": value.mean(),
-            }
         loss = policy_loss + self.value_weight * value_loss
-        return loss - weight * entropy if weight > 0 else loss, shown
+        counts = isinstance(entropy_weight, Tensor) or entropy_weight > 0
+        with torch.set_grad_enabled(counts):
+            entropy = self.distribution.entropy(numbers, rows.legal)
+        if counts:
+            loss = loss - entropy_weight * entropy.mean()
+        with torch.no_grad():
+            change = ratio - 1.0
+            is_clipped = change.abs() > clip_ratio
+            told = torch.stack([entropy, change - log_ratio, is_clipped, value]).mean(dim=1)
+        names = ("entropy", "approx_kl", "clip_share", "value_mean")
+        shown = {"policy_loss": policy_loss.detach(), "value_loss": value_loss.detach()}
+        return loss, {**shown, **dict(zip(names, told.unbind(), strict=True))}
 
     def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
         """Return the mean squared error, of the clipped value where that is worse."""
@@ -91,8 +90,8 @@ class PPOPolicy(OnpolicyPolicy):
         near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
         return torch.maximum((value - rows.returns).square(), (near - rows.returns).square()).mean()
 
-    def _is_enough(self) -> bool:
-        return self.target_kl is not None and self._kl is not None and float(self._kl) > self.target_kl
+    def _is_enough(self, shown: Mapping[str, Tensor]) -> bool:
+        return self.target_kl is not None and float(shown["approx_kl"]) > self.target_kl
 
 
 class A2CPolicy(OnpolicyPolicy):
@@ -106,6 +105,8 @@ class A2CPolicy(OnpolicyPolicy):
 
     Metrics: loss, policy_loss, value_loss, entropy, value_mean, grad_norm, lr.
     """
+
+    _scheduled = ("entropy_weight",)
 
     def __init__(
         self,
@@ -123,13 +124,13 @@ class A2CPolicy(OnpolicyPolicy):
         self.value_weight = value_weight
         self.entropy_weight = as_schedule(type(self).__name__, "entropy_weight", entropy_weight, low=0)
 
-    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(self, rows: RolloutRows, *, entropy_weight: float | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         numbers, value = self.network(rows.features)
         policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage).mean()
         value_loss = functional.mse_loss(value, rows.returns)
         entropy = self.distribution.entropy(numbers, rows.legal).mean()
         shown = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value.mean()}
-        loss = policy_loss + self.value_weight * value_loss - self.entropy_weight(step) * entropy
+        loss = policy_loss + self.value_weight * value_loss - entropy_weight * entropy
         return loss, {name: number.detach() for name, number in shown.items()}
 
 
@@ -153,7 +154,7 @@ class ReinforcePolicy(OnpolicyPolicy):
     ) -> Tensor:
         return discounted_returns(reward, torch.zeros_like(next_value), terminated, ended, gamma=self.horizon.gamma)
 
-    def _loss(self, rows: RolloutRows, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(self, rows: RolloutRows) -> tuple[Tensor, dict[str, Tensor]]:
         numbers, _ = self.network(rows.features)
         loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage).mean()
         entropy = self.distribution.entropy(numbers, rows.legal).mean().detach()
