@@ -40,6 +40,11 @@ class Transition(NamedTuple):
     env_ids: NDArray[np.intp]  # [K], distinct, rising
     extras: Mapping[str, NDArray[Any]]  # {name: [K, ...]}, as in the policy's `extras_spec`
 
+    def at(self, rows: NDArray[Any]) -> "Transition":
+        """Return these rows alone, by a mask or their numbers."""
+        columns = tuple(self._replace(extras=dict(self.extras)))
+        return Transition(*tree.map_tree(lambda column: column[rows], columns))
+
 
 class ActOutput(NamedTuple):
     """What a policy answers to K observations."""

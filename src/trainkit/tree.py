@@ -29,9 +29,9 @@ def named_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def leaves(tree: Any) -> list[Any]:
     """List the leaves in the order of `named_leaves`."""
-    if isinstance(tree, (dict, tuple)):
-        return [leaf for _, leaf in named_leaves(tree)]
-    return [tree]
+    if isinstance(tree, dict):
+        return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
+    return [leaf for child in tree for leaf in leaves(child)] if isinstance(tree, tuple) else [tree]
 
 
 def first_leaf(tree: Any) -> Any:

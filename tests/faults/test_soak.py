@@ -45,7 +45,7 @@ class Watcher(Callback):
 
 
 def soak(seconds: float, kill_every: float, warm_up: float) -> tuple[Watcher, float]:
-    """Train a DQN in processes of which some are killed; return what was seen, and megabytes more since the warm-up."""
+    """Train a DQN in processes of which some are killed; return what was seen, and megabytes per hour, once warm."""
     envs = make_envs("CartPole-v1", 4, backend="async", on_error="restart", step_timeout_s=20, restart_delay_s=0.01)
     policy = DQNPolicy.for_envs(envs, hidden=(16,), device="cpu")
     train = Collector(policy, envs, ReplayBuffer(2_000))
@@ -57,15 +57,14 @@ def soak(seconds: float, kill_every: float, warm_up: float) -> tuple[Watcher, fl
     assert multiprocessing.active_children() == []
     times, megabytes = np.array(watcher.samples).T
     slope, _ = np.polyfit(times, megabytes, 1)
-    return watcher, float(slope * (times[-1] - times[0]))
+    return watcher, 3_600 * float(slope)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # Python 3.12 warns of fork() there
 def test_ten_minutes_with_a_kill_every_twenty_seconds_leave_nothing_behind() -> None:
-    seen, megabytes = soak(600, kill_every=20, warm_up=120)
-    assert seen.n_killed >= 29
+    seen, megabytes = soak(1_200, kill_every=20, warm_up=600)  # Python's pools and lists of free objects fill slowly
+    assert seen.n_killed >= 59
     assert seen.n_restarts == seen.n_faulty == seen.n_killed
     assert len(seen.descriptors) == len(seen.processes) == 1
-    # torch's and malloc's own caches still grow a little, ever more slowly, and as much where nothing is killed.
-    assert megabytes < 5
+    assert megabytes < 1

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from tests.test_stats import collect_stats
+from trainkit.stats import CollectStats, Summary
 from trainkit.trainer.intervals import Interval, Stopwatch
 
 
@@ -44,6 +46,23 @@ def test_nan_in_a_mean_stays_nan() -> None:
     interval.add_means({"loss": math.nan}, 1)
     interval.add_means({"loss": 1.0}, 1)
     assert math.isnan(interval.means()["loss"])
+
+
+def test_a_long_interval_takes_no_more_memory_than_a_short_one_and_loses_nothing() -> None:
+    interval = Interval(0)
+    parts = [collect_stats(returns=Summary.of([float(i), 3.0]), seconds=0.5) for i in range(1_000)]
+    for part in parts:
+        interval.add_collect(part)
+        assert len(interval._collects) <= 100
+    merged, whole = interval.collected(), CollectStats.merge(parts)
+    assert merged is not None
+    assert whole is not None
+    assert (merged.n_step, merged.n_episode, merged.seconds) == (whole.n_step, whole.n_episode, whole.seconds)
+    assert merged.returns is not None
+    assert whole.returns is not None
+    assert merged.returns.mean == pytest.approx(whole.returns.mean)
+    assert merged.returns.std == pytest.approx(whole.returns.std)
+    assert (merged.env_ms, merged.recent_returns) == (pytest.approx(whole.env_ms), whole.recent_returns)
 
 
 def test_an_interval_in_which_nothing_happened_has_no_collect_and_no_means() -> None:

@@ -124,6 +124,28 @@ def test_an_exception_in_an_episode_keeps_every_row_and_the_episode_goes_on() ->
     }
 
 
+@pytest.mark.parametrize(
+    ("episodes", "expected"), [("all", {False, True}), ("training", {False}), ("evaluation", {True})]
+)
+def test_a_callback_hears_of_the_episodes_it_asks_for(episodes: Any, expected: set[bool]) -> None:
+    told: set[bool] = set()
+
+    def on_episode_step(self: tk.Callback, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        told.add(episode.in_evaluation)
+
+    kind = type("Mine", (tk.Callback,), {"episodes": episodes, "on_episode_step": on_episode_step})
+    trainer = make_trainer(test=True, callbacks=[kind()], max_epoch=1)
+    next(trainer)
+    assert told == expected
+    assert trainer.train_collector is not None
+    assert (trainer.train_collector.watch is None) == (episodes == "evaluation")  # who hears nothing costs nothing
+
+
+def test_episodes_of_nobody_are_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"Mine.episodes must be .*, got 'test'"):
+        type("Mine", (tk.Callback,), {"episodes": "test"})
+
+
 def test_a_look_between_two_epochs_is_told_to_nobody() -> None:
     told: list[bool] = []
 

@@ -1,14 +1,13 @@
 """Ready processors: what was done and got before, actions of another kind, a clock, functions of your own."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit import tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.processing import Processor, try_out
 from trainkit.data import ACTION_MASK, Obs
@@ -79,15 +78,16 @@ class TimeFeature(Processor):
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
         self._steps[env_ids] = 0
-        return self._seen(obs, env_ids)
+        return self._seen(obs, self._steps[env_ids])
 
     def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
-        self._steps[env_ids] += 1
-        return self._seen(obs, env_ids)
+        rows = slice(None) if len(env_ids) == len(self._steps) else env_ids
+        self._steps[rows] += 1
+        return self._seen(obs, self._steps[rows])
 
-    def _seen(self, obs: Obs, env_ids: Ids) -> Obs:
-        share = np.minimum(self._steps[env_ids, None] / self._limit, 1.0)
-        return _beside(obs, {"time": share.astype(np.float32)})
+    def _seen(self, obs: Obs, steps: NDArray[np.int64]) -> Obs:
+        share = np.minimum(steps / self._limit, 1.0)
+        return _beside(obs, {"time": share.astype(np.float32)[:, None]})
 
 
 class DiscretizeActions(Processor):
@@ -182,20 +182,17 @@ class Flatten(Processor):
     """
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
-        self._has_mask = isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
-        children = (
-            dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {"": observation_space}
-        )
-        mask = children.pop(ACTION_MASK, None) if self._has_mask else None
-        self._leaves = [leaf for _, leaf in tree.named_leaves(_as_tree(spaces.Dict(children)))]
-        bounds = [_flat_bounds(leaf) for leaf in self._leaves]
+        leaves = dict(_leaves(observation_space))
+        mask = leaves.pop((ACTION_MASK,), None)
+        self._has_mask = mask is not None
+        self._flats = [(path, _flat(leaf)) for path, leaf in leaves.items()]
+        bounds = [_flat_bounds(leaf) for leaf in leaves.values()]
         low, high = (np.concatenate(side).astype(np.float32) for side in zip(*bounds, strict=True))
         flat = spaces.Box(low, high, dtype=np.float32)
         return flat if mask is None else spaces.Dict({"obs": flat, ACTION_MASK: mask}), action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
-        rest = {key: child for key, child in obs.items() if key != ACTION_MASK} if self._has_mask else obs
-        parts = [_flat(space, leaf) for space, leaf in zip(self._leaves, tree.leaves(rest), strict=True)]
+        parts = [flat(_at(obs, path)) for path, flat in self._flats]
         flat = np.concatenate(parts, axis=1, dtype=np.float32)
         return {"obs": flat, ACTION_MASK: obs[ACTION_MASK]} if self._has_mask else flat
 
@@ -203,30 +200,47 @@ class Flatten(Processor):
         return self.begin(obs, env_ids)
 
 
-def _as_tree(space: Space[Any]) -> Any:
-    """Return a space as a tree of its leaves."""
+def _leaves(space: Space[Any], *path: str | int) -> Iterator[tuple[tuple[str | int, ...], Space[Any]]]:
+    """Yield (path, leaf) of a space's leaves, those of a dict by the names of their keys."""
     if isinstance(space, spaces.Dict):
-        return {key: _as_tree(child) for key, child in space.spaces.items()}
-    return tuple(map(_as_tree, space.spaces)) if isinstance(space, spaces.Tuple) else space
+        children: Iterable[tuple[str | int, Space[Any]]] = sorted(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        children = enumerate(space.spaces)
+    else:
+        yield path, space
+        return
+    for key, child in children:
+        yield from _leaves(child, *path, key)
+
+
+def _at(obs: Any, path: tuple[str | int, ...]) -> NDArray[Any]:
+    """Return one leaf of observations."""
+    for key in path:
+        obs = obs[key]
+    leaf: NDArray[Any] = obs
+    return leaf
 
 
 def _flat_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the least and the largest numbers that a leaf becomes."""
     if isinstance(space, spaces.Box):
         return space.low.ravel(), space.high.ravel()
-    n_numbers = _flat(space, zeros_of(space)).shape[1]
+    n_numbers = _flat(space)(zeros_of(space)).shape[1]
     return np.zeros(n_numbers), np.ones(n_numbers)
 
 
-def _flat(space: Space[Any], leaf: NDArray[Any]) -> NDArray[Any]:
-    """Turn one leaf [K, ...] into numbers [K, F]."""
+def _flat(space: Space[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Return what turns a leaf [K, ...] of a space into numbers [K, F]."""
     if isinstance(space, spaces.Discrete):
-        hot: NDArray[np.bool_] = leaf[:, None] == np.arange(space.start, space.start + space.n)
-        return hot
+        values = np.arange(space.start, space.start + space.n)
+        return lambda leaf: leaf[:, None] == values
     if isinstance(space, spaces.MultiDiscrete):
-        digits = zip(leaf.reshape(len(leaf), -1).T, space.start.flat, space.nvec.flat, strict=True)
-        return np.concatenate([digit[:, None] == np.arange(first, first + n) for digit, first, n in digits], axis=1)
-    return leaf.reshape(len(leaf), -1)
+        places = np.repeat(np.arange(space.nvec.size), space.nvec.flat)  # of each number that comes out
+        values = np.concatenate(
+            [first + np.arange(n) for first, n in zip(space.start.flat, space.nvec.flat, strict=True)]
+        )
+        return lambda leaf: leaf.reshape(len(leaf), -1)[:, places] == values
+    return lambda leaf: leaf.reshape(len(leaf), -1)
 
 
 def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from trainkit.collector.reading import Infos
 from trainkit.data import Obs, Transition
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Episode:
     """One episode of one environment. What it shows of its last step is borrowed until the next.
 
@@ -24,17 +26,14 @@ class Episode:
         user_data: empty at first, for callbacks to keep what they like in.
     """
 
-    __slots__ = ("_first_obs", "_last", "_slots", "env_id", "in_evaluation", "length", "total_reward", "user_data")
-
-    def __init__(self, env_id: int, *, in_evaluation: bool) -> None:
-        self.env_id = env_id
-        self.in_evaluation = in_evaluation
-        self.length = 0
-        self.total_reward = 0.0
-        self.user_data: dict[Any, Any] = {}
-        self._slots: list[int] = []
-        self._first_obs: Obs = None  # rows [N, ...], None before its reset
-        self._last: tuple[Transition, Infos, int] | None = None  # the last vector step, our row of it
+    env_id: int
+    in_evaluation: bool = field(kw_only=True)
+    length: int = field(default=0, init=False)
+    total_reward: float = field(default=0.0, init=False)
+    user_data: dict[Any, Any] = field(default_factory=dict, init=False)
+    _slots: list[int] = field(default_factory=list, init=False)
+    _first_obs: Obs = field(default=None, init=False)  # rows [N, ...], None before its reset
+    _last: tuple[Transition, Infos, int] | None = field(default=None, init=False)  # a vector step, our row of it
 
     def __repr__(self) -> str:
         return f"Episode(env_id={self.env_id}, length={self.length}, total_reward={self.total_reward:.5g})"
@@ -86,11 +85,6 @@ class Episode:
         step, _, row = self._last
         return getattr(step, column)[row]
 
-    def _step(self, step: Transition, infos: Infos, row: int, reward: float) -> None:
-        self.length += 1
-        self.total_reward += reward
-        self._last = (step, infos, row)
-
 
 class Watch:
     """Keep the episodes that run, and tell of their events in order, each once, whatever a listener raises.
@@ -130,7 +124,10 @@ class Watch:
         """Note a step of K environments."""
         env_ids, rewards = step.env_ids.tolist(), step.reward.tolist()
         for row, env_id in enumerate(env_ids):
-            self._episodes[env_id]._step(step, infos, row, rewards[row])
+            episode = self._episodes[env_id]
+            episode.length += 1
+            episode.total_reward += rewards[row]
+            episode._last = (step, infos, row)
         if slots is not None:
             for env_id, slot in zip(env_ids, slots.tolist(), strict=True):
                 self._episodes[env_id]._slots.append(slot)

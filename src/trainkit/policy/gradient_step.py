@@ -100,6 +100,7 @@ class GradientStep:
         self._places = _places(module)
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
+        self._scale = torch.ones(())  # what gradients on the CPU are divided by, where they are clipped
         self._segments: list[_Segment] = []  # one, and one more for each set of parameters that came to move later
 
     def lr(self, step: int) -> float:
@@ -157,7 +158,7 @@ class GradientStep:
                     return Taken(value, norm, _ONE, shown)
                 skipped, taken = _ZERO, _ONE
                 beyond = (float(norm) + 1e-6) / limit
-                scale = torch.tensor(beyond) if beyond > 1.0 else None
+                scale = self._scale.fill_(beyond) if beyond > 1.0 else None
             else:
                 skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
                 taken = 1.0 - skipped

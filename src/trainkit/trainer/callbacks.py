@@ -30,7 +30,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -48,7 +48,13 @@ L = TypeVar("L", TransitionBatch, Rollout)
 
 
 class Callback:
-    """Hear what happens in a run; override the events you need. A misspelt event is refused."""
+    """Hear what happens in a run; override the events you need. A misspelt event is refused.
+
+    Attributes:
+        episodes: whose episodes it hears of.
+    """
+
+    episodes: ClassVar[Literal["all", "training", "evaluation"]] = "all"
 
     def check(self, trainer: "Trainer") -> None:
         """Refuse, with a ConfigError, a run this is of no use in; called when the trainer is constructed."""
@@ -58,6 +64,9 @@ class Callback:
         for name in vars(cls):
             if name.startswith("on_") and name not in EVENTS:
                 raise ConfigError(f"{cls.__name__}.{name} is no event of trainkit.Callback{nearest(name, EVENTS)}")
+        checks = Checks(cls.__name__)
+        checks.one_of("episodes", cls.episodes, ["all", "training", "evaluation"])
+        checks.done()
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Hear that the first epoch begins."""
@@ -144,7 +153,9 @@ class Hooks:
 
     def fire(self, event: str, trainer: "Trainer", *news: Any) -> None:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
-        self._tell(event, (trainer, *news), self._hearers[event])
+        hearers = self._hearers[event]
+        if hearers:
+            self._tell(event, (trainer, *news), hearers)
 
     def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
         """Tell that a run starts, and of every environment it has."""
@@ -181,10 +192,13 @@ class Hooks:
 
     def watch(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
         """Have a collector tell of its episodes, if anybody wants to hear of them."""
-        heard = [event for event in _WATCHED if self._hearers[event]]
+        places = ("all", "evaluation" if in_evaluation else "training")
+        own = {event: [c for c in self._hearers[event] if c.episodes in places] for event in _WATCHED}
+        own["on_env_created"] = self._hearers["on_env_created"]
+        heard = [event for event, hearers in own.items() if hearers]
 
         def tell(event: str, *news: Any) -> None:
-            self.fire(event, trainer, *news)
+            self._tell(event, (trainer, *news), own[event])
 
         collector.watch = Watch(collector.envs.n, tell, heard, in_evaluation=in_evaluation) if heard else None
 

@@ -67,6 +67,8 @@ class LogInfo(Callback):
         value: Any = info
         for name in key.split("/"):
             value = value.get(name) if isinstance(value, dict) else None
+        if value is None:
+            return None
         try:
             number = float(value)
         except (TypeError, ValueError):

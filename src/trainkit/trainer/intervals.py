@@ -9,6 +9,8 @@ from typing import Literal
 
 from trainkit.stats import CollectStats, TimeStats
 
+_MOST_COLLECTS = 100  # told of one by one until they are merged
+
 
 class Credit:
     """Owe `ratio` updates per step, exactly: 0.3 gives 300 in 1,000 steps, whatever the steps come in."""
@@ -88,6 +90,8 @@ class Interval:
     def add_collect(self, stats: CollectStats) -> None:
         """Add one collect, or all of an interval within this one."""
         self._collects.append(stats)
+        if len(self._collects) == _MOST_COLLECTS:  # so that an epoch takes as little memory however long it is
+            self.collected()
 
     def add_means(self, means: Mapping[str, float], n_updates: int) -> None:
         """Add means over `n_updates` updates."""

@@ -36,6 +36,8 @@ class RecordVideo(Callback):
         MissingExtraError: imageio-ffmpeg is not installed.
     """
 
+    episodes = "evaluation"
+
     def __init__(self, folder: str | Path, *, every: int = 1, n_episode: int = 1, fps: int | None = None) -> None:
         self.folder = Path(folder)
         checks = Checks("RecordVideo")
@@ -71,7 +73,7 @@ class RecordVideo(Callback):
         self._n_evaluations += 1
 
     def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
-        if not episode.in_evaluation or self._n_begun >= self._n_episode:
+        if self._n_begun >= self._n_episode:
             return
         path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_begun}.mp4"
         self._n_begun += 1
