@@ -122,7 +122,8 @@ CASES: dict[int, list[str]] = {
     # ---- devices ----
     74: ["policy/test_device.py::test_cuda_on_a_cpu_build_says_so",
          "policy/test_device.py::test_cuda_without_a_gpu_says_where_to_look"],
-    75: ["no: torch's own OutOfMemoryError goes through; the update was not taken, and next() tries another batch"],
+    75: ["policy/test_learning.py::test_memory_that_runs_out_once_is_given_back_and_the_update_taken",
+         "policy/test_learning.py::test_memory_that_runs_out_twice_is_told_and_nothing_has_moved"],
     76: ["buffer/test_memory.py::test_more_than_there_is_is_refused_with_bytes_before_anything_is_claimed"],
     77: ["collector/test_envs.py::test_an_action_no_environment_can_take_is_refused_before_one_sees_it",
          "trainer/test_offline.py::test_rows_of_other_spaces_are_refused_by_name"],

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.learning import assert_same, linear, parameters_of
-from trainkit import Adam, Clip, DivergedError, Policy, Target, UpdateResult
+from trainkit import Adam, Clip, DeviceError, DivergedError, Policy, Target, UpdateResult
 
 
 class Several(Policy):
@@ -205,3 +205,61 @@ class TestState:
         state = Several().training_state()
 
         assert state["optimizers"].keys() == state["targets"].keys() == {"actor", "critic"}
+
+
+# ---- memory ----
+
+
+class Hungry(Several):
+    """Run out of memory in the first looks at a loss."""
+
+    def __init__(self, n_failures: int) -> None:
+        super().__init__(("actor",))
+        self.n_left = n_failures
+
+    def pull(self, step: int = 0, **goals: float) -> UpdateResult:
+        def loss() -> Tensor:
+            value = ((self.weight("actor") - 3.0) ** 2).sum()
+            if self.n_left:
+                self.n_left -= 1
+                value.backward()  # type: ignore[no-untyped-call]  # torch's own
+                raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
+            return value
+
+        self.minimise("actor", loss, step=step)
+        return self.end_update(step=step)
+
+
+@pytest.mark.parametrize("n_before", [0, 3])
+def test_memory_that_runs_out_once_is_given_back_and_the_update_taken(
+    n_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(True))
+    short, plain = Hungry(0), Hungry(0)
+    for policy in (short, plain):
+        for _ in range(n_before):
+            policy.pull()
+    short.n_left = 1
+    for policy in (short, plain):
+        policy.pull()
+        policy.pull()
+    assert given_back == [True]
+    assert_same(parameters_of(short), parameters_of(plain))
+    assert short.read_metrics() == plain.read_metrics()
+
+
+@pytest.mark.parametrize("n_before", [0, 3])
+def test_memory_that_runs_out_twice_is_told_and_nothing_has_moved(n_before: int) -> None:
+    policy = Hungry(0)
+    for _ in range(n_before):
+        policy.pull()
+    before = copy.deepcopy(parameters_of(policy))
+    policy.n_left = 2
+    told = rf"Hungry: update {n_before + 1} at step 7 does not fit .* lower batch_size.*Tried to allocate 20"
+    with pytest.raises(DeviceError, match=told):
+        policy.pull(step=7)
+    assert_same(parameters_of(policy), before)
+    assert policy.n_updates == n_before
+    policy.pull()
+    assert policy.n_updates == n_before + 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.policy.compiling import Loss
-from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device
+from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device, with_room
 from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
 from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, Clip, GradientStep
@@ -235,8 +235,10 @@ class Policy(Saved):
             DivergedError: on the CPU, when the loss or a gradient is not finite; nothing has moved then. On CUDA
                 such a step is not taken either, and the next `check_divergence` or `read_metrics` raises. Not where
                 `on_nan` is "skip".
+            DeviceError: the device's memory does not hold it; nothing has moved then.
         """
-        taken = self._gradient_steps[name](loss, step=step)
+        what = f"{type(self).__name__}: update {self.n_updates + 1} at step {step}"
+        taken = with_room(partial(self._gradient_steps[name], loss, step=step), what)
         if self.device.type == "cpu" and taken.skipped and self.on_nan == "raise":
             self._shown = {}
             facts = {"update": self.n_updates + 1, "step": step, "loss": float(taken.loss)}

@@ -1,6 +1,7 @@
 """Where tensors live, and the way there: once per call, through pinned memory on CUDA."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from trainkit import tree
 from trainkit.data import ACTION_MASK
 from trainkit.errors import DeviceError
+
+T = TypeVar("T")
 
 
 class TensorBatch(NamedTuple):
@@ -51,6 +54,30 @@ def _require_cuda(device: torch.device) -> None:
         )
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise DeviceError(f"device {str(device)!r} is not there, only {torch.cuda.device_count()} GPUs are")
+
+
+def with_room(call: Callable[[], T], what: str) -> T:
+    """Call and, where the device has no memory left, give back what torch keeps for later and call once more.
+
+    Args:
+        call: leaves everything as it was where it runs out of memory.
+        what: what is done, for the message.
+
+    Raises:
+        DeviceError: there was not enough the second time either.
+    """
+    try:
+        return call()
+    except torch.OutOfMemoryError:
+        pass  # whose tensors live as long as it is handled
+    torch.cuda.empty_cache()
+    try:
+        return call()
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            f"{what} does not fit into the device's memory, twice; it was not taken, nothing has moved: lower "
+            f"batch_size, or take a smaller network, or another device. torch says: {error}"
+        ) from error
 
 
 def to_device(obs: Any, device: torch.device) -> Any:
