@@ -63,8 +63,9 @@ bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the 
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
 	@$(BIN)/python -m benchmarks.same_settings
 
-faults-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (3 minutes)
+faults-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (20 minutes)
 	@$(BIN)/python -m benchmarks.faults
+	@$(BIN)/python -m benchmarks.workers
 
 bench-ppo: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## measure PPO beside peers on the same work, in turn (5 minutes)
 	@$(BIN)/python -m benchmarks.ppo_speed
