@@ -27,7 +27,7 @@ PUBLIC = """
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
     EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
-    plot presets
+    plot presets testing
 """.split()
 
 

@@ -19,7 +19,7 @@ LEVELS = [
     {"dashboards", "data", "spaces", "stats", "protocols"},
     {"buffer", "collector", "policy", "logger", "checkpoint", "runs"},
     {"trainer"},
-    {"presets", "cli", "plot"},
+    {"presets", "cli", "plot", "testing"},
     {"trainkit", "__main__"},
 ]
 APART = {"buffer", "collector", "policy"}  # these meet in protocols and data, never in each other

@@ -152,7 +152,8 @@ def test_the_path_of_an_attribute_is_its_tag_and_none_is_left_out() -> None:
 
 
 def test_scalars_under_a_prefix() -> None:
-    assert scalars(TIME, "time") == {f"time/{item.name}": getattr(TIME, item.name) for item in fields(TIME)}
+    timed = replace(TIME, sample=0.1, priorities=0.05)
+    assert scalars(timed, "time") == {f"time/{item.name}": getattr(timed, item.name) for item in fields(timed)}
     assert scalars(None, "nothing") == {}
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from trainkit import plot, presets
+from trainkit import plot, presets, testing
 from trainkit.buffer import (
     MinTree,
     MixedBuffer,
@@ -233,6 +233,7 @@ __all__ = [
     "plot",
     "presets",
     "scalars",
+    "testing",
     "weighted_importance_sampling",
 ]
 

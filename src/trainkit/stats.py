@@ -114,7 +114,7 @@ class CollectStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeStats:
-    """Where an interval's time went; the four shares add up to 1."""
+    """Where an interval's time went; the shares collect, update, evaluate and other add up to 1."""
 
     seconds: float
     collect: float
@@ -122,6 +122,8 @@ class TimeStats:
     evaluate: float
     other: float
     steps_per_second: float  # environment steps (offline: updates) over all of `seconds`
+    sample: float | None = None  # of the update's share, drawing batches; None where none are drawn
+    priorities: float | None = None  # of the update's share, reading and writing what batches taught
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

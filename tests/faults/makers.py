@@ -183,6 +183,9 @@ def calls(folder: Path) -> dict[str, Call]:
         "make_envs": Call(tk.make_envs, {"spec": Walk, "n": 2}),
         "presets.dqn": Call(tk.presets.dqn, preset),
         "presets.ppo": Call(tk.presets.ppo, preset),
+        "testing.FakeVectorEnv": Call(
+            tk.testing.FakeVectorEnv, {"observation_space": BOX, "action_space": spaces.Discrete(2), "n": 2}
+        ),
         "scalars": Call(tk.scalars, {"stats": tk.Summary.of([1.0])}),
         "weighted_importance_sampling": estimation(tk.weighted_importance_sampling),
     }

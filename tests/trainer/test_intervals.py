@@ -90,6 +90,19 @@ def test_shares_of_time_add_up_to_one(pass_time: Time) -> None:
     assert (told.seconds, told.steps_per_second) == (10.0, 4.0)
 
 
+def test_parts_of_a_part_are_told_where_they_were_measured(pass_time: Time) -> None:
+    interval = Interval(0)
+    watch = Stopwatch(interval)
+    with watch.running():
+        with watch.measure("update"):
+            with watch.measure("sample"):
+                pass_time(1)
+            pass_time(3)
+        pass_time(4)
+    told = interval.time(8)
+    assert (told.update, told.sample, told.priorities) == (0.5, 0.125, None)
+
+
 def test_time_between_two_runs_does_not_count(pass_time: Time) -> None:
     watch = Stopwatch(interval := Interval(0))
     for _ in range(2):

@@ -121,7 +121,9 @@ class Interval:
         """Tell where the time went, as shares that add up to 1."""
         total = max(self.seconds["total"], 1e-9)
         collect, update, evaluate = (self.seconds[name] / total for name in ("collect", "update", "evaluate"))
+        parts = {name: self.seconds[name] / total for name in ("sample", "priorities") if name in self.seconds}
         return TimeStats(
+            **parts,
             seconds=self.seconds["total"],
             collect=collect,
             update=update,
@@ -169,4 +171,4 @@ class Stopwatch:
 
     def _add(self, part: str, seconds: float) -> None:
         for interval in self.intervals:
-            interval.seconds[part] += seconds
+            interval.seconds[part] = interval.seconds.get(part, 0.0) + seconds

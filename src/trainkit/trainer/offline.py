@@ -63,7 +63,8 @@ class OfflineTrainer(Trainer):
         if policy.observes:  # only when all rows are known to be sound
             policy.study(buffer)
         self.batch_size = batch_size
-        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1, self._refine)
+        timed: Any = lambda part: self._watch.measure(part)  # noqa: E731  # the watch is made below
+        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1, self._refine, timed)
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
     def settings(self) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class OffpolicyTrainer(Trainer):
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
         self.refresh_priorities, self.updates_per_round = refresh_priorities, updates_per_round
-        self._updates = ReplayUpdates(policy, buffer, batch_size, refresh_priorities, updates_per_round, self._refine)
+        how = refresh_priorities, updates_per_round, self._refine, lambda part: self._watch.measure(part)
+        self._updates = ReplayUpdates(policy, buffer, batch_size, *how)
         self._collector = train_collector
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options

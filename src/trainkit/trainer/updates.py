@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ class ReplayUpdates:
             after a "round" of updates, whose batches are drawn in one pass.
         per_round: updates of a round, 1 where there are none.
         refine: called with every batch before it is learnt from; what it returns is learnt from instead.
+        timed: measures a part by its name, "sample" or "priorities".
     """
 
     def __init__(
@@ -37,9 +39,10 @@ class ReplayUpdates:
         refresh: Refresh,
         per_round: int,
         refine: Callable[[TransitionBatch], TransitionBatch] = lambda batch: batch,
+        timed: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._policy, self._buffer, self._batch_size = policy, buffer, batch_size
-        self._refine = refine
+        self._refine, self._timed = refine, timed
         self._is_late = refresh == "late"
         self.per_round = per_round
         self._drawn: deque[TransitionBatch] = deque()  # and not learnt from yet
@@ -53,7 +56,8 @@ class ReplayUpdates:
     def update(self, owed: int, *, step: int) -> None:
         """Learn from one batch; of those `owed` a round draws as many as it has."""
         if not self._drawn:
-            self._draw(min(owed, self.per_round), step)
+            with self._timed("sample"):
+                self._draw(min(owed, self.per_round), step)
             if self._is_late:
                 self._write()
         batch = self._refine(self._drawn[0])
@@ -74,12 +78,15 @@ class ReplayUpdates:
 
     def _write(self) -> None:
         """Write all priorities there are, at once; of a row that was drawn twice the last one stays."""
-        read = [(slots, result.read_priority()) for slots, result in self._learnt]
-        self._learnt.clear()
-        told = [(slots, priority) for slots, priority in read if priority is not None]
-        if told:
-            slots, priorities = zip(*told, strict=True)
-            self._buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
+        if not self._learnt:
+            return
+        with self._timed("priorities"):
+            read = [(slots, result.read_priority()) for slots, result in self._learnt]
+            self._learnt.clear()
+            told = [(slots, priority) for slots, priority in read if priority is not None]
+            if told:
+                slots, priorities = zip(*told, strict=True)
+                self._buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a round or a late write has in hand."""
