@@ -34,7 +34,7 @@ TITLES = {
     "sb3": "Stable-Baselines3 2.9.2",
     "tianshou": "Tianshou 1.2.0",
 }
-LIMIT_S, CLOSE_S = 30.0, 5.0
+LIMIT_S, CLOSE_S = 20.0, 5.0
 BACKENDS = ("sync", "async")
 
 
@@ -81,7 +81,7 @@ def meet(side: str, backend: str, fault: str) -> Met:
             printed, _ = process.communicate(timeout=LIMIT_S)
             is_over = True
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # its workers, too, which hold the pipe open
             printed, is_over = process.communicate()[0], False
         time.sleep(0.5)
         left = [pid for pid in _pids(Path(folder)) if pid != process.pid and _runs(pid)] if is_over else []
