@@ -50,21 +50,18 @@ def gymnasium(factories: Factories, apart: bool) -> Any:
     """Make what steps, what closes, and what tells of environments made anew."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-    envs = AsyncVectorEnv(factories) if apart else SyncVectorEnv(factories)
-
-    def steps() -> Iterator[Step]:
-        envs.reset(seed=1)
-        for _ in range(STEPS):
-            yield envs.step(np.zeros(N_ENVS, np.int64))[:2]
-
-    return steps(), envs.close, lambda: 0
+    return _begun_by_themselves(AsyncVectorEnv(factories) if apart else SyncVectorEnv(factories))
 
 
 def sb3(factories: Factories, apart: bool) -> Any:
     """Make what steps, what closes, and what tells of environments made anew."""
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-    envs = SubprocVecEnv(factories) if apart else DummyVecEnv(factories)
+    return _begun_by_themselves(SubprocVecEnv(factories) if apart else DummyVecEnv(factories))
+
+
+def _begun_by_themselves(envs: Any) -> Any:
+    """Step environments that reset themselves."""
 
     def steps() -> Iterator[Step]:
         envs.reset()

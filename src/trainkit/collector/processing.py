@@ -75,8 +75,6 @@ class Processed:
             self._layers.append(spaces)
         self.observation_space, self.action_space = spaces
         self._specs = [array_specs(observation_space) for observation_space, _ in self._layers]
-        places = reversed(range(len(self._chain)))
-        self._maps = [place for place in places if type(self._chain[place]).act is not Processor.act]
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         return self._begun(self._backend.reset(seeds, options))
@@ -95,7 +93,12 @@ class Processed:
         else:  # every environment is being reset by its next step
             taken = []
             raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids)
-        next_obs = self._observed(raw, taken) if len(raw.env_ids) else zeros_of(self.observation_space, 0)
+        if len(raw.env_ids):
+            next_obs = raw.next_obs
+            for place, own in enumerate(taken[1:]):
+                next_obs = self._seen(place, "observe", next_obs, own, raw.reward, raw.env_ids)
+        else:
+            next_obs = zeros_of(self.observation_space, 0)
         return raw._replace(next_obs=next_obs, begun=None if raw.begun is None else self._begun(raw.begun))
 
     def rebuild(self, env_id: int) -> None:
@@ -123,57 +126,38 @@ class Processed:
     def _begun(self, begun: Begun) -> Begun:
         if not len(begun.env_ids):  # none could
             return begun._replace(obs=zeros_of(self.observation_space, 0))
-        seen = [begun.obs]
-        for place, processor in enumerate(self._chain):
-            try:
-                seen.append(processor.begin(seen[-1], begun.env_ids))
-            except Exception as error:
-                raise self._raised(place, "begin", error) from error
-            self._refuse_misfits(seen, len(begun.env_ids), since=place)
-        return begun._replace(obs=seen[-1])
-
-    def _observed(self, raw: RawStep, taken: list[NDArray[Any]]) -> Obs:
-        """Return what the last processor makes of a step; it is looked at every time, the others when it does not fit.
-
-        A processor that never gives what it told of its space was found out when the episode began.
-        """
-        seen, n_rows = [raw.next_obs], len(raw.env_ids)
-        for processor, action in zip(self._chain, taken[1:], strict=True):
-            try:
-                seen.append(processor.observe(seen[-1], action, raw.reward, raw.env_ids))
-            except Exception as error:
-                self._refuse_misfits(seen, n_rows)
-                raise self._raised(len(seen) - 1, "observe", error) from error
-        try:
-            _refuse_misfit(self._specs[-1], seen[-1], n_rows, "")
-        except ValueError:
-            self._refuse_misfits(seen, n_rows)
-        return seen[-1]
+        obs = begun.obs
+        for place in range(len(self._chain)):
+            obs = self._seen(place, "begin", obs, begun.env_ids)
+        return begun._replace(obs=obs)
 
     def _act(self, action: NDArray[Any], env_ids: Ids) -> list[NDArray[Any]]:
         """Return the action at every layer, the environments' own first, the policy's last."""
-        taken = [action] * (len(self._chain) + 1)
-        for place in self._maps:
-            try:
-                mapped = self._chain[place].act(taken[place + 1], env_ids)
-            except Exception as error:
-                raise self._raised(place, "act", error) from error
-            if mapped is not taken[place + 1]:
+        taken = [action]
+        for place in reversed(range(len(self._chain))):
+            mapped = self._call(place, "act", taken[0], env_ids)
+            if mapped is not taken[0]:
                 told = f"{self._names[place]} gave actions"
                 mapped = _as_taken(told, np.asarray(mapped), self._layers[place][1], len(env_ids))
-            taken[: place + 1] = [mapped] * (place + 1)
+            taken.insert(0, mapped)
         return taken
 
-    def _refuse_misfits(self, seen: Sequence[Obs], n_rows: int, since: int = 0) -> None:
-        """Refuse the first observations, of those of all layers so far, that are not as a processor told."""
-        for place in range(since, len(seen) - 1):
+    def _seen(self, place: int, method: str, obs: Obs, *others: Any) -> Obs:
+        """Return observations as a processor changes them, which must fit what it told of its space."""
+        seen = self._call(place, method, obs, *others)
+        if seen is not obs:
             try:
-                _refuse_misfit(self._specs[place + 1], seen[place + 1], n_rows, "")
+                _refuse_misfit(self._specs[place + 1], seen, len(others[-1]), "")
             except ValueError as error:
                 raise Failure(None, f"{self._names[place]} gave {error}", BadEnvDataError) from None
+        return seen
 
-    def _raised(self, place: int, method: str, error: Exception) -> Failure:
-        return Failure(None, f"{self._names[place]} raised {type(error).__name__} in {method}: {error}")
+    def _call(self, place: int, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._chain[place], method)(*arguments)
+        except Exception as error:
+            raised = f"{self._names[place]} raised {type(error).__name__} in {method}: {error}"
+            raise Failure(None, raised) from error
 
 
 def _bound(name: str, processor: Processor, spaces: tuple[Space, Space], n: int) -> tuple[Space, Space]:

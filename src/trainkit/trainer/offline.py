@@ -1,5 +1,6 @@
 """Offline training: learn from rows that are there already, update by update, without an environment."""
 
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Unpack
 
 from trainkit.data import TransitionBatch
@@ -63,8 +64,7 @@ class OfflineTrainer(Trainer):
         if policy.observes:  # only when all rows are known to be sound
             policy.study(buffer)
         self.batch_size = batch_size
-        timed: Any = lambda part: self._watch.measure(part)  # noqa: E731  # the watch is made below
-        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1, self._refine, timed)
+        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1, self._refine, self._timed)
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
     def settings(self) -> dict[str, Any]:
@@ -78,6 +78,9 @@ class OfflineTrainer(Trainer):
 
     def _refine(self, batch: TransitionBatch) -> TransitionBatch:
         return self._hooks.refine(self, batch)
+
+    def _timed(self, part: str) -> AbstractContextManager[None]:
+        return self._watch.measure(part)
 
     def _train_step(self) -> None:
         """Learn from one batch."""

@@ -1,5 +1,6 @@
 """Off-policy training: collect a little, learn what is owed for it, over and over."""
 
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
@@ -93,7 +94,7 @@ class OffpolicyTrainer(Trainer):
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
         self.refresh_priorities, self.updates_per_round = refresh_priorities, updates_per_round
-        how = refresh_priorities, updates_per_round, self._refine, lambda part: self._watch.measure(part)
+        how = refresh_priorities, updates_per_round, self._refine, self._timed
         self._updates = ReplayUpdates(policy, buffer, batch_size, *how)
         self._collector = train_collector
         super().__init__(
@@ -146,6 +147,9 @@ class OffpolicyTrainer(Trainer):
 
     def _refine(self, batch: TransitionBatch) -> TransitionBatch:
         return self._hooks.refine(self, batch)
+
+    def _timed(self, part: str) -> AbstractContextManager[None]:
+        return self._watch.measure(part)
 
     def _learn(self, least: int) -> None:
         """Finish a round that has begun, and update as long as so many are owed."""
