@@ -6,10 +6,12 @@ import pytest
 
 from tests.collector import test_collector
 from tests.helpers.faults import Fault, assert_noticed
-from tests.policy import test_dqn, test_dqn_update, test_exploration, test_meter
+from tests.policy import test_dqn, test_dqn_update, test_exploration, test_host_learning, test_meter
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
+from trainkit.policy.host_layers import HostQNetwork
+from trainkit.policy.host_learning import HostLearner
 from trainkit.policy.meter import Meter
 from trainkit.trainer.intervals import Credit
 
@@ -21,6 +23,20 @@ MUTANTS = {
         new="per_row.mean()",
         check=lambda: test_dqn_update.TestWeights().test_multiply_huber_losses(),
     ),
+    "weights dropped by hand": Fault(
+        owner=HostLearner,
+        function="__call__",
+        old="slope * (batch.weight / len(batch))[:, None]",
+        new="slope / len(batch)",
+        check=lambda: test_host_learning.test_an_update_is_torchs({}),
+    ),
+    "the mean over actions has no slope": Fault(
+        owner=HostQNetwork,
+        function="backward",
+        old="slope - share * of_all[:, None]",
+        new="slope",
+        check=lambda: test_host_learning.test_an_update_is_torchs({"dueling": True}),
+    ),
     "one coin for the vector": Fault(
         owner=EpsilonGreedy,
         function="choose",
@@ -31,8 +47,8 @@ MUTANTS = {
     "only the last update's statistics": Fault(
         owner=Meter,
         function="add",
-        old="self._sum += values",
-        new="self._sum = values * (self._count + 1)",
+        old="self._sums.get(name, 0.0) + float(scalar)",
+        new="float(scalar) * (self._count + 1)",
         check=test_meter.test_means_are_over_everything_added_since_the_last_read,
     ),
     "noise off while collecting": Fault(

@@ -12,6 +12,7 @@ import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
 from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
 from trainkit.policy.divergence import Skips
+from trainkit.policy.gradient_step import ByHand
 from trainkit.policy.meter import Meter
 from trainkit.stats import EpochStats, TimeStats
 from trainkit.trainer.alarms import Alarms
@@ -200,10 +201,11 @@ def spoil(trainer: Any, every: Callable[[int], bool]) -> None:
         n_calls += 1
 
         def worse() -> Any:
-            value = loss()
+            value = loss.write() if isinstance(loss, ByHand) else loss()
             return (value[0] * NAN, value[1]) if isinstance(value, tuple) else value * NAN
 
-        return call(worse if every(n_calls) else loss, step=step)
+        ruined = ByHand(worse) if isinstance(loss, ByHand) else worse
+        return call(ruined if every(n_calls) else loss, step=step)
 
     name = next(iter(trainer.policy._gradient_steps))
     trainer.policy._gradient_steps[name] = _Called(step, spoilt)

@@ -19,8 +19,8 @@ from trainkit.policy.compiling import Loss
 from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device, with_room
 from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
 from trainkit.policy.export import export_onnx
-from trainkit.policy.gradient_step import Adam, Clip, GradientStep
-from trainkit.policy.meter import Meter, UpdateResult
+from trainkit.policy.gradient_step import Adam, ByHand, Clip, GradientStep
+from trainkit.policy.meter import Meter, Scalar, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
 from trainkit.policy.refusals import read_rows
 from trainkit.policy.saved import Saved
@@ -93,7 +93,7 @@ class Policy(Saved):
         self._targets: dict[str, TargetNetwork] = {}
         self._meter = Meter()
         self._extras_spec: Mapping[str, ArraySpec] = {}
-        self._shown: dict[str, Tensor] = {}  # of the update that runs
+        self._shown: dict[str, Scalar] = {}  # of the update that runs
 
     _repr_html_ = policy_table
 
@@ -225,7 +225,7 @@ class Policy(Saved):
         action = action if action.is_floating_point() else action.long()
         return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
 
-    def minimise(self, name: str, loss: Loss, *, step: int) -> Any:
+    def minimise(self, name: str, loss: Loss | ByHand, *, step: int) -> Any:
         """Take one gradient step down `loss`, a mean over rows; return what it returned besides, `(loss, besides)`.
 
         It shows loss, grad_norm (before the clip) and lr among the metrics, `name` before them where there are
@@ -257,7 +257,9 @@ class Policy(Saved):
         if self.training != training and self._has_modes:
             self.train(training)
 
-    def end_update(self, *, step: int, priority: Tensor | None = None, **metrics: Tensor) -> UpdateResult:
+    def end_update(
+        self, *, step: int, priority: Tensor | NDArray[np.float32] | None = None, **metrics: Scalar
+    ) -> UpdateResult:
         """Count the update, let the targets follow, and note its scalars for `read_metrics`.
 
         Args:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trainkit.errors import DivergedError
+from trainkit.policy.meter import Scalar
 
 OnNan = Literal["raise", "skip"]
 
@@ -44,12 +45,13 @@ class Skips:
         self._in_a_row = torch.zeros((), device=device)
         self._longest = torch.zeros((), device=device)
 
-    def leave_out(self, shown: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def leave_out(self, shown: Mapping[str, Scalar]) -> dict[str, Tensor]:
         """Return an update's scalars, zeros where a step of it was skipped; `skipped` says so, 0 or 1."""
-        is_lost = shown["skipped"] > 0
+        there = {name: torch.as_tensor(value, device=self._longest.device) for name, value in shown.items()}
+        is_lost = there["skipped"] > 0
         self._in_a_row = (self._in_a_row + 1) * is_lost
         self._longest = torch.maximum(self._longest, self._in_a_row)
-        kept = {name: torch.where(is_lost, 0.0, value) for name, value in shown.items()}
+        kept = {name: torch.where(is_lost, 0.0, value) for name, value in there.items()}
         return kept | {"skipped": is_lost.to(torch.float32)}
 
     def refuse(self, who: str, last: int) -> None:

@@ -1,6 +1,7 @@
 """The Q-learner: one class, whose parts decide whether it is DQN, C51, Rainbow, or something new."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -26,8 +27,9 @@ from trainkit.policy.exploration import (
     legal_values,
     require_probability,
 )
-from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host import HostNetwork
+from trainkit.policy.host_learning import HostLearner
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import (
@@ -122,6 +124,9 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
+        is_ours = is_plain and penalty is None and not compile and type(self)._loss is DQNPolicy._loss
+        parts = self.network, self.target_network, self.value, self.backup, self.device
+        self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
         self.eval()
 
     @classmethod
@@ -245,7 +250,17 @@ class DQNPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
+        if self._host_learner is not None and self._host_learner.takes(batch):
+            return self._learn_by_hand(self._host_learner, batch, step)
         return self._learn(self.tensors(batch), step)
+
+    def _learn_by_hand(self, learner: HostLearner, batch: TransitionBatch, step: int) -> UpdateResult:
+        """Do as `_learn`, in numpy."""
+        self._slots = batch.slots
+        mine, theirs = self._draw(len(batch))
+        loss = ByHand(partial(learner, batch, mine.noise, theirs.noise))
+        priority, shown = self.minimise("network", loss, step=step)
+        return self.end_update(step=step, priority=priority, **shown)
 
     def _learn(self, rows: TensorBatch, step: int) -> UpdateResult:
         """Take the gradient step on rows that are on the device, and end the update."""

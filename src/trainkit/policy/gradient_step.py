@@ -7,16 +7,18 @@ the next step, which lays them out anew and takes the moments along.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trainkit.errors import Checks, ConfigError
 from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
+from trainkit.policy.meter import Scalar
 from trainkit.schedules import Schedule, Scheduled, as_schedule
 
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -59,12 +61,19 @@ class Clip:
 
 
 class Taken(NamedTuple):
-    """What came of one step, on the device."""
+    """What came of one step, on the device; on the CPU in plain numbers."""
 
-    loss: Tensor  # before it
-    norm: Tensor  # the gradient's, before the clip
-    skipped: Tensor  # 1.0 where it was not taken, else 0.0
+    loss: Scalar  # before it
+    norm: Scalar  # the gradient's, before the clip
+    skipped: Scalar  # 1.0 where it was not taken, else 0.0
     shown: Any  # what the loss returned besides
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """A loss differentiated by hand: `write` writes every gradient where it lies, and returns what a loss does."""
+
+    write: Callable[[], tuple[float, Any]]
 
 
 class GradientStep:
@@ -97,7 +106,7 @@ class GradientStep:
         self.flush_denormals = flush_denormals
         self._lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
         self.module = module
-        self._places = _places(module)
+        self._look_at_places()
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
         self._scale = torch.ones(())  # what gradients on the CPU are divided by, where they are clipped
@@ -107,21 +116,31 @@ class GradientStep:
         """Return the learning rate at an environment step."""
         return self._lr(step)
 
-    def __call__(self, loss: Loss, *, step: int) -> Taken:
+    def __call__(self, loss: Loss | ByHand, *, step: int) -> Taken:
         """Take one step down `loss`, which is called once, or in a graph was once."""
         with _denormals_flushed(self.flush_denormals):
-            if self._is_laid_out():
-                value, shown = self._descend(loss)
-            else:
-                self._places = _places(self.module)
-                for place in self._places:
-                    place.parameter.grad = None
-                value, shown = _backward(loss)
-                self._lay_out(self._moments())
+            value: Scalar
+            value, shown = self._write(loss) if isinstance(loss, ByHand) else self._descend(loss)
             return self._step(value, shown, self._lr(step))
 
+    def _write(self, loss: ByHand) -> tuple[float, Any]:
+        """Have all gradients written, after making room for them where there is none."""
+        if not self._is_laid_out():
+            self._look_at_places()
+            for place in self._places:
+                place.parameter.grad = torch.zeros_like(place.parameter)
+            self._lay_out(self._moments())
+        return loss.write()
+
     def _descend(self, loss: Loss) -> tuple[Tensor, Any]:
-        """Compute the segments' gradients."""
+        """Compute the gradients, and lay out the parameters that get some where they are not."""
+        if not self._is_laid_out():
+            self._look_at_places()
+            for place in self._places:
+                place.parameter.grad = None
+            value, shown = _backward(loss)
+            self._lay_out(self._moments())
+            return value, shown
         segments = self._segments
         if self._graph is not None:
             layouts = [segment.layout for segment in segments]
@@ -141,58 +160,70 @@ class GradientStep:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over moments, ours or `torch.optim.Adam`'s for the same parameters; the numbers stay as constructed."""
-        self._places = _places(self.module)
+        self._look_at_places()
         for place in self._places:
             place.parameter.grad = None
         self._lay_out(state["state"])
 
-    def _step(self, value: Tensor, shown: Any, lr: float) -> Taken:
+    def _step(self, value: Scalar, shown: Any, lr: float) -> Taken:
         """Clip, and move unless loss or gradient is not finite."""
-        segments, adam, clip = self._segments, self.optimizer, self.clip
-        with torch.no_grad():
-            norms = [torch.linalg.vector_norm(segment.gradient) for segment in segments]
-            norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-            limit = math.inf if clip is None or clip.by != "global_norm" else clip.limit
-            if norm.is_cpu:  # looking at a number costs less here than calculating with it
-                if not math.isfinite(float(norm) + float(value)):
-                    return Taken(value, norm, _ONE, shown)
-                skipped, taken = _ZERO, _ONE
-                beyond = (float(norm) + 1e-6) / limit
-                scale = self._scale.fill_(beyond) if beyond > 1.0 else None
-            else:
-                skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
-                taken = 1.0 - skipped
-                scale = ((norm + 1e-6) / limit).clamp_(min=1.0) if limit < math.inf else None
-            if clip is not None and clip.by != "global_norm":
-                for segment in segments:
-                    segment.clip(clip)
-            for segment in segments:
-                segment.count.add_(taken)
-            torch._fused_adam_(
-                [segment.flat for segment in segments],
-                [segment.gradient for segment in segments],
-                [segment.mean for segment in segments],
-                [segment.square for segment in segments],
-                [],
-                [segment.count for segment in segments],
-                lr=lr,
-                beta1=adam.betas[0],
-                beta2=adam.betas[1],
-                weight_decay=adam.weight_decay,
-                eps=adam.eps,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=scale,
-                found_inf=skipped,
-            )
-        return Taken(value, norm, skipped, shown)
+        clip = self.clip
+        limit = math.inf if clip is None or clip.by != "global_norm" else clip.limit
+        skipped: Tensor | None = None
+        scale: Tensor | None = None
+        if self._segments[0].flat.is_cpu:  # looking at a number costs less here than calculating with it
+            here = math.sqrt(sum(segment.square_norm() for segment in self._segments))
+            taken = Taken(float(value), here, 0.0, shown)
+            if not math.isfinite(here + taken.loss):
+                return taken._replace(skipped=1.0)
+            if here + 1e-6 > limit:
+                scale = self._scale.fill_((here + 1e-6) / limit)
+        else:
+            norm = torch.linalg.vector_norm(torch.stack([one.gradient.norm() for one in self._segments]))
+            skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
+            taken = Taken(value, norm, skipped, shown)
+            if limit < math.inf:
+                scale = ((norm + 1e-6) / limit).clamp_(min=1.0)
+        if clip is not None and clip.by != "global_norm":
+            for segment in self._segments:
+                segment.clip(clip)
+        self._adam(lr, scale, skipped)
+        return taken
+
+    def _adam(self, lr: float, scale: Tensor | None, skipped: Tensor | None) -> None:
+        """Move by gradients / scale, on a device unless skipped."""
+        segments, adam = self._segments, self.optimizer
+        for segment in segments:
+            segment.count_step(skipped)
+        torch._fused_adam_(
+            [segment.flat for segment in segments],
+            [segment.gradient for segment in segments],
+            [segment.mean for segment in segments],
+            [segment.square for segment in segments],
+            [],
+            [segment.count for segment in segments],
+            lr=lr,
+            beta1=adam.betas[0],
+            beta2=adam.betas[1],
+            weight_decay=adam.weight_decay,
+            eps=adam.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=scale,
+            found_inf=skipped,
+        )
 
     def _is_laid_out(self) -> bool:
         """Whether every parameter is the module's own and the view of a segment that was made of it."""
-        for place in self._places:
-            if place.owner[place.name] is not place.parameter:
+        for owner, name, child in self._parts:
+            if owner.get(name) is not child:
                 return False
         return bool(self._segments) and all(segment.is_live() for segment in self._segments)
+
+    def _look_at_places(self) -> None:
+        """Find the parameters to move where they are now, and what must stay as it is for that to stay true."""
+        self._places = _places(self.module)
+        self._parts = parts_of(self.module)
 
     def _has_newcomer(self) -> bool:
         """Whether a parameter outside all segments has got its first gradient."""
@@ -212,11 +243,15 @@ class GradientStep:
         self._segments = [_Segment(self._places, indices, moments, count) for count, indices in groups.items()]
 
 
-class _Place(NamedTuple):
-    """Where a module keeps a parameter."""
+def parts_of(module: nn.Module) -> list[tuple[dict[str, Any], str, object]]:
+    """List all modules and parameters within a module: (where it is kept, its name, what it is)."""
+    tables: list[dict[str, Any]] = [t for part in module.modules() for t in (part._modules, part._parameters)]
+    return [(table, name, child) for table in tables for name, child in table.items()]
 
-    owner: dict[str, nn.Parameter | None]
-    name: str
+
+class _Place(NamedTuple):
+    """A parameter of a module."""
+
     parameter: nn.Parameter
     path: str  # from the module
 
@@ -229,7 +264,7 @@ def _places(module: nn.Module) -> list[_Place]:
         for name, parameter in part._parameters.items():
             if parameter is not None and parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
-                places.append(_Place(part._parameters, name, parameter, f"{prefix}.{name}" if prefix else name))
+                places.append(_Place(parameter, f"{prefix}.{name}" if prefix else name))
     return places
 
 
@@ -262,6 +297,8 @@ class _Segment:
         self.mean = torch.zeros_like(self.flat)  # Adam's first moment
         self.square = torch.zeros_like(self.flat)  # Adam's second moment
         self.count = torch.tensor(count, dtype=torch.float32, device=first.device)  # steps taken
+        self._here = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
+        self._count_here = self.count.numpy() if first.is_cpu else None  # numpy's calls are the cheaper ones
         self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
         with torch.no_grad():
             columns = (self.flat, self.gradient, self.mean, self.square)
@@ -285,6 +322,22 @@ class _Segment:
             if parameter.data_ptr() != address or parameter.grad is not gradient:
                 return False
         return True
+
+    def square_norm(self) -> float:
+        """Return the squared norm of the gradient, which is on the CPU."""
+        if self._here is not None:
+            square = float(np.vdot(self._here, self._here))
+            if math.isfinite(square):  # else it may be the square alone that is not
+                return square
+        norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
+        return norm * norm
+
+    def count_step(self, skipped: Tensor | None) -> None:
+        """Count a step, on a device unless it is skipped."""
+        if self._count_here is not None:
+            self._count_here += 1.0
+        else:
+            self.count.add_(1.0 if skipped is None else 1.0 - skipped)
 
     def clip(self, clip: Clip) -> None:
         """Clip each parameter's norm, or each number."""
@@ -316,4 +369,3 @@ def _denormals_flushed(wanted: bool) -> Iterator[None]:
 
 
 _DENORMAL = 5e-324  # 0 as soon as anything is done with it where denormals are flushed
-_ZERO, _ONE = torch.tensor(0.0), torch.tensor(1.0)

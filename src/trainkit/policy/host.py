@@ -77,7 +77,7 @@ class HostPass:
     def _take_views(self) -> bool:
         """Take views of the weights where they lie now, if the network is a plain one; training shows in them."""
         self._seen.clear()
-        if not _is_plain(self._network):
+        if not is_plain(self._network):
             return False
         modules = list(self._network.modules())
         self._layers = {part: [_Layer.of(layer) for layer in part.layers] for part in modules if isinstance(part, MLP)}
@@ -101,7 +101,7 @@ class HostNetwork(HostPass):
     @classmethod
     def for_network(cls, network: nn.Module, value: Value, device: torch.device) -> "HostNetwork | None":
         """Return the pass for a small network of vectors on the CPU, None for any other."""
-        if device.type != "cpu" or type(network) is not QNetwork or not _is_plain(network):
+        if device.type != "cpu" or type(network) is not QNetwork or not is_plain(network):
             return None
         return cls(network, value)
 
@@ -161,7 +161,7 @@ class HostActorCritic(HostPass):
         cls, network: nn.Module, distribution: Distribution, device: torch.device
     ) -> "HostActorCritic | None":
         """Return the pass for a small network of vectors on the CPU, None for any other."""
-        if device.type != "cpu" or type(network) is not ActorCriticNetwork or not _is_plain(network):
+        if device.type != "cpu" or type(network) is not ActorCriticNetwork or not is_plain(network):
             return None
         return cls(network, distribution) if isinstance(distribution, HostDistribution) else None
 
@@ -180,7 +180,7 @@ class HostActorCritic(HostPass):
         return self._mlp(net.actor, x, None), self._mlp(net.critic, y, None)[:, 0]
 
 
-def _is_plain(network: nn.Module) -> bool:
+def is_plain(network: nn.Module) -> bool:
     """Whether a network is of our own kinds of layers only, small, float32, without images."""
     modules = list(network.modules())
     return (

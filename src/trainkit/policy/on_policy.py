@@ -17,14 +17,14 @@ from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae, normalized
 from trainkit.policy.base import Policy
-from trainkit.policy.compiling import Compile, at_step
+from trainkit.policy.compiling import Compile, Loss, at_step
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
-from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host import Answer, HostActorCritic
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.meter import Scalar, UpdateResult
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.protocols import EnvSpaces
@@ -264,7 +264,7 @@ class OnpolicyPolicy(Policy):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
             dealt = rows.at(order).normalized_in(n_batches) if self.normalize_advantage else rows.at(order)
             for batch in dealt.deal(n_batches):
-                shown = self.minimise("model", partial(self._loss, batch, **scheduled), step=step)
+                shown = self.minimise("model", self._objective(batch, scheduled), step=step)
                 yield self.end_update(step=step, **shown)
                 if self._is_enough(shown):
                     return
@@ -299,11 +299,15 @@ class OnpolicyPolicy(Policy):
         """Estimate advantages [T, N]."""
         return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
 
+    def _objective(self, rows: RolloutRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
+        """Return what an update minimises: the loss of B rows, or what does as it does."""
+        return partial(self._loss, rows, **scheduled)
+
     def _loss(self, rows: RolloutRows, *_: Any, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (loss, scalars to show) of B rows."""
         raise TypeError(f"{type(self).__name__} must define _loss")
 
-    def _is_enough(self, shown: Mapping[str, Tensor]) -> bool:
+    def _is_enough(self, shown: Mapping[str, Scalar]) -> bool:
         """Whether to stop learning from this rollout early, after an update that showed these scalars."""
         return False
 

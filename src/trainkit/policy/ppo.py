@@ -1,6 +1,7 @@
 """PPO, A2C and REINFORCE: the same rows, three losses."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,10 @@ from torch.nn import functional
 
 from trainkit.errors import Checks
 from trainkit.policy.advantages import discounted_returns
+from trainkit.policy.compiling import Loss
+from trainkit.policy.gradient_step import ByHand
+from trainkit.policy.host_ppo import HostPPO
+from trainkit.policy.meter import Scalar
 from trainkit.policy.on_policy import OnpolicyPolicy, RolloutRows
 from trainkit.schedules import Scheduled, as_schedule
 
@@ -59,6 +64,18 @@ class PPOPolicy(OnpolicyPolicy):
         self.clip_ratio = as_schedule(name, "clip_ratio", clip_ratio, low=0)
         self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
+        self._host_learner: HostPPO | None = None
+        if not parts.get("compile") and type(self)._loss is PPOPolicy._loss:
+            self._host_learner = HostPPO.for_parts(
+                network, self.distribution, self.device, value_weight=value_weight, clip_value=clip_value
+            )
+
+    def _objective(self, rows: RolloutRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
+        """Return the loss of B rows, differentiated in numpy where that is quicker."""
+        if self._host_learner is None or not self._host_learner.takes(rows.features):
+            return super()._objective(rows, scheduled)
+        plain = {name: float(number) for name, number in scheduled.items()}
+        return ByHand(partial(self._host_learner, rows, **plain))
 
     def _loss(
         self, rows: RolloutRows, *, clip_ratio: float | Tensor, entropy_weight: float | Tensor
@@ -90,7 +107,7 @@ class PPOPolicy(OnpolicyPolicy):
         near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
         return torch.maximum((value - rows.returns).square(), (near - rows.returns).square()).mean()
 
-    def _is_enough(self, shown: Mapping[str, Tensor]) -> bool:
+    def _is_enough(self, shown: Mapping[str, Scalar]) -> bool:
         return self.target_kl is not None and float(shown["approx_kl"]) > self.target_kl
 
 

@@ -1,0 +1,108 @@
+"""Q-learning of small networks in numpy: there, torch's calls cost several times the sums they are made for.
+
+The same update as `DQNPolicy._loss` and its differentiation, equation by equation, which tests hold side by side to
+float32's last digits. For images, CUDA, other dtypes, networks, values and backups than those named here there is no
+such update, and torch does it.
+"""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit.data import TransitionBatch
+from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup
+from trainkit.policy.host import is_plain
+from trainkit.policy.host_layers import Array, HostQNetwork, Tape, mean
+from trainkit.policy.host_values import HostValue, host_value
+from trainkit.policy.networks import QNetwork
+from trainkit.policy.preprocess import without_mask
+from trainkit.policy.values import Value
+from trainkit.spaces import legal_actions
+
+_MOST_ROWS = 512  # beyond, torch is as fast
+
+
+class HostLearner:
+    """Compute the loss of one batch and the gradients of a small `QNetwork`.
+
+    Args:
+        online: learns.
+        target: says what follows.
+        value: what the numbers mean.
+        is_double: whether the online network chooses what follows.
+    """
+
+    def __init__(self, online: QNetwork, target: QNetwork, value: HostValue, *, is_double: bool) -> None:
+        self._networks = online, target
+        self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
+        self._value, self._is_double = value, is_double
+
+    @classmethod
+    def for_parts(
+        cls, online: nn.Module, target: nn.Module, value: Value, backup: Backup, device: torch.device
+    ) -> "HostLearner | None":
+        """Return the learner for parts that all have a twin here, None for others."""
+        twin = host_value(value)
+        if twin is None or type(backup) not in (MaxBackup, DoubleBackup) or device.type != "cpu":
+            return None
+        if type(online) is not QNetwork or type(target) is not QNetwork or not is_plain(online):
+            return None
+        return cls(online, target, twin, is_double=type(backup) is DoubleBackup)
+
+    def takes(self, batch: TransitionBatch) -> bool:
+        """Whether these are rows of one float vector, and not too many."""
+        obs = without_mask(batch.obs)
+        is_vector = isinstance(obs, np.ndarray) and obs.dtype == np.float32 and obs.ndim == 2
+        return is_vector and len(obs) <= _MOST_ROWS
+
+    def __call__(
+        self, batch: TransitionBatch, noise: Tensor | None, target_noise: Tensor | None
+    ) -> tuple[float, tuple[Array, dict[str, float]]]:
+        """Write the gradients where torch keeps them and return (loss, (priority [B], scalars to show)).
+
+        `noise` and `target_noise` [1, noise_size] are those of noisy networks.
+        """
+        online, target = self._passes()
+        noise_here = None if noise is None else noise.numpy()[0]
+        noise_there = None if target_noise is None else target_noise.numpy()[0]
+        value, tape = self._value, Tape()
+        rows = np.arange(len(batch))
+        with np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
+            numbers = online.forward(without_mask(batch.obs), noise_here, legal_actions(batch.obs), tape)
+            chosen = numbers[rows, batch.action]
+
+            next_obs, next_legal = without_mask(batch.next_obs), legal_actions(batch.next_obs)
+            following = target.forward(next_obs, noise_there, next_legal, [])
+            judged = online.forward(next_obs, noise_here, next_legal, []) if self._is_double else following
+            after = following[rows, _best_action(value.mean(judged), next_legal)]
+
+            goal = value.goal(after, batch.reward, batch.discount)
+            loss, priority, slope = value.loss(chosen, goal)
+            slopes = np.zeros_like(numbers)
+            slopes[rows, batch.action] = slope * (batch.weight / len(batch))[:, None]
+            online.backward(slopes, tape)
+            shown = {"q_mean": mean(value.mean(chosen))}
+            shown |= value.metrics(chosen, goal, after, batch.reward, batch.discount)
+            shown |= _weight_metrics(batch.weight)
+        return float(batch.weight @ loss) / len(batch), (priority, shown)
+
+    def _passes(self) -> list[HostQNetwork]:
+        """Return the passes of both networks, taken anew where their weights are others or elsewhere."""
+        if not self._taken or not all(taken.is_live for taken in self._taken):
+            self._taken = [HostQNetwork(network) for network in self._networks]
+        return self._taken
+
+
+def _best_action(q: Array, legal: NDArray[np.bool_] | None) -> NDArray[np.intp]:
+    """Return the legal action [B] of the largest value in q [B, A]."""
+    best: NDArray[np.intp] = (q if legal is None else np.where(legal, q, -np.inf)).argmax(axis=1)
+    return best
+
+
+def _weight_metrics(weight: Array) -> dict[str, float]:
+    """Show importance weights [B] as `meter.weight_metrics` does."""
+    average, square = mean(weight), float(weight @ weight) / len(weight)
+    return {"weight_mean": average, "effective_share": average * average / square if square else math.nan}

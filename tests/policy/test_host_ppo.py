@@ -1,0 +1,136 @@
+"""PPO in numpy: the same losses, gradients and steps as torch's, and torch itself wherever there is no twin."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, assert_same, observations, parameters_of
+from trainkit import Adam, Clip, DivergedError, PPOPolicy
+from trainkit.policy.on_policy import RolloutRows
+
+TWO_NUMBERS = spaces.Box(-1, 1, (2,), np.float32)
+PARTS: list[Any] = [
+    pytest.param({}, id="ppo"),
+    pytest.param({"shared": True, "entropy_weight": 0.01}, id="shared, entropy"),
+    pytest.param({"clip_value": 0.1, "value_weight": 1.0, "clip_ratio": 0.05}, id="clipped values"),
+    pytest.param({"clip_ratio": [(0, 0.3), (10, 0.0)], "entropy_weight": [(0, 0.1), (10, 0.0)]}, id="schedules"),
+    pytest.param({"observation_space": MASKED, "entropy_weight": 0.01}, id="masked"),
+    pytest.param({"action_space": TWO_NUMBERS, "entropy_weight": 0.01}, id="gaussian"),
+    pytest.param({"action_space": TWO_NUMBERS, "shared": True, "hidden": (8,), "log_std": -1.0}, id="narrow gaussian"),
+    pytest.param({"optimizer": Adam(1e-2, weight_decay=0.1), "clip": Clip(0.01, by="norm")}, id="weight decay"),
+    pytest.param({"normalize_obs": True}, id="normalised observations"),
+]
+
+
+def made(cls: type[PPOPolicy] = PPOPolicy, **parts: Any) -> tuple[PPOPolicy, Spaces]:
+    known = {name: parts.pop(name) for name in ("observation_space", "action_space") if name in parts}
+    envs = Spaces(**known)
+    return cls.for_envs(envs, **{"hidden": (16, 8), "lr": 1e-2, "device": "cpu", "seed": 0} | parts), envs
+
+
+def by_torch(policy: PPOPolicy) -> PPOPolicy:
+    policy._host_learner = None
+    return policy
+
+
+def rows_of(policy: PPOPolicy, envs: Spaces, n_rows: int, seed: int = 0) -> RolloutRows:
+    """Make up rows of a rollout that was collected by another policy."""
+    rng = np.random.default_rng(seed)
+    obs = observations(envs.observation_space, n_rows, seed)
+    other = copy.deepcopy(policy)
+    other.start_streams(seed)
+    output = other.act(obs, explore=True)
+    drawn = [rng.normal(size=n_rows).astype(np.float32) for _ in range(4)]
+    with torch.no_grad():
+        features = policy.features(obs)
+    legal = torch.from_numpy(obs["action_mask"] != 0) if isinstance(obs, dict) else None
+    log_prob = torch.from_numpy(output.extras["log_prob"] + 0.3 * drawn[0])
+    action, *others = (torch.from_numpy(column) for column in (output.action, *drawn[1:]))
+    return RolloutRows(features, legal, action, log_prob, *others)
+
+
+def learn(policy: PPOPolicy, rows: RolloutRows, step: int) -> dict[str, float]:
+    """Take one update and return what it showed."""
+    scheduled = {name: getattr(policy, name)(step) for name in policy._scheduled}
+    shown = policy.minimise("model", policy._objective(rows, scheduled), step=step)
+    policy.end_update(step=step, **shown)
+    return policy.read_metrics()
+
+
+def gradients_of(policy: PPOPolicy) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
+    (mine, envs), (theirs, _) = made(**dict(parts)), made(**dict(parts))
+    by_torch(theirs)
+    assert mine._host_learner is not None
+    for step in range(12):
+        rows = rows_of(theirs, envs, 33, seed=step)
+        told, expected = learn(mine, rows, step), learn(theirs, rows, step)
+        assert told == {name: pytest.approx(number, rel=1e-4, abs=1e-5) for name, number in expected.items()}
+        if step == 0:
+            torch.testing.assert_close(gradients_of(mine), gradients_of(theirs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-4, atol=2e-5)
+
+
+class Own(PPOPolicy):
+    """Charge something else."""
+
+    def _loss(self, *args: Any, **scheduled: Any) -> Any:
+        loss, shown = super()._loss(*args, **scheduled)
+        return 2 * loss, shown
+
+
+@pytest.mark.parametrize(
+    ("cls", "parts"),
+    [
+        (Own, {}),
+        (PPOPolicy, {"hidden": (300,)}),
+        (PPOPolicy, {"action_space": TWO_NUMBERS, "squash": True}),
+        (PPOPolicy, {"action_space": spaces.MultiDiscrete([2, 3])}),
+        (PPOPolicy, {"action_space": spaces.MultiBinary(3)}),
+    ],
+)
+def test_other_parts_are_torchs(cls: type[PPOPolicy], parts: dict[str, Any]) -> None:
+    policy, _ = made(cls, **parts)
+    assert policy._host_learner is None
+
+
+def test_a_copy_learns_by_itself() -> None:
+    policy, envs = made(action_space=TWO_NUMBERS)
+    rows = rows_of(policy, envs, 16)
+    learn(policy, rows, 0)
+    copied, before = copy.deepcopy(policy), parameters_of(policy)
+    learn(copied, rows, 1)
+    assert_same(parameters_of(policy), before)
+    learn(policy, rows, 1)
+    assert_same(parameters_of(policy), parameters_of(copied))
+
+
+def test_a_deviation_that_was_replaced_is_learnt_on() -> None:
+    policies = [made(action_space=TWO_NUMBERS)[0], by_torch(made(action_space=TWO_NUMBERS)[0])]
+    for policy in policies:
+        rows = rows_of(policies[1], Spaces(FOUR_NUMBERS, TWO_NUMBERS), 16)
+        learn(policy, rows, 0)
+        policy.distribution.log_std = torch.nn.Parameter(torch.full((2,), -0.5))  # type: ignore[attr-defined]
+        learn(policy, rows, 1)
+        learn(policy, rows, 2)
+    torch.testing.assert_close(parameters_of(policies[0]), parameters_of(policies[1]), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_finite_moves_nothing() -> None:
+    policy, envs = made()
+    learn(policy, rows_of(policy, envs, 16), 0)
+    before = parameters_of(policy)
+    rows = rows_of(policy, envs, 16, seed=1)
+    rows.advantage[3] = torch.nan
+    with pytest.raises(DivergedError, match="update 2 at step 7"):
+        learn(policy, rows, 7)
+    assert_same(parameters_of(policy), before)
