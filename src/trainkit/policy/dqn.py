@@ -32,12 +32,7 @@ from trainkit.policy.host import HostNetwork
 from trainkit.policy.host_learning import HostLearner
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult, weight_metrics
-from trainkit.policy.networks import (
-    ActionValues,
-    PlainModule,
-    Prediction,
-    QNetwork,
-)
+from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.policy.noisy import draw_noise
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.preprocess import Preprocess, without_mask
@@ -107,8 +102,7 @@ class DQNPolicy(Policy):
         self._has_fractions = isinstance(self.value, DrawnFractions)  # asked once: a protocol is slow to check
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.penalty = penalty
-        default = EpsilonGreedy.linear(1.0, 0.05, 10_000)
-        self.exploration: Exploration = default if exploration is None else exploration
+        self.exploration: Exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
         if store_action_prob:
             require_probability(type(self).__name__, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
@@ -125,8 +119,8 @@ class DQNPolicy(Policy):
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
         is_ours = is_plain and penalty is None and not compile and type(self)._loss is DQNPolicy._loss
-        parts = self.network, self.target_network, self.value, self.backup, self.device
-        self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
+        parts = self.network, self.target_network, self.value, self.backup
+        self._host_learner = HostLearner.for_parts(*parts, self.device) if is_ours else None
         self.eval()
 
     @classmethod
@@ -166,19 +160,17 @@ class DQNPolicy(Policy):
             raise ConfigError(f"{cls.__name__}.for_envs was given both double and backup: give one")
         value = ExpectedValue() if value is None else value
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
-        sees_images = preprocess.sees_images
         layers: dict[str, Any] = {
-            "hidden": (() if sees_images else (128, 128)) if hidden is None else hidden,
-            "head": ((512,) if sees_images else ()) if head is None else head,
+            "hidden": (() if preprocess.sees_images else (128, 128)) if hidden is None else hidden,
+            "head": ((512,) if preprocess.sees_images else ()) if head is None else head,
             "dueling": dueling,
             "noisy": noisy,
             "sigma0": sigma0,
         }
-        shapes = preprocess.shapes
         if isinstance(value, DrawnFractions):
-            network: nn.Module = ImplicitQNetwork(shapes, n_actions, **layers)
+            network: nn.Module = ImplicitQNetwork(preprocess.shapes, n_actions, **layers)
         else:
-            network = QNetwork(shapes, n_actions, width=value.width, **layers)
+            network = QNetwork(preprocess.shapes, n_actions, width=value.width, **layers)
         defaults: dict[str, Any] = {
             "backup": DoubleBackup() if double else None,
             **all_made(
@@ -250,16 +242,13 @@ class DQNPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
-        if self._host_learner is not None and self._host_learner.takes(batch):
-            return self._learn_by_hand(self._host_learner, batch, step)
-        return self._learn(self.tensors(batch), step)
-
-    def _learn_by_hand(self, learner: HostLearner, batch: TransitionBatch, step: int) -> UpdateResult:
-        """Do as `_learn`, in numpy."""
+        learner = self._host_learner
+        if learner is None or not learner.takes(batch):
+            return self._learn(self.tensors(batch), step)
         self._slots = batch.slots
         mine, theirs = self._draw(len(batch))
-        loss = ByHand(partial(learner, batch, mine.noise, theirs.noise))
-        priority, shown = self.minimise("network", loss, step=step)
+        by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise))
+        priority, shown = self.minimise("network", by_hand, step=step)
         return self.end_update(step=step, priority=priority, **shown)
 
     def _learn(self, rows: TensorBatch, step: int) -> UpdateResult:

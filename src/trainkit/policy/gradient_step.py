@@ -1,9 +1,9 @@
 """The one room that turns a loss into a step: gradients, clip, guard, Adam.
 
 Parameters that get gradients are kept as views of one flat tensor, and so are their gradients and moments: one norm,
-one fused Adam call, one `zero_`, however many layers there are. That is private to this file: a module's parameters
-stay its own, and whoever replaces them (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`) is noticed at
-the next step, which lays them out anew and takes the moments along.
+one fused Adam call, one `zero_`, however many layers there are (`segments`). That is nobody else's matter: a module's
+parameters stay its own, and whoever replaces them (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`) is
+noticed at the next step, which lays them out anew and takes the moments along.
 """
 
 import math
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainkit.errors import Checks, ConfigError
+from trainkit.errors import Checks
 from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
 from trainkit.policy.meter import Scalar
+from trainkit.policy.segments import Segment, parts_of, places_of
 from trainkit.schedules import Schedule, Scheduled, as_schedule
 
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -110,7 +110,7 @@ class GradientStep:
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
         self._scale = torch.ones(())  # what gradients on the CPU are divided by, where they are clipped
-        self._segments: list[_Segment] = []  # one, and one more for each set of parameters that came to move later
+        self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
 
     def lr(self, step: int) -> float:
         """Return the learning rate at an environment step."""
@@ -186,7 +186,7 @@ class GradientStep:
                 scale = ((norm + 1e-6) / limit).clamp_(min=1.0)
         if clip is not None and clip.by != "global_norm":
             for segment in self._segments:
-                segment.clip(clip)
+                (segment.clip_numbers if clip.by == "value" else segment.clip_norms)(clip.limit)
         self._adam(lr, scale, skipped)
         return taken
 
@@ -222,7 +222,7 @@ class GradientStep:
 
     def _look_at_places(self) -> None:
         """Find the parameters to move where they are now, and what must stay as it is for that to stay true."""
-        self._places = _places(self.module)
+        self._places = places_of(self.module)
         self._parts = parts_of(self.module)
 
     def _has_newcomer(self) -> bool:
@@ -240,32 +240,7 @@ class GradientStep:
         for i, place in enumerate(self._places):
             if i in moments or place.parameter.grad is not None:
                 groups.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
-        self._segments = [_Segment(self._places, indices, moments, count) for count, indices in groups.items()]
-
-
-def parts_of(module: nn.Module) -> list[tuple[dict[str, Any], str, object]]:
-    """List all modules and parameters within a module: (where it is kept, its name, what it is)."""
-    tables: list[dict[str, Any]] = [t for part in module.modules() for t in (part._modules, part._parameters)]
-    return [(table, name, child) for table in tables for name, child in table.items()]
-
-
-class _Place(NamedTuple):
-    """A parameter of a module."""
-
-    parameter: nn.Parameter
-    path: str  # from the module
-
-
-def _places(module: nn.Module) -> list[_Place]:
-    """Find the parameters to move, in the order of `module.parameters()`, each once."""
-    seen: set[int] = set()
-    places: list[_Place] = []
-    for prefix, part in module.named_modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None and parameter.requires_grad and id(parameter) not in seen:
-                seen.add(id(parameter))
-                places.append(_Place(parameter, f"{prefix}.{name}" if prefix else name))
-    return places
+        self._segments = [Segment(self._places, indices, moments, count) for count, indices in groups.items()]
 
 
 def _backward(loss: Loss) -> tuple[Tensor, Any]:
@@ -273,85 +248,6 @@ def _backward(loss: Loss) -> tuple[Tensor, Any]:
     value, shown = ask(loss)
     value.backward()  # type: ignore[no-untyped-call]  # torch's own
     return value.detach(), shown
-
-
-class _Segment:
-    """The flat layout of parameters that move together: each is a view of one piece of every tensor here."""
-
-    def __init__(
-        self,
-        places: Sequence[_Place],
-        indices: Sequence[int],
-        moments: Mapping[int, Mapping[str, Tensor]],
-        count: float,
-    ) -> None:
-        self.indices = list(indices)
-        self._moved = [places[i].parameter for i in indices]
-        sizes = [p.numel() for p in self._moved]
-        self.layout = {places[i].path: (places[i].parameter.numel(), places[i].parameter.shape) for i in indices}
-        first = self._moved[0]
-        if any(p.dtype != first.dtype or p.device != first.device for p in self._moved):
-            raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
-        self.flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-        self.gradient = torch.zeros_like(self.flat)
-        self.mean = torch.zeros_like(self.flat)  # Adam's first moment
-        self.square = torch.zeros_like(self.flat)  # Adam's second moment
-        self.count = torch.tensor(count, dtype=torch.float32, device=first.device)  # steps taken
-        self._here = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
-        self._count_here = self.count.numpy() if first.is_cpu else None  # numpy's calls are the cheaper ones
-        self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
-        with torch.no_grad():
-            columns = (self.flat, self.gradient, self.mean, self.square)
-            pieces = zip(*(torch.split(column, sizes) for column in columns), strict=True)
-            for i, parameter, (flat, *others) in zip(indices, self._moved, pieces, strict=True):
-                gradient, mean, square = (other.view_as(parameter) for other in others)
-                flat.copy_(parameter.reshape(-1))
-                if parameter.grad is not None:
-                    gradient.copy_(parameter.grad)
-                if i in moments:
-                    mean.copy_(moments[i]["exp_avg"])
-                    square.copy_(moments[i]["exp_avg_sq"])
-                parameter.data = flat.view_as(parameter)
-                parameter.grad = gradient
-                self._views.append((gradient, mean, square))
-        self._addresses = [parameter.data_ptr() for parameter in self._moved]
-
-    def is_live(self) -> bool:
-        """Whether the parameters still are the views made here, and so are their gradients."""
-        for parameter, address, (gradient, _, _) in zip(self._moved, self._addresses, self._views, strict=True):
-            if parameter.data_ptr() != address or parameter.grad is not gradient:
-                return False
-        return True
-
-    def square_norm(self) -> float:
-        """Return the squared norm of the gradient, which is on the CPU."""
-        if self._here is not None:
-            square = float(np.vdot(self._here, self._here))
-            if math.isfinite(square):  # else it may be the square alone that is not
-                return square
-        norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
-        return norm * norm
-
-    def count_step(self, skipped: Tensor | None) -> None:
-        """Count a step, on a device unless it is skipped."""
-        if self._count_here is not None:
-            self._count_here += 1.0
-        else:
-            self.count.add_(1.0 if skipped is None else 1.0 - skipped)
-
-    def clip(self, clip: Clip) -> None:
-        """Clip each parameter's norm, or each number."""
-        if clip.by == "value":
-            self.gradient.clamp_(-clip.limit, clip.limit)
-            return
-        for gradient, _, _ in self._views:
-            norm = torch.linalg.vector_norm(gradient)
-            gradient.mul_((clip.limit / (norm + 1e-6)).clamp_(max=1.0))
-
-    def moments(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield (parameter's index, its step, exp_avg and exp_avg_sq)."""
-        for i, (_, mean, square) in zip(self.indices, self._views, strict=True):
-            yield i, {"step": self.count.clone(), "exp_avg": mean, "exp_avg_sq": square}
 
 
 @contextmanager

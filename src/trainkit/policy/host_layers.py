@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
-from trainkit.policy.gradient_step import parts_of
 from trainkit.policy.networks import MLP, QNetwork
 from trainkit.policy.noisy import NoisyLinear
+from trainkit.policy.segments import parts_of
 
 Array = NDArray[np.float32]
 Tape = list[tuple[Any, ...]]  # what each layer's forward pass leaves; its backward pass takes it off the end
