@@ -40,6 +40,7 @@ from trainkit import (
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.host_values import host_value
 
+NESTED = spaces.Dict({"place": spaces.Discrete(5), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})
 MORE_PARTS: list[Any] = [
     *(part for part in PARTS if part.id in ("dqn", "double dueling, lr knots", "rainbow", "soft target")),
     pytest.param({"value": ExpectedValue("mse"), "max_grad_norm": None}, id="mse"),
@@ -51,6 +52,8 @@ MORE_PARTS: list[Any] = [
         {"dueling": True, "noisy": True, "value": CategoricalValue(5, -2, 2), "space": MASKED}, id="all, masked"
     ),
     pytest.param({"clip": Clip(0.01, by="norm"), "dueling": True}, id="clipped one by one"),
+    pytest.param({"space": NESTED, "double": True}, id="nested"),
+    pytest.param({"space": NESTED, "normalize_obs": True, "dueling": True}, id="nested, normalised"),
 ]
 
 
@@ -193,9 +196,9 @@ def test_a_network_of_ones_own_is_torchs() -> None:
     assert DQNPolicy(small_net(), device="cpu", action_space=Spaces().action_space)._host_learner is None
 
 
-def test_a_space_that_is_preprocessed_is_torchs() -> None:
-    grid = Spaces(observation_space=spaces.Box(-1, 1, (2, 2), np.float32))
-    assert DQNPolicy.for_envs(grid, hidden=(8,), device="cpu")._host_learner is None
+def test_images_are_torchs() -> None:
+    frames = Spaces(observation_space=spaces.Box(0, 255, (40, 40), np.uint8))
+    assert DQNPolicy.for_envs(frames, head=(8,), device="cpu")._host_learner is None
 
 
 def test_a_batch_too_large_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

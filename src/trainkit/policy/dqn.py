@@ -30,6 +30,7 @@ from trainkit.policy.exploration import (
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host import HostNetwork
 from trainkit.policy.host_learning import HostLearner
+from trainkit.policy.host_preprocess import HostPreprocess
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
@@ -116,11 +117,12 @@ class DQNPolicy(Policy):
             compile=compile,
         )
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
+        self._host_features = HostPreprocess.for_module(self.preprocess, self.device)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
-        is_ours = is_plain and penalty is None and not compile and type(self)._loss is DQNPolicy._loss
-        parts = self.network, self.target_network, self.value, self.backup
-        self._host_learner = HostLearner.for_parts(*parts, self.device) if is_ours else None
+        is_ours = penalty is None and not compile and type(self)._loss is DQNPolicy._loss
+        parts = self._host_features, self.network, self.target_network, self.value, self.backup
+        self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
         self.eval()
 
     @classmethod

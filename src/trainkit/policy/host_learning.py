@@ -8,7 +8,6 @@ such update, and torch does it.
 import math
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -16,9 +15,9 @@ from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup
 from trainkit.policy.host import is_plain
 from trainkit.policy.host_layers import Array, HostQNetwork, Tape, mean
+from trainkit.policy.host_preprocess import HostPreprocess
 from trainkit.policy.host_values import HostValue, host_value
 from trainkit.policy.networks import QNetwork
-from trainkit.policy.preprocess import without_mask
 from trainkit.policy.values import Value
 from trainkit.spaces import legal_actions
 
@@ -29,34 +28,41 @@ class HostLearner:
     """Compute the loss of one batch and the gradients of a small `QNetwork`.
 
     Args:
+        preprocess: turns observations into features.
         online: learns.
         target: says what follows.
         value: what the numbers mean.
         is_double: whether the online network chooses what follows.
     """
 
-    def __init__(self, online: QNetwork, target: QNetwork, value: HostValue, *, is_double: bool) -> None:
+    def __init__(
+        self, preprocess: HostPreprocess, online: QNetwork, target: QNetwork, value: HostValue, *, is_double: bool
+    ) -> None:
+        self._features = preprocess
         self._networks = online, target
         self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
         self._value, self._is_double = value, is_double
 
     @classmethod
     def for_parts(
-        cls, online: nn.Module, target: nn.Module, value: Value, backup: Backup, device: torch.device
+        cls,
+        preprocess: HostPreprocess | None,
+        online: nn.Module,
+        target: nn.Module,
+        value: Value,
+        backup: Backup,
     ) -> "HostLearner | None":
-        """Return the learner for parts that all have a twin here, None for others."""
+        """Return the learner for parts on the CPU that all have a twin here, None for others."""
         twin = host_value(value)
-        if twin is None or type(backup) not in (MaxBackup, DoubleBackup) or device.type != "cpu":
+        if preprocess is None or twin is None or type(backup) not in (MaxBackup, DoubleBackup):
             return None
         if type(online) is not QNetwork or type(target) is not QNetwork or not is_plain(online):
             return None
-        return cls(online, target, twin, is_double=type(backup) is DoubleBackup)
+        return cls(preprocess, online, target, twin, is_double=type(backup) is DoubleBackup)
 
     def takes(self, batch: TransitionBatch) -> bool:
-        """Whether these are rows of one float vector, and not too many."""
-        obs = without_mask(batch.obs)
-        is_vector = isinstance(obs, np.ndarray) and obs.dtype == np.float32 and obs.ndim == 2
-        return is_vector and len(obs) <= _MOST_ROWS
+        """Whether there are not too many rows."""
+        return len(batch) <= _MOST_ROWS
 
     def __call__(
         self, batch: TransitionBatch, noise: Tensor | None, target_noise: Tensor | None
@@ -71,10 +77,10 @@ class HostLearner:
         value, tape = self._value, Tape()
         rows = np.arange(len(batch))
         with np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
-            numbers = online.forward(without_mask(batch.obs), noise_here, legal_actions(batch.obs), tape)
+            numbers = online.forward(self._features(batch.obs), noise_here, legal_actions(batch.obs), tape)
             chosen = numbers[rows, batch.action]
 
-            next_obs, next_legal = without_mask(batch.next_obs), legal_actions(batch.next_obs)
+            next_obs, next_legal = self._features(batch.next_obs), legal_actions(batch.next_obs)
             following = target.forward(next_obs, noise_there, next_legal, [])
             judged = online.forward(next_obs, noise_here, next_legal, []) if self._is_double else following
             after = following[rows, _best_action(value.mean(judged), next_legal)]

@@ -57,6 +57,7 @@ class Preprocess(nn.Module):
         checks.done()
         super().__init__()
         self._space = _unmasked(space)
+        self.spaces: Any = _map_space(lambda leaf: leaf, self._space)  # a tree of the leaves' spaces
         self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
         self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
         self.sees_images = any(len(size) == 3 for size in feature_sizes(self.shapes))
@@ -69,7 +70,7 @@ class Preprocess(nn.Module):
             self.normalizers.append(Normalizer(math.prod(leaf.shape), clip=clip))
             return len(self.normalizers) - 1
 
-        self._places: Any = _map_space(place, self._space)  # of each leaf in `normalizers`, None for one without
+        self.places: Any = _map_space(place, self._space)  # of each leaf in `normalizers`, None for one without
 
     def forward(self, obs: Any) -> Any:
         unmasked = without_mask(obs)
@@ -79,7 +80,7 @@ class Preprocess(nn.Module):
         if not self.observes:
             return features
         own: Any = self.normalizers
-        return tree.map_tree(lambda place, leaf: leaf if place is None else own[place](leaf), self._places, features)
+        return tree.map_tree(lambda place, leaf: leaf if place is None else own[place](leaf), self.places, features)
 
     @property
     def observes(self) -> bool:
@@ -89,7 +90,7 @@ class Preprocess(nn.Module):
     def observe(self, obs: Any) -> None:
         """Note raw observations [K, ...] on the device; what is in use stays until `fold`."""
         features = _map_space(_features, self._space, without_mask(obs))
-        for place, leaf in zip(tree.leaves(self._places), tree.leaves(features), strict=True):
+        for place, leaf in zip(tree.leaves(self.places), tree.leaves(features), strict=True):
             if place is not None:
                 self._own(place).observe(leaf)
 

@@ -1,0 +1,75 @@
+"""From raw observations to features in numpy, [B, F]: what `Preprocess` does, and `Encoder` when it joins them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+from torch import nn
+
+from trainkit import tree
+from trainkit.data import Obs
+from trainkit.policy.normalize import Normalizer
+from trainkit.policy.preprocess import Preprocess, without_mask
+
+Array = NDArray[np.float32]
+
+
+class HostPreprocess:
+    """The twin of a `Preprocess` that sees no images; normalised by the statistics in use at each call.
+
+    Args:
+        preprocess: whose twin it is.
+    """
+
+    def __init__(self, preprocess: Preprocess) -> None:
+        self._convert = [_converter(space) for space in tree.leaves(preprocess.spaces)]
+        places = tree.leaves(preprocess.places)
+        self._normalizers: list[Any] = [None if place is None else preprocess.normalizers[place] for place in places]
+
+    @classmethod
+    def for_module(cls, preprocess: nn.Module, device: torch.device) -> "HostPreprocess | None":
+        """Return the twin of a preprocessing on the CPU, None for images and for modules of one's own."""
+        if type(preprocess) is not Preprocess or preprocess.sees_images or device.type != "cpu":
+            return None
+        return cls(preprocess)
+
+    def __call__(self, obs: Obs) -> Array:
+        """Return the features [B, F] of raw observations [B, ...]."""
+        leaves = tree.leaves(without_mask(obs))
+        parts = [convert(leaf) for convert, leaf in zip(self._convert, leaves, strict=True)]
+        for position, normalizer in enumerate(self._normalizers):
+            if normalizer is not None:
+                parts[position] = _normalized(parts[position], normalizer)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def _converter(space: Space[Any]) -> Callable[[NDArray[Any]], Array]:
+    if isinstance(space, spaces.Discrete):
+        return partial(_one_hot, starts=np.array([space.start]), sizes=np.array([space.n]))
+    if isinstance(space, spaces.MultiDiscrete):
+        return partial(_one_hot, starts=space.start.ravel(), sizes=space.nvec.ravel())
+    return _flat
+
+
+def _flat(leaf: NDArray[Any]) -> Array:
+    """Turn [B, ...] into [B, F]."""
+    return leaf.reshape(len(leaf), -1).astype(np.float32, copy=False)
+
+
+def _one_hot(leaf: NDArray[Any], starts: NDArray[Any], sizes: NDArray[Any]) -> Array:
+    """Turn digits [B] or [B, D] into ones among zeros, [B, the sum of sizes]."""
+    digits = leaf.reshape(len(leaf), -1).astype(np.int64) - starts
+    if digits.size and not (digits.min() >= 0 and (digits < sizes).all()):
+        raise ValueError(f"a number is outside its space: {leaf[((digits < 0) | (digits >= sizes)).any(axis=1)][0]}")
+    features = np.zeros((len(leaf), int(sizes.sum())), np.float32)
+    features[np.arange(len(leaf))[:, None], digits + (np.cumsum(sizes) - sizes)] = 1.0
+    return features
+
+
+def _normalized(features: Array, by: Normalizer) -> Array:
+    moved: Array = (features - by.shift.numpy()) * by.scale.numpy()
+    return np.clip(moved, -by.clip, by.clip, out=moved)
