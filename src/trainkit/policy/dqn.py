@@ -108,14 +108,8 @@ class DQNPolicy(Policy):
             require_probability(type(self).__name__, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
         self.to(self.device)
-        self.add_gradient_step(
-            "network",
-            self.network,
-            Adam() if optimizer is None else optimizer,
-            clip,
-            flush_denormals=flush_denormals,
-            compile=compile,
-        )
+        adam, how = Adam() if optimizer is None else optimizer, {"flush_denormals": flush_denormals, "compile": compile}
+        self.add_gradient_step("network", self.network, adam, clip, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         self._host_features = HostPreprocess.for_module(self.preprocess, self.device)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
