@@ -9,11 +9,8 @@ benchmark that was interrupted goes on there, and one that changed a preset's se
 """
 
 import argparse
-import json
 import platform
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import gymnasium
@@ -21,9 +18,10 @@ import numpy as np
 import torch
 
 import trainkit as tk
+from benchmarks.learning_work import TASKS, Run, found_or_learnt
 
-ENV = "CartPole-v1"
-EVERY, EPISODES = 5_000, 100  # steps from one evaluation to the next, episodes in each
+TASK = TASKS["cartpole"]
+ENV, EVERY, EPISODES = TASK.env, TASK.every, TASK.episodes
 LEARNT, SOLVED = 400.0, 475.0  # the bar, and what Gymnasium calls solved
 SHARE = 0.8  # of the seeds on which the bar must stand
 DISCRETE = [
@@ -33,64 +31,14 @@ DISCRETE = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One training: the mean return of every evaluation, in order, and how long all of it took."""
-
-    preset: str
-    settings: str
-    seed: int
-    returns: tuple[float, ...]
-    seconds: float
-
-    def reached(self, mean: float) -> int | None:
-        """Return the first evaluation's step with at least this mean, None where there is none."""
-        return next((EVERY * n for n, own in enumerate(self.returns, start=1) if own >= mean), None)
-
-
-def learn(preset: str, seed: int, n_evaluations: int) -> Run:
-    """Train a preset as it is, but for the evaluations, which are ours: each on episodes of its own."""
-    began = time.perf_counter()
-    trainer = tk.presets.PRESETS[preset](
-        ENV,
-        seed=seed,
-        device="cpu",
-        test_collector=None,
-        max_epoch=n_evaluations,
-        step_per_epoch=EVERY,
-        verbose=False,
-        show_progress=False,
-    )
-    returns = []
-    with trainer:
-        for epoch, _, _ in trainer:
-            fresh = 1_000 * seed + epoch  # a root no other evaluation has
-            summary = tk.evaluate(trainer.policy, ENV, n_episode=EPISODES, n_envs=50, seed=fresh).returns
-            assert summary is not None  # the episodes were asked for
-            returns.append(summary.mean)
-    seconds = time.perf_counter() - began
-    return Run(preset=preset, settings=settings_of(preset), seed=seed, returns=tuple(returns), seconds=seconds)
-
-
-def settings_of(preset: str) -> str:
-    """Write a preset's settings in a line."""
-    return str(sorted(tk.presets.settings(preset).items()))
-
-
-def find(cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run | None:
-    """Return a finished run of these settings, None where there is none."""
-    lines = [] if cache is None or not cache.exists() else cache.read_text().splitlines()
-    for line in map(json.loads, lines):
-        run = Run(**{**line, "returns": tuple(line["returns"])})
-        same = (run.preset, run.settings, run.seed) == (preset, settings_of(preset), seed)
-        if same and len(run.returns) == n_evaluations:
-            return run
-    return None
+def reached(run: Run, mean: float) -> int | None:
+    """Return the first evaluation's step with at least this mean, None where there is none."""
+    return next((EVERY * n for n, own in enumerate(run.returns, start=1) if own >= mean), None)
 
 
 def stands(runs: Sequence[Run]) -> bool:
     """Whether the bar stands for the runs of one preset."""
-    return sum(run.reached(LEARNT) is not None for run in runs) >= SHARE * len(runs)
+    return sum(reached(run, LEARNT) is not None for run in runs) >= SHARE * len(runs)
 
 
 def report(runs: Sequence[Run], n_evaluations: int, command: str) -> str:
@@ -113,7 +61,7 @@ def report(runs: Sequence[Run], n_evaluations: int, command: str) -> str:
         own = [run for run in runs if run.preset == preset]
         cells = [preset]
         for mean in (LEARNT, SOLVED):
-            steps_to = [run.reached(mean) for run in own]
+            steps_to = [reached(run, mean) for run in own]
             median = float(np.median([np.inf if one is None else one for one in steps_to]))
             cells.append(f"{sum(one is not None for one in steps_to)} of {len(own)}")
             cells.append("-" if np.isinf(median) else f"{median:,.0f}")
@@ -167,13 +115,7 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for preset in options.presets:
         for seed in options.seeds:
-            run = find(options.cache, preset, seed, options.steps // EVERY)
-            if run is None:
-                run = learn(preset, seed, options.steps // EVERY)
-                if options.cache is not None:
-                    with options.cache.open("a") as cache:
-                        cache.write(json.dumps(asdict(run)) + "\n")
-            runs.append(run)
+            runs.append(found_or_learnt(TASK, options.cache, preset, seed, options.steps // EVERY))
             options.out.write_text(report(runs, options.steps // EVERY, command))
             print(
                 f"{preset} {seed}: {[round(mean) for mean in runs[-1].returns]}, {runs[-1].seconds:.0f} s", flush=True

@@ -1,0 +1,184 @@
+"""The tasks on which presets are judged, what each changes of their settings, and one training.
+
+The presets' tables were found on CartPole-v1; what a task changes was not searched for, but taken from who ran it
+before: the horizon, and how far returns reach. MinAtar (Young & Tian, 2019) needs `pip install minatar`; there the
+grids go through the presets' plain layers, not through the convolutions of its authors.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+import trainkit as tk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """An environment, how long it is learnt, and when that is judged."""
+
+    env: str
+    title: str
+    steps: int  # a multiple of `every`
+    every: int  # steps from one evaluation to the next
+    episodes: int  # of each
+    ylim: tuple[float, float] | None = None  # of pictures
+    reward: float | None = None  # a scale, for what learns from replay
+    for_all: Mapping[str, Any] = field(default_factory=dict)
+    for_q: Mapping[str, Any] = field(default_factory=dict)  # for what learns from replay, besides
+    support: tuple[float, float] = (0.0, 50.0)  # of returns, where they are a distribution over fixed ones
+    in_minatar: bool = False
+
+    def changes(self, preset: str) -> dict[str, Any]:
+        """Return what it changes of a preset's settings."""
+        changes = dict(self.for_all)
+        if isinstance(tk.presets.PRESETS[preset], tk.presets.QPreset):
+            own = tk.presets.settings(preset)
+            changes |= {name: number for name, number in self.for_q.items() if own[name] is not None}
+            if self.reward is not None:
+                changes["reward"] = self.reward
+            if own["value"] == "categorical":
+                changes |= dict(zip(("v_min", "v_max"), self.support, strict=True))
+        return changes
+
+    def register(self) -> None:
+        """Let Gymnasium know the environment."""
+        if self.in_minatar and self.env not in gymnasium.registry:
+            import minatar.gym
+
+            minatar.gym.register_envs()
+
+
+# Young & Tian's numbers for DQN, at a quarter of their updates and of their exploration; Adam for RMSprop.
+_MINATAR = {
+    "gamma": 0.99,
+    "lr": 2.5e-4,
+    "epsilon": [(0, 1.0), (50_000, 0.05)],
+    "target_every": 1_000,
+    "capacity": 100_000,
+    "batch_size": 32,
+    "update_per_step": 0.25,
+    "learning_starts": 5_000,
+}
+
+TASKS = {
+    "cartpole": Task(
+        env="CartPole-v1", title="CartPole-v1", steps=60_000, every=5_000, episodes=100, ylim=(0.0, 510.0)
+    ),
+    "acrobot": Task(
+        env="Acrobot-v1",
+        title="Acrobot-v1",
+        steps=60_000,
+        every=5_000,
+        episodes=50,
+        ylim=(-510.0, 0.0),
+        for_all={"gamma": 0.99},
+        support=(-100.0, 0.0),
+    ),
+    "lunarlander": Task(
+        env="LunarLander-v3",
+        title="LunarLander-v3",
+        steps=150_000,
+        every=15_000,
+        episodes=50,
+        for_all={"gamma": 0.99},
+        reward=0.05,
+        for_q={
+            "lr": [(0, 1e-3), (50_000, 5e-4), (150_000, 1e-4)],
+            "epsilon": [(0, 1.0), (30_000, 0.05)],
+            "target_every": 4,
+            "target_tau": 0.005,
+            "batch_size": 64,
+            "update_per_step": 0.25,
+        },
+        support=(-20.0, 20.0),
+    ),
+    "breakout": Task(
+        env="MinAtar/Breakout-v1",
+        title="MinAtar Breakout",
+        steps=300_000,
+        every=30_000,
+        episodes=50,
+        for_all={"gamma": 0.99},
+        for_q=_MINATAR,
+        in_minatar=True,
+    ),
+    "asterix": Task(
+        env="MinAtar/Asterix-v1",
+        title="MinAtar Asterix",
+        steps=300_000,
+        every=30_000,
+        episodes=50,
+        for_all={"gamma": 0.99},
+        for_q=_MINATAR,
+        in_minatar=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training: the mean return of every evaluation, in order, and the seconds of CPU time that all of it took."""
+
+    preset: str
+    settings: str
+    seed: int
+    returns: tuple[float, ...]
+    seconds: float
+
+
+def learn(task: Task, preset: str, seed: int, n_evaluations: int) -> Run:
+    """Train a preset as it is, but for the task's changes and the evaluations: each on episodes of its own."""
+    task.register()
+    began = time.process_time()
+    trainer = tk.presets.PRESETS[preset](
+        task.env,
+        seed=seed,
+        device="cpu",
+        test_collector=None,
+        max_epoch=n_evaluations,
+        step_per_epoch=task.every,
+        verbose=False,
+        show_progress=False,
+        **task.changes(preset),
+    )
+    returns = []
+    with trainer:
+        for epoch, _, _ in trainer:
+            fresh = 1_000 * seed + epoch  # a root no other evaluation has
+            summary = tk.evaluate(trainer.policy, task.env, n_episode=task.episodes, n_envs=50, seed=fresh).returns
+            assert summary is not None  # the episodes were asked for
+            returns.append(summary.mean)
+    seconds = time.process_time() - began
+    return Run(preset=preset, settings=settings_of(task, preset), seed=seed, returns=tuple(returns), seconds=seconds)
+
+
+def settings_of(task: Task, preset: str) -> str:
+    """Write a preset's settings for a task in a line."""
+    return str(sorted({**tk.presets.settings(preset), **task.changes(preset)}.items()))
+
+
+def find(task: Task, cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run | None:
+    """Return a finished run of these settings, None where there is none."""
+    lines = [] if cache is None or not cache.exists() else cache.read_text().splitlines()
+    for line in map(json.loads, lines):
+        run = Run(**{**line, "returns": tuple(line["returns"])})
+        same = (run.preset, run.settings, run.seed) == (preset, settings_of(task, preset), seed)
+        if same and len(run.returns) == n_evaluations:
+            return run
+    return None
+
+
+def found_or_learnt(task: Task, cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run:
+    """Return a finished run, or train and keep it."""
+    run = find(task, cache, preset, seed, n_evaluations)
+    if run is None:
+        run = learn(task, preset, seed, n_evaluations)
+        if cache is not None:
+            with cache.open("a") as kept:
+                kept.write(json.dumps(asdict(run)) + "\n")
+    return run
