@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup
+from trainkit.policy.blas import OneThread
 from trainkit.policy.host import is_plain
 from trainkit.policy.host_layers import Array, HostQNetwork, Tape, mean
 from trainkit.policy.host_preprocess import HostPreprocess
@@ -76,7 +77,7 @@ class HostLearner:
         noise_there = None if target_noise is None else target_noise.numpy()[0]
         value, tape = self._value, Tape()
         rows = np.arange(len(batch))
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
+        with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             numbers = online.forward(self._features(batch.obs), noise_here, legal_actions(batch.obs), tape)
             chosen = numbers[rows, batch.action]
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
+from trainkit.policy.blas import OneThread
 from trainkit.policy.distributions import Categorical, Distribution, Gaussian
 from trainkit.policy.host import is_plain
 from trainkit.policy.host_layers import Array, HostActorCriticNetwork, Tape, mean
@@ -143,7 +144,7 @@ class HostPPO:
         network, family = self._passes()
         here = _arrays(rows)
         tape, n_rows, advantage = Tape(), len(here.action), here.advantage
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
+        with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             numbers, value = network.forward(here.features, tape)
             log_prob, entropy = family.forward(numbers, here.action, here.legal, tape)
             log_ratio = log_prob - here.log_prob
