@@ -34,12 +34,15 @@ def options() -> argparse.Namespace:
 def columns(n_rows: int) -> dict[str, Any]:
     """Return rows in time order, of episodes of equal length that end for good."""
     rng = np.random.default_rng(0)
+    obs = rng.standard_normal((n_rows, OBS), np.float32)
+    done = np.arange(1, n_rows + 1) % EPISODE == 0
+    after = np.roll(obs, -1, axis=0)  # an episode goes on: what comes next is what is acted on next
     return {
-        "obs": rng.standard_normal((n_rows, OBS), np.float32),
+        "obs": obs,
         "action": rng.integers(2, size=n_rows),
         "reward": rng.standard_normal(n_rows).astype(np.float32),
-        "next_obs": rng.standard_normal((n_rows, OBS), np.float32),
-        "done": np.arange(1, n_rows + 1) % EPISODE == 0,
+        "next_obs": np.where(done[:, None], rng.standard_normal((n_rows, OBS), np.float32), after),
+        "done": done,
     }
 
 

@@ -5,6 +5,9 @@ gather of whole blocks per level. The pyramid stops at a *top* of at most 4,096 
 and one binary search beat further levels.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -12,6 +15,7 @@ from trainkit.errors import Checks
 
 _BLOCK = 16
 _TOP = 4096
+_BEFORE = np.tri(_BLOCK, _BLOCK, -1)  # by a block: where each child begins, 4 times as fast as `np.add.accumulate`
 
 
 def tree_bytes(size: int) -> int:
@@ -31,7 +35,9 @@ def _level_sizes(size: int) -> list[int]:
 class _Pyramid:
     """Levels of combined blocks, each parent recomputed from its children: round-off never adds up."""
 
-    def __init__(self, size: int, combine: np.ufunc, neutral: float) -> None:
+    def __init__(
+        self, size: int, combine: Callable[[NDArray[np.float64]], NDArray[np.float64]], neutral: float
+    ) -> None:
         checks = Checks(type(self).__name__)
         checks.integer("size", size, low=1)
         checks.done()
@@ -57,7 +63,7 @@ class _Pyramid:
         index = index % self.size  # negative slots count from the end
         for blocks, level in zip(self._blocks, self._levels[1:], strict=True):
             index = index // _BLOCK
-            level[index] = self._combine.reduce(blocks.take(index, axis=0), axis=-1)
+            level[index] = self._combine(blocks.take(index, axis=0))
         self._stale = True
 
     @property
@@ -70,13 +76,15 @@ class SumTree(_Pyramid):
     """Masses that can be drawn from in proportion (Schaul et al., 2016, appendix B.2.1)."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(size, np.add, 0.0)
-        self._cumulative = np.zeros(len(self._levels[-1]) + 1)  # [n_top + 1], of the top level, from 0
+        super().__init__(size, partial(np.einsum, "...c->..."), 0.0)
+        self._begins = np.zeros(len(self._levels[-1]) + 1)  # [n_top + 1]
+        self._total = 0.0
 
     @property
     def total(self) -> float:
         """The sum of all masses."""
-        return float(self._prefix_sums()[-1])
+        self._prefix_sums()
+        return self._total
 
     def find(self, mass: ArrayLike) -> NDArray[np.int64]:
         """Return for each point of [0, total) the first leaf whose cumulative sum exceeds it.
@@ -84,37 +92,37 @@ class SumTree(_Pyramid):
         A leaf of mass 0 is never returned while any other exists; points at or past the total, which round-off
         can produce, fall to the last leaf that has mass.
         """
-        cumulative = self._prefix_sums()
         points = np.asarray(mass, np.float64)
-        rest = points.ravel()
-        ends = cumulative[1:]
-        last_with_mass = ends.searchsorted(ends[-1], side="left")
-        index = np.minimum(ends.searchsorted(rest, side="right"), last_with_mass)
-        rest = rest - cumulative[index]
-        begin = np.arange(len(rest)) * _BLOCK  # of each point's block among those gathered
+        rest, begins = points.ravel(), self._prefix_sums()
+        index = begins[1:].searchsorted(rest, side="right")
+        begin, every = begins[index], np.arange(len(rest))
         for blocks in reversed(self._blocks):
-            children = blocks.take(index, axis=0)  # [B, 16]
-            sums = np.add.accumulate(children, axis=1)
-            rest = np.minimum(rest, np.nextafter(sums[:, -1], 0.0))  # a point past its block falls to the last mass
-            child = (sums > rest[:, None]).argmax(axis=1)
-            at = begin + child
-            rest = np.maximum(rest - (sums.take(at) - children.take(at)), 0.0)
+            rest = rest - begin
+            begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
+            child = (begins[1:] <= rest).sum(axis=0)
+            begin = begins[child, every]
             index = index * _BLOCK + child
+        # The product adds up in an order of its own: a point at a border can come out past the last leaf with mass.
+        while self._total > 0.0 and not (has_mass := self._levels[0][index] > 0.0).all():
+            index -= ~has_mass
         leaf: NDArray[np.int64] = index.reshape(points.shape)
         return leaf
 
     def _prefix_sums(self) -> NDArray[np.float64]:
+        """Return where each number of the top begins; past the last that has mass, infinity."""
         if self._stale:
-            np.add.accumulate(self._levels[-1], out=self._cumulative[1:])
+            ends = np.add.accumulate(self._levels[-1], out=self._begins[1:])
+            self._total = float(ends[-1])
+            ends[ends.searchsorted(self._total) :] = np.inf
             self._stale = False
-        return self._cumulative
+        return self._begins
 
 
 class MinTree(_Pyramid):
     """Masses whose smallest is asked for; a leaf never set counts as infinite."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(size, np.minimum, np.inf)
+        super().__init__(size, partial(np.minimum.reduce, axis=-1), np.inf)
         self._minimum = np.inf
 
     @property
