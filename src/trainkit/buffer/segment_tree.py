@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.errors import Checks
+from trainkit.threads import OneThread
 
 _BLOCK = 16
 _TOP = 4096
@@ -98,7 +99,8 @@ class SumTree(_Pyramid):
         begin, every = begins[index], np.arange(len(rest))
         for blocks in reversed(self._blocks):
             rest = rest - begin
-            begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
+            with OneThread():
+                begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
             child = (begins[1:] <= rest).sum(axis=0)
             begin = begins[child, every]
             index = index * _BLOCK + child

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup
-from trainkit.policy.blas import OneThread
 from trainkit.policy.host import is_plain
 from trainkit.policy.host_layers import Array, HostQNetwork, Tape, mean
 from trainkit.policy.host_preprocess import HostPreprocess
@@ -21,6 +20,7 @@ from trainkit.policy.host_values import HostValue, host_value
 from trainkit.policy.networks import QNetwork
 from trainkit.policy.values import Value
 from trainkit.spaces import legal_actions
+from trainkit.threads import OneThread
 
 _MOST_ROWS = 512  # beyond, torch is as fast
 

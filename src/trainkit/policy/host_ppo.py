@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
-from trainkit.policy.blas import OneThread
 from trainkit.policy.distributions import Categorical, Distribution, Gaussian
 from trainkit.policy.host import is_plain
 from trainkit.policy.host_layers import Array, HostActorCriticNetwork, Tape, mean
 from trainkit.policy.on_policy import RolloutRows
+from trainkit.threads import OneThread
 
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 _MOST_ROWS = 4_096  # beyond, torch is as fast

@@ -8,8 +8,8 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info
 
 from tests.helpers.learning import batch_of, made
-from trainkit.policy.blas import OneThread
 from trainkit.policy.host_layers import HostQNetwork
+from trainkit.threads import OneThread
 
 
 def counts() -> list[int]:
