@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector.backends import Ids
-from trainkit.collector.reading import is_finite
 from trainkit.errors import BadEnvDataError, EnvError
+from trainkit.finite import is_finite
 from trainkit.spaces import discrete_bounds
 
 
