@@ -40,7 +40,6 @@ class Rings:
         self._stack = max(leaf.stack for leaf in self._obs_specs)
         share, rest = divmod(capacity, n_envs)
         self.limit = np.full(n_envs, share) + (np.arange(n_envs) < rest)  # [N], live rows a ring can hold
-        self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
         self.n_rows = n_envs * int(self.limit.max() + self._stack)
         self._all = np.arange(n_envs)
         self._all_bytes = self._all.tobytes()
@@ -71,16 +70,16 @@ class Rings:
 
     # ---- writing ----
 
-    def add(self, step: Transition) -> tuple[Rows, Rows]:
-        """Write K rows and return (their rows, the rows that died to make room)."""
+    def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
+        """Write K rows and return (their slots, their rows, the rows that died to make room)."""
         everyone = self._in_step and step.env_ids.tobytes() == self._all_bytes
         envs: Any = slice(None) if everyone else self._checked(step.env_ids)
-        rows = self.head[envs].copy()
-        following = (rows + self.n_envs) % self.n_rows
+        rows = self.head[envs]
+        following = self.after(rows, 1)
         here: Any = self._slice(rows) if everyone else rows
         after: Any = self._slice(following) if everyone else following
         full = self.count[envs] == self.limit[envs]
-        dead = ((rows - self._reach[envs]) % self.n_rows)[full]
+        dead = self.after(rows[full], -self.limit[envs][full]) if np.count_nonzero(full) else rows[:0]
         given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
         for column, leaf, (obs, next_obs) in zip(self._obs_columns, self._obs_specs, given, strict=True):
             column[here] = obs[:, -1] if leaf.stack > 1 else obs
@@ -96,17 +95,20 @@ class Rings:
         if len(dead):
             self._bury(dead)
         self.stamp[here] = self.serial
+        slots = self.serial * self.n_rows + rows
         self.serial += 1
-        self.head[envs] = following
+        if everyone:
+            self.head = following  # not written into: `rows` is the array of before
+        else:
+            self.head[envs] = following
+            self._find_step()
         self.count[envs] += ~full
         self.n_live += len(rows) - len(dead)
         self.open_steps[envs] += 1
         ended = step.terminated | step.truncated
-        if ended.any():
+        if np.count_nonzero(ended):
             self.end_episodes(step.env_ids[ended])
-        if not everyone:
-            self._find_step()
-        return rows, dead
+        return slots, rows, dead
 
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
         """End the open episodes here: the pending observation becomes the newest row's final one."""
