@@ -54,7 +54,7 @@ class HostPass:
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
-        self._layers: dict[nn.Module, list[_Layer]] = {}  # of every MLP
+        self._layers: dict[str, list[_Layer]] = {}  # of every MLP, by its name: modules are slow to find
         self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
 
@@ -63,10 +63,10 @@ class HostPass:
         is_small = isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
         return is_small and (self._is_live() or self._take_views())
 
-    def _mlp(self, mlp: MLP, x: Array, noise: Array | None = None) -> Array:
+    def _mlp(self, name: str, x: Array, noise: Array | None = None) -> Array:
         """Turn [in, K] into [out, K]; noise is [its size, K]."""
         start = 0
-        for weight, bias, weight_sigma, bias_sigma, activate in self._layers[mlp]:
+        for weight, bias, weight_sigma, bias_sigma, activate in self._layers[name]:
             y = weight @ x
             y += bias
             if noise is not None and weight_sigma is not None and bias_sigma is not None:
@@ -94,9 +94,9 @@ class HostPass:
         self._seen.clear()
         if not _is_plain(self._network):
             return False
-        modules = list(self._network.modules())
-        self._layers = {part: _layers_of(part) for part in modules if isinstance(part, MLP)}
-        for part in modules:
+        modules = dict(self._network.named_modules())
+        self._layers = {name: _layers_of(part) for name, part in modules.items() if isinstance(part, MLP)}
+        for part in modules.values():
             tables: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
             self._seen += [(table, name, child) for table in tables for name, child in table.items()]
         self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
@@ -111,6 +111,7 @@ class HostNetwork(HostPass):
     def __init__(self, network: QNetwork, value: Value) -> None:
         super().__init__(network)
         self._value = value
+        self._shape = network.heads.n_actions, network.heads.width
         self._is_expected = type(value) is ExpectedValue and value.rescale is None
 
     @classmethod
@@ -134,15 +135,15 @@ class HostNetwork(HostPass):
         """Return numbers [K, A, W]."""
         if not self._layers:
             self._take_views()
-        heads = self._network.heads
-        x = self._mlp(self._network.encoder.body, features.T)
+        x = self._mlp("encoder.body", features.T)
         noise_a = noise_v = None
         if noise is not None:
-            noise_a, noise_v = noise.T[: heads.advantage.noise_size], noise.T[heads.advantage.noise_size :]
-        advantage = self._mlp(heads.advantage, x, noise_a).T.reshape(-1, heads.n_actions, heads.width)
-        if heads.state_value is None:
+            n_advantage = self._network.heads.advantage.noise_size
+            noise_a, noise_v = noise.T[:n_advantage], noise.T[n_advantage:]
+        advantage = self._mlp("heads.advantage", x, noise_a).T.reshape(-1, *self._shape)
+        if "heads.state_value" not in self._layers:
             return advantage
-        state_value = self._mlp(heads.state_value, x, noise_v).T.reshape(-1, 1, heads.width)
+        state_value = self._mlp("heads.state_value", x, noise_v).T[:, None]
         if legal is None:
             mean = advantage.mean(axis=1, keepdims=True)
         else:
@@ -189,10 +190,9 @@ class HostActorCritic(HostPass):
 
     def __call__(self, features: Array) -> tuple[Array, Array]:
         """Return numbers [K, width] and values [K]."""
-        net = self._network
-        x = self._mlp(net.actor_torso.body, features.T)
-        y = x if net.critic_torso is None else self._mlp(net.critic_torso.body, features.T)
-        return self._mlp(net.actor, x).T, self._mlp(net.critic, y)[0]
+        x = self._mlp("actor_torso.body", features.T)
+        y = self._mlp("critic_torso.body", features.T) if "critic_torso.body" in self._layers else x
+        return self._mlp("actor", x).T, self._mlp("critic", y)[0]
 
 
 def _is_plain(network: nn.Module) -> bool:
