@@ -40,6 +40,7 @@ class Rings:
         self._stack = max(leaf.stack for leaf in self._obs_specs)
         share, rest = divmod(capacity, n_envs)
         self.limit = np.full(n_envs, share) + (np.arange(n_envs) < rest)  # [N], live rows a ring can hold
+        self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
         self.n_rows = n_envs * int(self.limit.max() + self._stack)
         self._all = np.arange(n_envs)
         self._all_bytes = self._all.tobytes()
@@ -72,14 +73,16 @@ class Rings:
 
     def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
         """Write K rows and return (their slots, their rows, the rows that died to make room)."""
-        everyone = self._in_step and step.env_ids.tobytes() == self._all_bytes
+        everyone = step.env_ids.tobytes() == self._all_bytes
+        in_step = everyone and self._in_step
         envs: Any = slice(None) if everyone else self._checked(step.env_ids)
         rows = self.head[envs]
         following = self.after(rows, 1)
-        here: Any = self._slice(rows) if everyone else rows
-        after: Any = self._slice(following) if everyone else following
+        here: Any = self._slice(rows) if in_step else rows
+        after: Any = self._slice(following) if in_step else following
         full = self.count[envs] == self.limit[envs]
-        dead = self.after(rows[full], -self.limit[envs][full]) if np.count_nonzero(full) else rows[:0]
+        n_full = int(np.count_nonzero(full))
+        dead = ((rows - self._reach[envs]) % self.n_rows)[full] if n_full else rows[:0]
         given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
         for column, leaf, (obs, next_obs) in zip(self._obs_columns, self._obs_specs, given, strict=True):
             column[here] = obs[:, -1] if leaf.stack > 1 else obs
@@ -92,7 +95,7 @@ class Rings:
         self.episode[here] = self.episodes[envs]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
-        if len(dead):
+        if n_full:
             self._bury(dead)
         self.stamp[here] = self.serial
         slots = self.serial * self.n_rows + rows
@@ -102,8 +105,9 @@ class Rings:
         else:
             self.head[envs] = following
             self._find_step()
-        self.count[envs] += ~full
-        self.n_live += len(rows) - len(dead)
+        if n_full < len(rows):
+            self.count[envs] += ~full
+        self.n_live += len(rows) - n_full
         self.open_steps[envs] += 1
         ended = step.terminated | step.truncated
         if np.count_nonzero(ended):
@@ -314,7 +318,7 @@ class Rings:
 
     def _checked(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Refuse ids that would write one row twice, or another environment's."""
-        rises = bool((env_ids[1:] > env_ids[:-1]).all())
+        rises = np.count_nonzero(env_ids[1:] > env_ids[:-1]) == len(env_ids) - 1
         if len(env_ids) and not (rises and env_ids[0] >= 0 and env_ids[-1] < self.n_envs):
             raise ConfigError(f"env_ids must rise within [0, {self.n_envs}), got {env_ids.tolist()}")
         return env_ids
