@@ -150,11 +150,13 @@ class Collector(Resumable):
         Raises:
             EnvError: an environment failed; what was stored is whole, and the next collect begins with a reset.
         """
-        given = {"n_step": n_step, "n_episode": n_episode}
-        asked = {name: value for name, value in given.items() if value is not None}
-        if len(asked) != 1:
+        if n_step is not None and n_episode is None:
+            name, count = "n_step", n_step
+        elif n_episode is not None and n_step is None:
+            name, count = "n_episode", n_episode
+        else:
+            given = {"n_step": n_step, "n_episode": n_episode}
             raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
-        ((name, count),) = asked.items()
         checks = Checks("Collector.collect")
         checks.integer(name, count, low=1)
         checks.done()
