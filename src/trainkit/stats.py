@@ -25,10 +25,13 @@ class Summary:
     def of(cls, values: Iterable[float]) -> "Summary | None":
         """Summarise a list of numbers in float64."""
         array = np.fromiter(values, np.float64)
-        if array.size == 0:
+        count = array.size
+        if count == 0:
             return None
-        low, high = float(array.min()), float(array.max())
-        return cls(mean=float(array.mean()), std=float(array.std()), min=low, max=high, count=array.size)
+        mean = float(np.add.reduce(array)) / count
+        variance = float(np.add.reduce((array - mean) ** 2)) / count
+        low, high = float(np.minimum.reduce(array)), float(np.maximum.reduce(array))
+        return cls(mean=mean, std=math.sqrt(variance), min=low, max=high, count=count)
 
     @classmethod
     def merge(cls, parts: "Iterable[Summary | None]") -> "Summary | None":

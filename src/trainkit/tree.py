@@ -36,7 +36,7 @@ def leaves(tree: Any) -> list[Any]:
 
 def first_leaf(tree: Any) -> Any:
     """Return any one leaf, to read a length or a device from."""
-    return next(named_leaves(tree))[1]
+    return leaves(tree)[0]
 
 
 def to_plain(tree: Any) -> list[Any]:

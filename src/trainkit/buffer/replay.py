@@ -140,10 +140,9 @@ class ReplayBuffer:
         """
         if self._bound is None:
             self.bind(spec_of(transition, self._n_envs, self._stack))
-        rings = self._rings
-        rows, dead = rings.add(transition)
+        slots, rows, dead = self._rings.add(transition)
         self._sampler.touch(rows, dead)
-        return rings.slots(rows)
+        return slots
 
     def sample(
         self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()

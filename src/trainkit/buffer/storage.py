@@ -71,16 +71,18 @@ class Rings:
 
     # ---- writing ----
 
-    def add(self, step: Transition) -> tuple[Rows, Rows]:
-        """Write K rows and return (their rows, the rows that died to make room)."""
-        everyone = self._in_step and step.env_ids.tobytes() == self._all_bytes
+    def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
+        """Write K rows and return (their slots, their rows, the rows that died to make room)."""
+        everyone = step.env_ids.tobytes() == self._all_bytes
+        in_step = everyone and self._in_step
         envs: Any = slice(None) if everyone else self._checked(step.env_ids)
-        rows = self.head[envs].copy()
-        following = (rows + self.n_envs) % self.n_rows
-        here: Any = self._slice(rows) if everyone else rows
-        after: Any = self._slice(following) if everyone else following
+        rows = self.head[envs]
+        following = self.after(rows, 1)
+        here: Any = self._slice(rows) if in_step else rows
+        after: Any = self._slice(following) if in_step else following
         full = self.count[envs] == self.limit[envs]
-        dead = ((rows - self._reach[envs]) % self.n_rows)[full]
+        n_full = int(np.count_nonzero(full))
+        dead = ((rows - self._reach[envs]) % self.n_rows)[full] if n_full else rows[:0]
         given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
         for column, leaf, (obs, next_obs) in zip(self._obs_columns, self._obs_specs, given, strict=True):
             column[here] = obs[:, -1] if leaf.stack > 1 else obs
@@ -93,20 +95,24 @@ class Rings:
         self.episode[here] = self.episodes[envs]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
-        if len(dead):
+        if n_full:
             self._bury(dead)
         self.stamp[here] = self.serial
+        slots = self.serial * self.n_rows + rows
         self.serial += 1
-        self.head[envs] = following
-        self.count[envs] += ~full
-        self.n_live += len(rows) - len(dead)
+        if everyone:
+            self.head = following  # not written into: `rows` is the array of before
+        else:
+            self.head[envs] = following
+            self._find_step()
+        if n_full < len(rows):
+            self.count[envs] += ~full
+        self.n_live += len(rows) - n_full
         self.open_steps[envs] += 1
         ended = step.terminated | step.truncated
-        if ended.any():
+        if np.count_nonzero(ended):
             self.end_episodes(step.env_ids[ended])
-        if not everyone:
-            self._find_step()
-        return rows, dead
+        return slots, rows, dead
 
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
         """End the open episodes here: the pending observation becomes the newest row's final one."""
@@ -311,7 +317,7 @@ class Rings:
 
     def _checked(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Refuse ids that would write one row twice, or another environment's."""
-        rises = bool((env_ids[1:] > env_ids[:-1]).all())
+        rises = np.count_nonzero(env_ids[1:] > env_ids[:-1]) == len(env_ids) - 1
         if len(env_ids) and not (rises and env_ids[0] >= 0 and env_ids[-1] < self.n_envs):
             raise ConfigError(f"env_ids must rise within [0, {self.n_envs}), got {env_ids.tolist()}")
         return env_ids

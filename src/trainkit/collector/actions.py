@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector.backends import Ids
-from trainkit.collector.reading import is_finite
 from trainkit.errors import BadEnvDataError, EnvError
+from trainkit.finite import is_finite
 from trainkit.spaces import discrete_bounds
 
 
@@ -27,7 +27,8 @@ class Actions:
             space = gym.spaces.Discrete(int(space.n))
         self.space: gym.Space[Any] = space
         self._shape = space.shape or ()
-        self._bounds = None if isinstance(space, gym.spaces.Box) else discrete_bounds(space)
+        self._box = space if isinstance(space, gym.spaces.Box) else None
+        self._bounds = None if self._box is not None else discrete_bounds(space)
 
     def check(self, action: NDArray[Any], env_ids: Ids, when: Callable[[int], str]) -> None:
         """Refuse what no environment can take, before one sees it; `when(env_id)` says where that one stands."""
@@ -49,9 +50,8 @@ class Actions:
 
     def as_taken(self, action: NDArray[Any]) -> NDArray[Any]:
         """Return actions as the environments take them: counted from the space's first, in a Box within its bounds."""
-        space = self.space
-        if isinstance(space, gym.spaces.Box):
-            clipped: NDArray[Any] = np.clip(action, space.low, space.high)
+        if self._box is not None:
+            clipped: NDArray[Any] = np.clip(action, self._box.low, self._box.high)
             return clipped
         return action + self._first if self._first else action
 

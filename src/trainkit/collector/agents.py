@@ -99,7 +99,7 @@ class GamesBackend:
             joined += self._joining(game, here, present, answers)
             over[rows] = not self._plays[self._rows_of(game)].any()
         begun = self._begun(joined) if joined else None
-        return RawStep(env_ids, next_obs, reward, terminated, truncated, ListInfos(infos), begun, over=over)
+        return RawStep(env_ids, next_obs, reward, terminated, truncated, over, ListInfos(infos), begun)
 
     def rebuild(self, env_id: int) -> None:
         raise NotImplementedError("make_envs refuses to restart games")

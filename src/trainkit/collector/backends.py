@@ -3,7 +3,8 @@
 reset(seeds, options)       begin an episode everywhere
 step(action, ids)           step these environments; the answer's `next_obs` are true successors
 begin(ids, seeds, options)  begin the next episode where one ended; None where the environment does so by itself
-                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`
+                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`; who does
+                            not seed episodes gets no seeds
 call(name, args, ids)       call a method of single environments, or read an attribute
 """
 
@@ -72,15 +73,10 @@ class RawStep(NamedTuple):
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K]
     truncated: NDArray[np.bool_]  # [K]
+    over: NDArray[np.bool_]  # [K], whose game ended; of an environment alone, its episode
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
     failures: Failures = _NONE  # of those that did not answer
-    over: NDArray[np.bool_] | None = None  # [K], whose game ended; None where every episode is a game of its own
-
-    @property
-    def game_over(self) -> NDArray[np.bool_]:
-        """Whose game ended, [K]."""
-        return self.terminated | self.truncated if self.over is None else self.over
 
     def without(self, env_id: int) -> "RawStep":
         """Return all but one of the rows."""
@@ -91,6 +87,7 @@ class RawStep(NamedTuple):
             reward=self.reward[keep],
             terminated=self.terminated[keep],
             truncated=self.truncated[keep],
+            over=self.over[keep],
             infos=self.infos.rows(keep),
         )
 
@@ -156,7 +153,8 @@ def read_steps(reader: RowReader, env_ids: Ids, take: Take) -> RawStep:
             failures[env_id] = failure
         except MISREAD as error:
             failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
-    raw = RawStep(env_ids, next_obs, reward, terminated, truncated, ListInfos(infos), None, failures)
+    over = terminated | truncated
+    raw = RawStep(env_ids, next_obs, reward, terminated, truncated, over, ListInfos(infos), None, failures)
     for env_id in failures:
         raw = raw.without(env_id)
     return raw

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import seeding, tree
+from trainkit import seeding
 from trainkit.collector.agents import whole_games
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
 from trainkit.collector.restarts import left
 from trainkit.collector.resuming import Resumable
+from trainkit.collector.stacks import put_rows, rows_of
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError, EnvError
@@ -119,7 +120,7 @@ class Collector(Resumable):
             self.watch.deliver()
         self.envs.reset(seed=seed, options=options)
         self._episodes.begin(self.envs.all_ids)
-        self._starts[:] = True
+        self._starts = np.ones(self.envs.n, np.bool_)
         self._state = None
         self._needs_reset = False
         self._tell_of_start(self.envs.all_ids)
@@ -149,11 +150,13 @@ class Collector(Resumable):
         Raises:
             EnvError: an environment failed; what was stored is whole, and the next collect begins with a reset.
         """
-        given = {"n_step": n_step, "n_episode": n_episode}
-        asked = {name: value for name, value in given.items() if value is not None}
-        if len(asked) != 1:
+        if n_step is not None and n_episode is None:
+            name, count = "n_step", n_step
+        elif n_episode is not None and n_step is None:
+            name, count = "n_episode", n_episode
+        else:
+            given = {"n_step": n_step, "n_episode": n_episode}
             raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
-        ((name, count),) = asked.items()
         checks = Checks("Collector.collect")
         checks.integer(name, count, low=1)
         checks.done()
@@ -214,7 +217,7 @@ class Collector(Resumable):
         clock, envs = time.perf_counter, self.envs
         env_ids = self._goal.open(envs.ready)
         n_rows = len(env_ids)  # 0 where every environment is being reset by its next step
-        obs = envs.obs if n_rows == envs.n else tree.map_tree(lambda leaf: leaf[env_ids], envs.obs)
+        obs = envs.obs if n_rows == envs.n else rows_of(envs.obs, env_ids)
         began = clock()
         output = self._act(obs, env_ids)
         acted = clock()
@@ -248,7 +251,8 @@ class Collector(Resumable):
         self.env_step += n_rows
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
-        self._starts[slice(None) if n_rows == envs.n else env_ids] = outcome.terminated | outcome.truncated
+        ended = outcome.terminated | outcome.truncated
+        self._starts = ended if n_rows == envs.n else put_rows(self._starts, env_ids, ended)
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
         if transition is not None:
@@ -274,7 +278,7 @@ class Collector(Resumable):
             step=self.env_step if step is None else step,
             explore=self._options["explore"],
             state=self._state,
-            starts=self._starts[env_ids],
+            starts=self._starts if len(env_ids) == self.envs.n else self._starts[env_ids],
             env_ids=env_ids,
         )
 

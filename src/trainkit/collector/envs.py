@@ -98,6 +98,7 @@ class Envs:
         self._root = seeding.fresh_root() if seed is None else seed
         self.all_ids: Ids = np.arange(self.n)
         self.ready: Ids = self.all_ids
+        self._is_ready = np.ones(self.n, np.bool_)  # [N], the same as a mask
         self.obs: Obs = None
         self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the episode that runs
         self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
@@ -145,7 +146,7 @@ class Envs:
         if seed is not None:
             self.seed(seed)
             self.episodes[:] = -1
-        self.ready = self.all_ids
+        self._turn(self.all_ids[:0], self.all_ids)
         if self.obs is None:
             self.obs = zeros_of(self.observation_space, self.n)
         self._start(self.all_ids, self._options if options is None else options, is_reset=True)
@@ -179,7 +180,7 @@ class Envs:
         if self.stack > 1:
             next_obs = shift(self.obs if everyone else rows_of(self.obs, env_ids), frame)
         self.obs = next_obs if everyone else put_rows(self.obs, env_ids, next_obs)
-        terminated, over = raw.terminated, raw.game_over
+        terminated, over = raw.terminated, raw.over
         if self.agents:
             self._turn(env_ids[terminated | raw.truncated], self.all_ids[:0])  # who leaves awaits another game
         if lives is not None:
@@ -242,7 +243,8 @@ class Envs:
 
     def _turn(self, away: Ids, here: Ids) -> None:
         """Let some environments await an action no longer, and others from now on."""
-        ready = np.union1d(np.setdiff1d(self.ready, away), here)
+        self._is_ready[away], self._is_ready[here] = False, True
+        ready = np.flatnonzero(self._is_ready)
         self.ready = self.all_ids if len(ready) == self.n else ready
 
     # ---- episodes that begin ----
@@ -260,7 +262,7 @@ class Envs:
             self._mend(env_id, options)
 
     def _start_well(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
-        seeds = self._seeds_of(env_ids)
+        seeds = self._seeds_of(env_ids) if is_reset or self._backend.seeds_episodes else []
         begun: Begun | None = None
         try:
             begun = self._backend.reset(seeds, options) if is_reset else self._backend.begin(env_ids, seeds, options)
@@ -294,7 +296,7 @@ class Envs:
         frame = self._vetting.frames(raw.next_obs, raw.infos, raw.env_ids, acted)
         if self._lives_key is None:
             return frame, None
-        lives, over = raw.infos.column(self._lives_key), raw.game_over
+        lives, over = raw.infos.column(self._lives_key), raw.over
         if np.count_nonzero(over):  # ale-py's SAME_STEP keeps a game's last info to itself: no life was lost there
             known = zip(lives, self._lives[raw.env_ids], over, strict=True)
             lives = [left if ended and own is None else own for own, left, ended in known]

@@ -1,7 +1,6 @@
 """Reading what environments return into arrays, strictly: the shapes and dtypes of the space, or a refusal."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -18,11 +17,6 @@ _log = logging.getLogger(__name__)
 _API = "trainkit speaks the Gymnasium API (>= 0.26)"
 
 Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
-
-
-def is_finite(array: NDArray[Any]) -> bool:
-    """Say whether there is no nan or infinity: a sum of squares tells it in one pass, when it does not overflow."""
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 class RowReader:

@@ -100,7 +100,8 @@ class VectorBackend:
             row_infos = VectorInfos(infos, env_ids, ended=ended)
         if len(env_ids) < n:
             reward, terminated, truncated = reward[env_ids], terminated[env_ids], truncated[env_ids]
-        return RawStep(env_ids, next_obs, reward, terminated, truncated, row_infos, begun)
+            ended = ended[env_ids]
+        return RawStep(env_ids, next_obs, reward, terminated, truncated, ended, row_infos, begun)
 
     def _reset_rows(self, env_ids: Ids, options: Options = None) -> Begun:
         """Reset some environments, which go on drawing from the streams they have."""

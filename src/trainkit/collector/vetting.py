@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from trainkit import tree
 from trainkit.collector.backends import Ids
 from trainkit.collector.bounds import BoundsWatch
-from trainkit.collector.reading import Column, Infos, is_finite, read_infos
+from trainkit.collector.reading import Column, Infos, read_infos
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError
+from trainkit.finite import is_finite
 from trainkit.spaces import masked_space
 
 Acted = tuple[NDArray[Any], Ids]  # actions [K, ...], and whose they were [K]
@@ -52,10 +53,9 @@ class Vetting:
 
     def frames(self, obs: Obs, infos: Infos, env_ids: Ids, acted: Acted | None = None) -> Obs:
         """Return single frames [K, ...], checked, with the mask in; `acted` led there."""
-        for path, leaf in tree.named_leaves(obs):
+        for leaf in tree.leaves(obs):
             if leaf.dtype.kind == "f" and not is_finite(leaf):
-                name = f"observation[{path}]" if path else "observation"
-                self._refuse_first(~np.isfinite(leaf), env_ids, f"returned{self._through} {name}", leaf, acted)
+                self._refuse_obs(obs, env_ids, acted)
         self._bounds.look(obs)
         if self._mask_key is None:
             return obs
@@ -77,6 +77,13 @@ class Vetting:
         rule = f"info[{self._mask_key!r}] must be {self._n_actions} bools, one per action"
         legal: NDArray[np.bool_] = read_infos(rule, masks, env_ids, self._when, shape=shape, kinds="biu") != 0
         return legal.astype(np.int8)
+
+    def _refuse_obs(self, obs: Obs, env_ids: Ids, acted: Acted | None) -> NoReturn:
+        """Refuse the first value that is not finite, of the first leaf that has one."""
+        floats = [(path, leaf) for path, leaf in tree.named_leaves(obs) if leaf.dtype.kind == "f"]
+        path, leaf = next((path, leaf) for path, leaf in floats if not is_finite(leaf))
+        name = f"observation[{path}]" if path else "observation"
+        self._refuse_first(~np.isfinite(leaf), env_ids, f"returned{self._through} {name}", leaf, acted)
 
     def _refuse_first(
         self,

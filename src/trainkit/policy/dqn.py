@@ -100,6 +100,7 @@ class DQNPolicy(Policy):
         )
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
+        self._noise_size = self.network.noise_size  # asked once: a module's attributes are slow to find
         self._has_fractions = isinstance(self.value, DrawnFractions)  # asked once: a protocol is slow to check
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.penalty = penalty
@@ -287,8 +288,7 @@ class DQNPolicy(Policy):
         return Draw(noises[0], fractions[0]), Draw(noises[1], fractions[1])
 
     def _draw_noise(self, rows: int) -> Tensor | None:
-        size = self.network.noise_size
-        return draw_noise(rows, size, self.generator) if size else None
+        return draw_noise(rows, self._noise_size, self.generator) if self._noise_size else None
 
     def _acting(self, noise: Tensor | None = None) -> Draw:
         drawn = self._drawn

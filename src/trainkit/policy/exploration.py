@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit.data import ACTION_PROB, ArraySpec
 from trainkit.errors import Checks, ConfigError, DivergedError
+from trainkit.finite import is_finite
 from trainkit.schedules import Scheduled, as_schedule
 from trainkit.spaces import random_legal
 
@@ -113,8 +114,7 @@ class EpsilonGreedy:
         starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         n_rows, n_actions = q.shape
-        epsilon = self._epsilon_of(np.arange(n_rows) if env_ids is None else env_ids, step)
-        explores = rng.random(n_rows) < epsilon
+        explores = rng.random(n_rows) < self._epsilon_of(slice(n_rows) if env_ids is None else env_ids, step)
         anything = rng.integers(n_actions, size=n_rows) if legal is None else random_legal(legal, rng)
         action: NDArray[np.int64] = np.where(explores, anything, q.argmax(axis=1))
         return action
@@ -137,7 +137,7 @@ class EpsilonGreedy:
         share: NDArray[np.float64] = likes * (epsilon / likes.sum(axis=1, keepdims=True))
         return share + (1.0 - epsilon) * one_hot(q.argmax(axis=1), q.shape[1])
 
-    def _epsilon_of(self, env_ids: NDArray[np.intp] | None, step: int) -> float | NDArray[np.float64]:
+    def _epsilon_of(self, env_ids: NDArray[np.intp] | slice | None, step: int) -> float | NDArray[np.float64]:
         epsilon = self.epsilon(step)
         return epsilon if self.per_env is None else epsilon * self.per_env[env_ids]
 
@@ -228,7 +228,7 @@ def legal_values(
     env_ids: NDArray[np.intp] | None = None,
 ) -> NDArray[np.float32]:
     """Return values [K, A] with -inf where illegal; refuse what is not finite."""
-    if not np.isfinite(q).all():
+    if not is_finite(q):
         row = int(np.argwhere(~np.isfinite(q))[0][0])
         env = row if env_ids is None else int(env_ids[row])
         raise DivergedError(f"{owner} gives values {q[row]} for env {env} at step {step}")

@@ -4,6 +4,7 @@ The same equations as in `networks` and `noisy`, which a test holds side by side
 for images, CUDA and other dtypes there is no such pass, and torch does it.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,32 +19,42 @@ from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.values import ExpectedValue, Value
 
 Array = NDArray[np.float32]
+Activation = Callable[[Array], object]
 
 _MOST_ROWS, _MOST_UNITS = 64, 256  # beyond these torch is faster
-_IN_PLACE: dict[Any, Any] = {torch.relu: lambda y: np.maximum(y, 0.0, out=y), torch.tanh: lambda y: np.tanh(y, out=y)}
+_IN_PLACE: dict[Any, Activation] = {
+    torch.relu: lambda y: np.maximum(y, 0.0, out=y),
+    torch.tanh: lambda y: np.tanh(y, out=y),
+}
 _KINDS = (QNetwork, ActorCriticNetwork, Encoder, ActionHeads, MLP, nn.Linear, NoisyLinear, nn.ModuleList)
 
 
 class _Layer(NamedTuple):
-    """One layer's arrays: weight [in, out], bias [out], and of a noisy layer their sigmas, else None."""
+    """One layer's arrays: weight [out, in], bias [out, 1], and of a noisy layer their sigmas, else None."""
 
     weight: Array
     bias: Array
     weight_sigma: Array | None
     bias_sigma: Array | None
+    activate: Activation | None  # in place
 
     @classmethod
-    def of(cls, module: nn.Module) -> "_Layer":
-        views = {name: p.detach().numpy().T for name, p in module.named_parameters()}
-        return cls(views["weight"], views["bias"], views.get("weight_sigma"), views.get("bias_sigma"))
+    def of(cls, module: nn.Module, activate: Activation | None) -> "_Layer":
+        views = {name: p.detach().numpy() for name, p in module.named_parameters()}
+        bias, bias_sigma = views["bias"][:, None], views.get("bias_sigma")
+        bias_sigma = None if bias_sigma is None else bias_sigma[:, None]
+        return cls(views["weight"], bias, views.get("weight_sigma"), bias_sigma, activate)
 
 
 class HostPass:
-    """What a forward pass in numpy needs: views of a network's layers, taken anew whenever they moved."""
+    """What a forward pass in numpy needs: views of a network's layers, taken anew whenever they moved.
+
+    Rows are columns here, [units, K]: so a weight is multiplied as it lies, which takes half the time.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
-        self._layers: dict[nn.Module, list[_Layer]] = {}  # of every MLP
+        self._layers: dict[str, list[_Layer]] = {}  # of every MLP, by its name: modules are slow to find
         self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
 
@@ -52,16 +63,20 @@ class HostPass:
         is_small = isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
         return is_small and (self._is_live() or self._take_views())
 
-    def _mlp(self, mlp: MLP, x: Array, noise: Array | None) -> Array:
+    def _mlp(self, name: str, x: Array, noise: Array | None = None) -> Array:
+        """Turn [in, K] into [out, K]; noise is [its size, K]."""
         start = 0
-        for (weight, bias, weight_sigma, bias_sigma), is_active in zip(self._layers[mlp], mlp.is_active, strict=True):
-            y = x @ weight
+        for weight, bias, weight_sigma, bias_sigma, activate in self._layers[name]:
+            y = weight @ x
             y += bias
             if noise is not None and weight_sigma is not None and bias_sigma is not None:
-                middle, end = start + len(weight), start + len(weight) + len(bias)
-                y += ((x * noise[:, start:middle]) @ weight_sigma + bias_sigma) * noise[:, middle:end]
+                middle = start + weight.shape[1]
+                end = middle + len(weight)
+                y += (weight_sigma @ (x * noise[start:middle]) + bias_sigma) * noise[middle:end]
                 start = end
-            x = _IN_PLACE[mlp.activation](y) if is_active else y
+            if activate is not None:
+                activate(y)
+            x = y
         return x
 
     def _is_live(self) -> bool:
@@ -79,9 +94,9 @@ class HostPass:
         self._seen.clear()
         if not is_plain(self._network):
             return False
-        modules = list(self._network.modules())
-        self._layers = {part: [_Layer.of(layer) for layer in part.layers] for part in modules if isinstance(part, MLP)}
-        for part in modules:
+        modules = dict(self._network.named_modules())
+        self._layers = {name: _layers_of(part) for name, part in modules.items() if isinstance(part, MLP)}
+        for part in modules.values():
             tables: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
             self._seen += [(table, name, child) for table in tables for name, child in table.items()]
         self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
@@ -96,6 +111,7 @@ class HostNetwork(HostPass):
     def __init__(self, network: QNetwork, value: Value) -> None:
         super().__init__(network)
         self._value = value
+        self._shape = network.heads.n_actions, network.heads.width
         self._is_expected = type(value) is ExpectedValue and value.rescale is None
 
     @classmethod
@@ -119,15 +135,15 @@ class HostNetwork(HostPass):
         """Return numbers [K, A, W]."""
         if not self._layers:
             self._take_views()
-        heads = self._network.heads
-        x = self._mlp(self._network.encoder.body, features, None)
+        x = self._mlp("encoder.body", features.T)
         noise_a = noise_v = None
         if noise is not None:
-            noise_a, noise_v = noise[:, : heads.advantage.noise_size], noise[:, heads.advantage.noise_size :]
-        advantage = self._mlp(heads.advantage, x, noise_a).reshape(-1, heads.n_actions, heads.width)
-        if heads.state_value is None:
+            n_advantage = self._network.heads.advantage.noise_size
+            noise_a, noise_v = noise.T[:n_advantage], noise.T[n_advantage:]
+        advantage = self._mlp("heads.advantage", x, noise_a).T.reshape(-1, *self._shape)
+        if "heads.state_value" not in self._layers:
             return advantage
-        state_value = self._mlp(heads.state_value, x, noise_v).reshape(-1, 1, heads.width)
+        state_value = self._mlp("heads.state_value", x, noise_v).T[:, None]
         if legal is None:
             mean = advantage.mean(axis=1, keepdims=True)
         else:
@@ -174,10 +190,9 @@ class HostActorCritic(HostPass):
 
     def __call__(self, features: Array) -> tuple[Array, Array]:
         """Return numbers [K, width] and values [K]."""
-        net = self._network
-        x = self._mlp(net.actor_torso.body, features, None)
-        y = x if net.critic_torso is None else self._mlp(net.critic_torso.body, features, None)
-        return self._mlp(net.actor, x, None), self._mlp(net.critic, y, None)[:, 0]
+        x = self._mlp("actor_torso.body", features.T)
+        y = self._mlp("critic_torso.body", features.T) if "critic_torso.body" in self._layers else x
+        return self._mlp("actor", x).T, self._mlp("critic", y)[0]
 
 
 def is_plain(network: nn.Module) -> bool:
@@ -189,6 +204,12 @@ def is_plain(network: nn.Module) -> bool:
         and all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
         and all(type(child) is MLP for child in _whole(network))
     )
+
+
+def _layers_of(mlp: MLP) -> list[_Layer]:
+    activate = _IN_PLACE[mlp.activation]
+    parts = zip(mlp.layers, mlp.is_active, strict=True)
+    return [_Layer.of(layer, activate if is_active else None) for layer, is_active in parts]
 
 
 def _whole(network: nn.Module) -> list[nn.Module]:
