@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from trainkit.policy.device import to_device
 from trainkit.policy.distributions import Categorical
 from trainkit.policy.host import HostNetwork
 
@@ -61,7 +62,7 @@ def test_masked_dueling_mean_equals_torchs() -> None:
 def test_an_actor_critics_numbers_and_values_equal_torchs(shared: bool, hidden: tuple[int, ...]) -> None:
     policy = tk.PPOPolicy.for_envs(Spaces(), hidden=hidden, shared=shared, device="cpu", seed=1)
     assert policy._host is not None
-    assert policy._host.takes(rows())
+    assert policy._host.takes(rows(), 5)
     with torch.no_grad():
         expected = policy.network(torch.from_numpy(rows()))
     for own, theirs in zip(policy._host(rows()), expected, strict=True):
@@ -154,8 +155,36 @@ def test_large_networks_batches_and_other_dtypes_are_left_to_torch() -> None:
     assert large._host is None
     host = make_policy()._host
     assert host is not None
-    assert host.takes(rows(64))
-    assert not host.takes(rows(65))
-    assert not host.takes(rows().astype(np.float64))
-    assert not host.takes({"a": rows()})
-    assert HostNetwork.for_network(torch.nn.Flatten(), tk.ExpectedValue(), torch.device("cpu")) is None
+    assert host.takes(rows(64), 64)
+    assert not host.takes(rows(65), 65)
+    assert HostNetwork.for_network(None, large.network, tk.ExpectedValue()) is None
+
+
+def test_without_a_space_only_float32_vectors_are_acted_on_in_numpy() -> None:
+    network = tk.QNetwork((4,), 3, hidden=(8,))
+    host = tk.DQNPolicy(network, action_space=Spaces.action_space, device="cpu")._host
+    assert host is not None
+    assert host.takes(rows(), 5)
+    assert not host.takes(rows().astype(np.float64), 5)
+    assert not host.takes({"a": rows()}, 5)
+    assert not host.takes(rows()[:, :, None], 5)
+
+
+@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy])
+def test_nested_and_normalised_observations_are_acted_on_as_by_torch(kind: type[tk.Policy]) -> None:
+    space = gym.spaces.Dict({"place": gym.spaces.Discrete(3), "speed": BOX, "action_mask": gym.spaces.MultiBinary(3)})
+    at = type("At", (), {"observation_space": space, "action_space": Spaces.action_space})()
+    own, theirs = (kind.for_envs(at, hidden=(16,), normalize_obs=True, device="cpu", seed=1) for _ in range(2))
+    assert own._host is not None
+    theirs._host = None
+    obs = {"place": np.array([0, 1, 2, 1, 0]), "speed": rows(), "action_mask": np.array([[1, 0, 1]] * 5, np.int8)}
+    for policy in (own, theirs):
+        policy.preprocess.observe(to_device(obs, torch.device("cpu")))
+        policy.preprocess.fold()
+    np.testing.assert_array_equal(own.act(obs).action, theirs.act(obs).action)
+    told, expected = (policy.act(obs, explore=True) for policy in (own, theirs))
+    for name, column in told.extras.items():
+        assert np.isfinite(column).all()
+        assert column.shape == expected.extras[name].shape
+    if isinstance(own, tk.DQNPolicy):
+        np.testing.assert_allclose(own.action_values(obs), theirs.action_values(obs), atol=1e-6)

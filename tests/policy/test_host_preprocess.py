@@ -69,8 +69,19 @@ def test_a_number_outside_its_space_is_refused(number: int) -> None:
         twin(np.array([0, number]))
 
 
-def test_images_other_modules_and_other_devices_have_no_twin() -> None:
+def test_where_nothing_is_known_of_a_space_vectors_alone_are_taken() -> None:
+    twin = HostPreprocess.for_module(WithoutMask(), CPU)
+    assert twin is not None
+    vectors = np.zeros((3, 2), np.float32)
+    assert twin.takes(vectors)
+    assert twin.takes({"obs": vectors, "action_mask": np.ones((3, 2))})
+    assert twin({"obs": vectors, "action_mask": np.ones((3, 2))}) is vectors
+    for other in (vectors.astype(np.float64), vectors[0], (vectors, vectors), {"a": vectors}):
+        assert not twin.takes(other)
+
+
+def test_images_modules_of_ones_own_and_other_devices_have_no_twin() -> None:
     image = spaces.Box(0, 255, (40, 40), np.uint8)
     assert HostPreprocess.for_module(Preprocess(image), CPU) is None
-    assert HostPreprocess.for_module(WithoutMask(), CPU) is None
+    assert HostPreprocess.for_module(torch.nn.Flatten(), CPU) is None
     assert HostPreprocess.for_module(Preprocess(spaces.Discrete(3)), torch.device("meta")) is None

@@ -36,13 +36,13 @@ from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.policy.noisy import draw_noise
 from trainkit.policy.penalties import Penalty
-from trainkit.policy.preprocess import Preprocess, without_mask
+from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.refusals import trying
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import checked_legal, count_actions, legal_actions, zeros_of
+from trainkit.spaces import checked_legal, count_actions, zeros_of
 
 
 class DQNPolicy(Policy):
@@ -112,11 +112,10 @@ class DQNPolicy(Policy):
         adam, how = Adam() if optimizer is None else optimizer, {"flush_denormals": flush_denormals, "compile": compile}
         self.add_gradient_step("network", self.network, adam, clip, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
-        self._host_features = HostPreprocess.for_module(self.preprocess, self.device)
-        is_plain = bool(getattr(self.preprocess, "is_identity", False))
-        self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
+        features = HostPreprocess.for_module(self.preprocess, self.device)
+        self._host = HostNetwork.for_network(features, self.network, self.value)
         is_ours = penalty is None and not compile and type(self)._loss is DQNPolicy._loss
-        parts = self._host_features, self.network, self.target_network, self.value, self.backup
+        parts = features, self.network, self.target_network, self.value, self.backup
         self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
         self.eval()
 
@@ -216,10 +215,10 @@ class DQNPolicy(Policy):
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
         self.enter(training=False)
-        noise = self._draw_noise(len(tree.first_leaf(obs))) if explore else None
-        features = without_mask(obs)
-        if self._host is not None and self._host.takes(features):
-            return self._host.action_values(features, None if noise is None else noise.numpy(), legal_actions(obs))
+        n_rows = len(tree.first_leaf(obs))
+        noise = self._draw_noise(n_rows) if explore else None
+        if self._host is not None and self._host.takes(obs, n_rows):
+            return self._host.action_values(obs, None if noise is None else noise.numpy())
         with torch.no_grad():
             numbers = self._predict(to_device(obs, self.device), noise).numbers
             values: NDArray[np.float32] = self.value.mean(numbers).cpu().numpy()

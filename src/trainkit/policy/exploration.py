@@ -114,8 +114,9 @@ class EpsilonGreedy:
         starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         n_rows, n_actions = q.shape
-        explores = rng.random(n_rows) < self._epsilon_of(slice(n_rows) if env_ids is None else env_ids, step)
-        anything = rng.integers(n_actions, size=n_rows) if legal is None else random_legal(legal, rng)
+        coin, place = rng.random((2, n_rows))  # one call: `integers` takes six times as long
+        explores = coin < self._epsilon_of(slice(n_rows) if env_ids is None else env_ids, step)
+        anything = (place * n_actions).astype(np.int64) if legal is None else random_legal(legal, rng)
         action: NDArray[np.int64] = np.where(explores, anything, q.argmax(axis=1))
         return action
 

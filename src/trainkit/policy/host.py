@@ -12,11 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from trainkit.data import Obs
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.distributions import Distribution, HostDistribution
+from trainkit.policy.host_preprocess import HostPreprocess
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.values import ExpectedValue, Value
+from trainkit.spaces import legal_actions
+from trainkit.threads import OneThread
 
 Array = NDArray[np.float32]
 Activation = Callable[[Array], object]
@@ -52,15 +56,15 @@ class HostPass:
     Rows are columns here, [units, K]: so a weight is multiplied as it lies, which takes half the time.
     """
 
-    def __init__(self, network: nn.Module) -> None:
-        self._network = network
+    def __init__(self, preprocess: HostPreprocess, network: nn.Module) -> None:
+        self._features, self._network = preprocess, network
         self._layers: dict[str, list[_Layer]] = {}  # of every MLP, by its name: modules are slow to find
         self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
 
-    def takes(self, features: object) -> bool:
-        """Whether these features are few rows of one float vector, and the network still is a plain one."""
-        is_small = isinstance(features, np.ndarray) and features.dtype == np.float32 and len(features) <= _MOST_ROWS
+    def takes(self, obs: Obs, n_rows: int) -> bool:
+        """Whether these are few rows that become vectors, and the network still is a plain one."""
+        is_small = n_rows <= _MOST_ROWS and self._features.takes(obs)
         return is_small and (self._is_live() or self._take_views())
 
     def _mlp(self, name: str, x: Array, noise: Array | None = None) -> Array:
@@ -108,23 +112,23 @@ class HostNetwork(HostPass):
 
     _network: QNetwork
 
-    def __init__(self, network: QNetwork, value: Value) -> None:
-        super().__init__(network)
+    def __init__(self, preprocess: HostPreprocess, network: QNetwork, value: Value) -> None:
+        super().__init__(preprocess, network)
         self._value = value
         self._shape = network.heads.n_actions, network.heads.width
         self._is_expected = type(value) is ExpectedValue and value.rescale is None
 
     @classmethod
-    def for_network(cls, network: nn.Module, value: Value, device: torch.device) -> "HostNetwork | None":
+    def for_network(cls, preprocess: HostPreprocess | None, network: nn.Module, value: Value) -> "HostNetwork | None":
         """Return the pass for a small network of vectors on the CPU, None for any other."""
-        if device.type != "cpu" or type(network) is not QNetwork or not is_plain(network):
+        if preprocess is None or type(network) is not QNetwork or not is_plain(network):
             return None
-        return cls(network, value)
+        return cls(preprocess, network, value)
 
-    def action_values(self, features: Array, noise: Array | None, legal: NDArray[np.bool_] | None) -> Array:
-        """Return the expected returns [K, A]."""
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
-            numbers = self(features, noise, legal)
+    def action_values(self, obs: Obs, noise: Array | None) -> Array:
+        """Return the expected returns [K, A] for raw observations [K, ...]."""
+        with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
+            numbers = self(self._features(obs), noise, legal_actions(obs))
         if self._is_expected:  # one number, and it is the mean: no call of torch at all
             return numbers[:, :, 0]
         with torch.no_grad():
@@ -168,23 +172,23 @@ class HostActorCritic(HostPass):
 
     _network: ActorCriticNetwork
 
-    def __init__(self, network: ActorCriticNetwork, distribution: HostDistribution) -> None:
-        super().__init__(network)
+    def __init__(self, preprocess: HostPreprocess, network: ActorCriticNetwork, distribution: HostDistribution) -> None:
+        super().__init__(preprocess, network)
         self._distribution = distribution
 
     @classmethod
     def for_network(
-        cls, network: nn.Module, distribution: Distribution, device: torch.device
+        cls, preprocess: HostPreprocess | None, network: nn.Module, distribution: Distribution
     ) -> "HostActorCritic | None":
         """Return the pass for a small network of vectors on the CPU, None for any other."""
-        if device.type != "cpu" or type(network) is not ActorCriticNetwork or not is_plain(network):
+        if preprocess is None or type(network) is not ActorCriticNetwork or not is_plain(network):
             return None
-        return cls(network, distribution) if isinstance(distribution, HostDistribution) else None
+        return cls(preprocess, network, distribution) if isinstance(distribution, HostDistribution) else None
 
-    def act(self, features: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None) -> Answer:
-        """Draw an action per row or, without `rng`, take the mode."""
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
-            numbers, value = self(features)
+    def act(self, obs: Obs, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None) -> Answer:
+        """Draw an action per raw observation [K, ...] or, without `rng`, take the mode."""
+        with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
+            numbers, value = self(self._features(obs))
             action, log_prob = self._distribution.host_act(numbers, legal, rng)
         return Answer(action, log_prob, value, numbers)
 

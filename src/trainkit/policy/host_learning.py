@@ -62,8 +62,8 @@ class HostLearner:
         return cls(preprocess, online, target, twin, is_double=type(backup) is DoubleBackup)
 
     def takes(self, batch: TransitionBatch) -> bool:
-        """Whether there are not too many rows."""
-        return len(batch) <= _MOST_ROWS
+        """Whether these are not too many rows, which become vectors."""
+        return len(batch) <= _MOST_ROWS and self._features.takes(batch.obs)
 
     def __call__(
         self, batch: TransitionBatch, noise: Tensor | None, target_noise: Tensor | None

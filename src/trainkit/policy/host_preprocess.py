@@ -13,34 +13,48 @@ from torch import nn
 from trainkit import tree
 from trainkit.data import Obs
 from trainkit.policy.normalize import Normalizer
-from trainkit.policy.preprocess import Preprocess, without_mask
+from trainkit.policy.preprocess import Preprocess, WithoutMask, without_mask
 
 Array = NDArray[np.float32]
 
 
 class HostPreprocess:
-    """The twin of a `Preprocess` that sees no images; normalised by the statistics in use at each call.
+    """The twin of a `Preprocess` that sees no images, normalised by the statistics in use at each call; or of none.
 
     Args:
         preprocess: whose twin it is.
     """
 
-    def __init__(self, preprocess: Preprocess) -> None:
-        self._convert = [_converter(space) for space in tree.leaves(preprocess.spaces)]
-        places = tree.leaves(preprocess.places)
-        self._normalizers: list[Any] = [None if place is None else preprocess.normalizers[place] for place in places]
+    def __init__(self, preprocess: Preprocess | WithoutMask) -> None:
+        self._is_identity = preprocess.is_identity
+        self._convert: list[Callable[[NDArray[Any]], Array]] = []
+        self._normalizers: list[Any] = []
+        if isinstance(preprocess, Preprocess):
+            self._convert = [_converter(space) for space in tree.leaves(preprocess.spaces)]
+            places = tree.leaves(preprocess.places)
+            self._normalizers = [None if place is None else preprocess.normalizers[place] for place in places]
 
     @classmethod
     def for_module(cls, preprocess: nn.Module, device: torch.device) -> "HostPreprocess | None":
         """Return the twin of a preprocessing on the CPU, None for images and for modules of one's own."""
-        if type(preprocess) is not Preprocess or preprocess.sees_images or device.type != "cpu":
+        if device.type != "cpu" or type(preprocess) not in (Preprocess, WithoutMask):
             return None
-        return cls(preprocess)
+        return None if getattr(preprocess, "sees_images", False) else cls(preprocess)  # type: ignore[arg-type]
+
+    def takes(self, obs: Obs) -> bool:
+        """Whether it can make features of these: where nothing is known of a space, of float32 vectors alone."""
+        if self._convert:
+            return True
+        rows = without_mask(obs)
+        return isinstance(rows, np.ndarray) and rows.dtype == np.float32 and rows.ndim == 2
 
     def __call__(self, obs: Obs) -> Array:
         """Return the features [B, F] of raw observations [B, ...]."""
-        leaves = tree.leaves(without_mask(obs))
-        parts = [convert(leaf) for convert, leaf in zip(self._convert, leaves, strict=True)]
+        rows = without_mask(obs)
+        if self._is_identity and rows.dtype == np.float32:
+            vector: Array = rows
+            return vector
+        parts = [convert(leaf) for convert, leaf in zip(self._convert, tree.leaves(rows), strict=True)]
         for position, normalizer in enumerate(self._normalizers):
             if normalizer is not None:
                 parts[position] = _normalized(parts[position], normalizer)

@@ -24,8 +24,9 @@ from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host import Answer, HostActorCritic
+from trainkit.policy.host_preprocess import HostPreprocess
 from trainkit.policy.meter import Scalar, UpdateResult
-from trainkit.policy.preprocess import Preprocess, without_mask
+from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import checked_legal, zeros_of
@@ -119,8 +120,8 @@ class OnpolicyPolicy(Policy):
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
         self.add_gradient_step("model", self, adam, clip, flush_denormals=flush_denormals, compile=compile)
-        is_plain = bool(getattr(self.preprocess, "is_identity", False))
-        self._host = HostActorCritic.for_network(network, self.distribution, self.device) if is_plain else None
+        features = HostPreprocess.for_module(self.preprocess, self.device)
+        self._host = HostActorCritic.for_network(features, network, self.distribution)
         self.eval()
 
     @classmethod
@@ -197,9 +198,9 @@ class OnpolicyPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
-        legal, features = checked_legal(obs, env_ids), without_mask(obs)
-        if self._host is not None and self._host.takes(features):
-            action, log_prob, value, numbers = self._host.act(features, legal, self.rng if explore else None)
+        legal = checked_legal(obs, env_ids)
+        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs))):
+            action, log_prob, value, numbers = self._host.act(obs, legal, self.rng if explore else None)
         else:
             action, log_prob, value, numbers = self._answer(obs, explore)
         is_sound = np.isfinite(log_prob + value)
