@@ -8,17 +8,13 @@ before it stay. On two cores every side has two threads.
 """
 
 import argparse
-import json
-import os
-import platform
-import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.running import machine, run
 from benchmarks.work import COLLECT, GAMMA, LOOP, RATES, UPDATES, WORKS
 
 OURS = [sys.executable, "-m", "benchmarks.side_trainkit"]
@@ -100,47 +96,9 @@ COMPARISONS = [
 ]
 
 
-def run(
-    command: Sequence[str],
-    cores: int | Sequence[int],
-    wanted: Mapping[str, Any],
-    may_differ: Mapping[str, int] | None = None,
-) -> dict[str, Any]:
-    """Run one side with a thread for each core and return what it printed, after checking that it did the work.
-
-    Args:
-        command: of the side.
-        cores: it is pinned to these.
-        wanted: what it must have done.
-        may_differ: counts that need not be met exactly, and by how much they may be missed.
-    """
-    cores = [cores] if isinstance(cores, int) else cores
-    pinned = ["taskset", "-c", ",".join(map(str, cores)), *command] if shutil.which("taskset") else list(command)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(len(cores)), "OPENBLAS_NUM_THREADS": str(len(cores))}
-    ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
-    if ran.returncode:
-        raise SystemExit(f"{command} failed:\n{ran.stderr}")
-    result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    done = dict(result["done"])
-    for name, most in (may_differ or {}).items():
-        if name in done and abs(done[name] - wanted[name]) <= most:
-            done[name] = wanted[name]
-    if done != wanted:
-        raise SystemExit(f"{command} did {result['done']}, the work is {dict(wanted)}")
-    return result
-
-
-def machine() -> str:
-    """Say what ran it: the kind of processor, cores, Python."""
-    kind = platform.processor() or platform.machine()
-    return f"{kind}, {os.cpu_count()} cores, Python {platform.python_version()}"
-
-
 def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> list[dict[str, dict[str, Any]]]:
     """Run all sides of a comparison in turn and return what they printed, round by round."""
     peer, work = PEERS[comparison.peer], WORKS[comparison.work]
-    if not Path(peer[0]).exists():
-        raise SystemExit(f"{peer[0]} is not there: make bench-peers builds it")
     asked = [comparison.work, "--threads", str(len(cores)), "--rates", *comparison.rates]
     sides = {"peer": [*peer, *asked]} | {way: [*OURS, *asked, *WAYS[way]] for way in comparison.ways}
     wanted = work.done(comparison.rates, len(cores))

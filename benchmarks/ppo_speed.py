@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ppo_work as work
-from benchmarks.peers import run
+from benchmarks.running import run
 
 OURS, COMPILED = "trainkit", "trainkit, compiled"
 SIDES = {

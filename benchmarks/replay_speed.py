@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import replay_work as work
-from benchmarks.peers import machine, run
+from benchmarks.running import machine, run
 
 OURS = "trainkit"
 SIDES = {
