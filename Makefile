@@ -73,6 +73,9 @@ faults-peers: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## put the same faul
 bench-ppo: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## measure PPO beside peers on the same work, in turn (5 minutes)
 	@$(BIN)/python -m benchmarks.ppo_speed
 
+bench-race: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn CartPole beside Stable-Baselines3 until solved (30 minutes)
+	@$(BIN)/python -m benchmarks.time_to_475
+
 bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn HalfCheetah beside Stable-Baselines3 (3 hours)
 	@for python in $(BIN)/python .peers/sb3-contrib@2.9.2/bin/python; do \
 		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
@@ -108,4 +111,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-replay bench-footprint \
-	bench-same faults-peers bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean
+	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean
