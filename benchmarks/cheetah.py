@@ -24,7 +24,7 @@ from trainkit.comparing import difference, iqm
 
 OURS, PEER = "trainkit", "stable-baselines3"
 SIDES = {
-    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/cheetah_sb3.py"],
+    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.cheetah_sb3"],
     OURS: [sys.executable, "-m", "benchmarks.cheetah_trainkit"],
 }
 

@@ -21,9 +21,9 @@ from benchmarks.running import printed
 from trainkit.comparing import difference, iqm
 
 PEERS = {
-    "tianshou": (".peers/tianshou@1.2.0/bin/python", "benchmarks/same_tianshou.py"),
-    "stable-baselines3": (".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/same_sb3.py"),
-    "sb3-contrib": (".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/same_sb3.py"),
+    "tianshou": (".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.same_tianshou"),
+    "stable-baselines3": (".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.same_sb3"),
+    "sb3-contrib": (".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.same_sb3"),
 }
 OURS = "trainkit"
 
