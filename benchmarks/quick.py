@@ -1,11 +1,10 @@
-"""Print our rates as multiples of a calibration loop, beside those that were kept, so that a slow-down shows.
+"""Print our rates as multiples of a calibration loop, beside those that were kept: a slow-down shows on any machine.
 
     python -m benchmarks.quick [--runs 3] [--keep]
 
-The calibration is a fixed loop of small numpy and torch calls, run before and after each work: dividing by its rate
-takes out how fast a machine is. It does not take out what else the machine does: on a busy one the same updates fell to
-0.4 of what was kept while the calibration stayed as it was. So a row that says SLOWER is to be seen again on a quiet
-machine, and what `--keep` writes, for the next ones to be held against, belongs to one.
+The calibration is a fixed loop of small numpy and torch calls, run before and after each work: a rate divided by its
+rate hardly depends on the machine, nor on what else it does. `--keep` writes what was measured, for the next ones to
+be held against.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from benchmarks.side_trainkit import Ours
 from benchmarks.work import WORKS, Work
 
 KEPT = Path("benchmarks/results/quick.json")
-SLOWER = 0.85  # of what was kept
+SLOWER = 0.85  # of what was kept; noise of a quiet machine stays above
 # The works of `peers`, shortened.
 QUICK = {
     "uniform": dataclasses.replace(WORKS["huber"], loop_steps=4_800),
