@@ -1,5 +1,6 @@
 """Our side: collect, update and the whole loop."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -44,6 +45,8 @@ class Ours:
     version = tk.__version__
 
     def __init__(self, work: Work, **options: Any) -> None:
+        if not Path(tk.__file__).is_relative_to(Path(__file__).parents[1]):
+            raise SystemExit(f"{tk.__file__} is not of the tree that these benchmarks are of: set PYTHONPATH=src")
         self._work = work
         self._envs = make_envs(work)
         self._policy = make_policy(work, self._envs, **options)
