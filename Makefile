@@ -7,8 +7,8 @@ PYTHON ?= $(firstword $(foreach python, python3 python3.14 python3.13 python3.12
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := -m pip --disable-pip-version-check install -qq
-PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 LEARNING_PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
+PEERS := $(LEARNING_PEERS) tianshou@2.0.1 ray[rllib]@2.60.0
 REPLAY_PEERS := $(LEARNING_PEERS) cpprb@11.0.0
 
 help:  ## list the verbs
@@ -51,8 +51,11 @@ type: $(READY)  ## check the types
 bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 	@$(BIN)/python -m benchmarks.quick
 
-bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the same work, in turn
+bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the same work, in turn (1 hour)
+	@$(BIN)/python $(PIP) -c constraints.txt ale-py
+	@.peers/sb3-contrib@2.9.2/bin/python $(PIP) -c constraints.txt ale-py opencv-python-headless
 	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks.peers --cores 0 1 --out benchmarks/results/peers_two_cores.md
 
 bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready)  ## measure replay beside peers: draw, gather, write back
 	@$(BIN)/python -m benchmarks.replay_speed
@@ -63,12 +66,15 @@ bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the 
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
 	@$(BIN)/python -m benchmarks.same_settings
 
-faults-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (20 minutes)
+faults-peers: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (20 minutes)
 	@$(BIN)/python -m benchmarks.faults
 	@$(BIN)/python -m benchmarks.workers
 
 bench-ppo: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## measure PPO beside peers on the same work, in turn (5 minutes)
 	@$(BIN)/python -m benchmarks.ppo_speed
+
+bench-race: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn CartPole beside Stable-Baselines3 until solved (30 minutes)
+	@$(BIN)/python -m benchmarks.time_to_475
 
 bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn HalfCheetah beside Stable-Baselines3 (3 hours)
 	@for python in $(BIN)/python .peers/sb3-contrib@2.9.2/bin/python; do \
@@ -105,4 +111,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-replay bench-footprint \
-	bench-same faults-peers bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean
+	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean

@@ -8,12 +8,9 @@ runs of one side alone; the page has a verdict where both are there.
 """
 
 import argparse
-import json
 import os
 import platform
-import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,11 +19,12 @@ from typing import Any
 
 from benchmarks import cheetah_work as work
 from benchmarks.cache import Cache
+from benchmarks.running import printed
 from trainkit.comparing import difference, iqm
 
 OURS, PEER = "trainkit", "stable-baselines3"
 SIDES = {
-    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/cheetah_sb3.py"],
+    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.cheetah_sb3"],
     OURS: [sys.executable, "-m", "benchmarks.cheetah_trainkit"],
 }
 
@@ -66,16 +64,8 @@ class Run:
 
 def learn(algorithm: str, side: str, seed: int, core: int) -> dict[str, Any]:
     """Run one side on one core and return what it printed, after checking that it did the work."""
-    python, *script = SIDES[side]
-    if not Path(python).exists():
-        raise SystemExit(f"{python} is not there: make bench-mujoco builds it")
-    command = [python, *script, "--algorithm", algorithm, "--seed", str(seed)]
-    pinned = ["taskset", "-c", str(core), *command] if shutil.which("taskset") else command
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
-    if ran.returncode:
-        raise SystemExit(f"{command} failed:\n{ran.stderr}")
-    result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    command = [*SIDES[side], "--algorithm", algorithm, "--seed", str(seed)]
+    result = printed(command, core)
     done, n_judged = result["done"], len(result["returns"])
     extra = done["updates"] - work.N_UPDATES[algorithm]
     wanted = {

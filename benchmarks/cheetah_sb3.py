@@ -4,10 +4,8 @@ Runs in an environment of its own, and so imports nothing of trainkit but the nu
 """
 
 import argparse
-import importlib.util
 import json
 import time
-from pathlib import Path
 
 import gymnasium as gym
 import mujoco
@@ -17,9 +15,7 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-spec = importlib.util.spec_from_file_location("cheetah_work", Path(__file__).with_name("cheetah_work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import cheetah_work as work
 
 
 class Evaluations(BaseCallback):

@@ -25,7 +25,7 @@ TITLES = {"trainkit": "trainkit", "sb3": "Stable-Baselines3 2.9.2", "tianshou": 
 
 def meet(side: str, fault: str) -> dict[str, Any]:
     """Let a side meet a fault in a process of its own."""
-    command = [SIDES[side], "benchmarks/faults_side.py", side, fault]
+    command = [SIDES[side], "-m", "benchmarks.faults_side", side, fault]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
     if done.returncode:

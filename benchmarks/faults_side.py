@@ -3,21 +3,16 @@
 Runs in an environment of its own, and so imports nothing but that side and the work.
 """
 
-import importlib.util
 import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402  # after the warnings it raises
 
-spec = importlib.util.spec_from_file_location("faults_work", Path(__file__).with_name("faults_work.py"))
-work: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]  # it is there
-spec.loader.exec_module(work)  # type: ignore[union-attr]  # it is there
+from benchmarks import faults_work as work  # noqa: E402
 
 Weights = Iterable[torch.Tensor]
 Side = Callable[[str, list[Weights]], None]  # learns with a fault, having put its weights into the list

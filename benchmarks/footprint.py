@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 import trainkit as tk
-from benchmarks.peers import machine, run
+from benchmarks.running import machine, run
 
 N_ENVS, STEPS, BLOCKS = 10, 2_000, 7  # vector steps per block
 TIANSHOU = [".peers/tianshou@1.2.0/bin/python", "benchmarks/footprint_tianshou.py"]

@@ -1,160 +1,178 @@
-"""Measure Q-learning beside peers on the same work, in turn on one core, and write a table of medians and ratios.
+"""Measure off-policy learners beside peers on the same work, in turn, and write a table of medians and ratios.
 
-    python -m benchmarks.peers [--runs 5] [--core 0] [--out FILE]
+    python -m benchmarks.peers [--runs 5] [--cores 0] [--works NAME ...] [--out FILE]
 
 Peers live in environments of their own, which `make bench-peers` builds. For each work the sides run in turn, and a
-ratio is the median over these rounds; a side that did not do the work that was wanted stops everything.
+ratio is the median over these rounds; a side that did not do the work that was wanted stops everything, and the rows
+before it stay. On two cores every side has two threads.
 """
 
 import argparse
-import json
-import os
-import platform
-import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import work
+from benchmarks.running import machine, run
+from benchmarks.work import COLLECT, GAMMA, LOOP, RATES, UPDATES, WORKS
 
 OURS = [sys.executable, "-m", "benchmarks.side_trainkit"]
-SB3 = [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/side_sb3.py"]
-TIANSHOU = [".peers/tianshou@1.2.0/bin/python", "benchmarks/side_tianshou.py"]
-COLLECT, UPDATES, LOOP = "collect steps/s", "updates/s", "loop steps/s"
+PEERS = {
+    "sb3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.side_sb3"],
+    "tianshou": [".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.side_tianshou"],
+    "tianshou2": [".peers/tianshou@2.0.1/bin/python", "-m", "benchmarks.side_tianshou2"],
+    "rllib": [".peers/ray[rllib]@2.60.0/bin/python", "-m", "benchmarks.side_rllib"],
+}
+WAYS: dict[str, list[str]] = {"default": [], "compiled": ["--compile"]}
 
 
 class Comparison(NamedTuple):
-    """One work, a peer, and how many times its rate ours must be."""
+    """A work, a peer, and how many times its rate ours must be."""
 
     title: str
-    peer: Sequence[str]
-    theirs: Sequence[str]  # arguments
-    own: Mapping[str, Sequence[str]]  # {how it is named: arguments}
-    bars: Mapping[tuple[str, str], float]  # {(how it is named, rate): ratio}
-    hidden: tuple[int, ...] = work.HIDDEN
+    work: str
+    peer: str
+    bars: Mapping[tuple[str, str], float] = {}  # {(way of ours, rate): ratio}
+    ways: Sequence[str] = tuple(WAYS)
+    rates: tuple[str, ...] = RATES
+    is_short_at_resets: bool = False  # on one side a vector step has no row of an environment that only resets
+
+    @property
+    def slack(self) -> int:
+        """Rows by which a side may miss what is wanted, so as to end with a whole vector step."""
+        return WORKS[self.work].n_envs - 1 if self.is_short_at_resets else 0
 
 
-def both(learner: str, *more: str) -> dict[str, Sequence[str]]:
-    """Return our arguments by default, and compiled."""
-    return {"default": [learner, *more], "compiled": [learner, *more, "--compile"]}
-
-
-SMALL = ("--hidden", "64", "64")
 COMPARISONS = [
     Comparison(
         "one step, huber, clipped",
-        SB3,
-        ["huber"],
-        both("huber"),
+        "huber",
+        "sb3",
         {("default", LOOP): 1.6, ("compiled", LOOP): 2.1, ("default", UPDATES): 1 / 0.55, ("compiled", UPDATES): 2.5},
     ),
+    Comparison("the same, 64-64", "small", "sb3", {("default", UPDATES): 1 / 0.55, ("compiled", UPDATES): 2.5}),
+    Comparison("the same, 128-128-128, 64 environments", "many", "sb3"),
     Comparison(
-        "the same, 64-64",
-        SB3,
-        ["huber", *SMALL],
-        both("huber", *SMALL),
-        {("default", UPDATES): 1 / 0.55, ("compiled", UPDATES): 2.5},
-        hidden=(64, 64),
+        "one step, huber, clipped", "huber", "rllib", {("default", LOOP): 12.0}, rates=(LOOP,), is_short_at_resets=True
     ),
     Comparison(
         "one step, mse",
-        TIANSHOU,
-        ["mse"],
-        both("mse"),
+        "mse",
+        "tianshou",
         {("default", LOOP): 2.7, ("compiled", LOOP): 3.7, ("default", COLLECT): 4.5},
     ),
+    Comparison("one step, mse", "mse", "tianshou2", {("default", LOOP): 3.3}),
     Comparison(
         "prioritised, 3-step, double, mse",
-        TIANSHOU,
-        ["prioritised"],
-        both("prioritised"),
+        "prioritised",
+        "tianshou",
         {("default", LOOP): 2.7, ("compiled", LOOP): 3.5},
     ),
+    Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou2"),
     Comparison(
         "one step, mse; gymnasium's vector CartPole and rounds of 16, beside 160 steps per collect",
-        TIANSHOU,
-        ["mse", "--rounds"],
-        {"compiled": ["mse", "--rounds", "--compile"]},
+        "rounds",
+        "tianshou",
         {("compiled", LOOP): 5.0, ("compiled", COLLECT): 6.5},
+        ways=["compiled"],
+        is_short_at_resets=True,
     ),
+    Comparison(
+        "one step, mse; gymnasium's vector CartPole, 64 environments",
+        "many, own",
+        "tianshou",
+        ways=["default"],
+        is_short_at_resets=True,
+    ),
+    Comparison(
+        "SAC on Pendulum, 1 environment, batch 256, 256-256",
+        "sac",
+        "sb3",
+        {("default", LOOP): 1.5},
+        rates=(UPDATES, LOOP),
+    ),
+    Comparison("Pong, 8 environments, batch 32, Nature CNN", "pong", "sb3", ways=["default"], is_short_at_resets=True),
 ]
 
 
-def run(command: Sequence[str], core: int, wanted: Mapping[str, int]) -> dict[str, Any]:
-    """Run one side on one core and return what it printed, after checking that it did the work that was wanted."""
-    pinned = ["taskset", "-c", str(core), *command] if shutil.which("taskset") else list(command)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
-    if ran.returncode:
-        raise SystemExit(f"{command} failed:\n{ran.stderr}")
-    result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    if result["done"] != wanted:
-        raise SystemExit(f"{command} did {result['done']}, the work is {wanted}")
-    return result
-
-
-def machine() -> str:
-    """Say what ran it: the kind of processor, cores, Python."""
-    kind = platform.processor() or platform.machine()
-    return f"{kind}, {os.cpu_count()} cores, Python {platform.python_version()}"
+def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> list[dict[str, dict[str, Any]]]:
+    """Run all sides of a comparison in turn and return what they printed, round by round."""
+    peer, work = PEERS[comparison.peer], WORKS[comparison.work]
+    asked = [comparison.work, "--threads", str(len(cores)), "--rates", *comparison.rates]
+    sides = {"peer": [*peer, *asked]} | {way: [*OURS, *asked, *WAYS[way]] for way in comparison.ways}
+    wanted = work.done(comparison.rates, len(cores))
+    slack = dict.fromkeys(["collected", "loop_steps"], comparison.slack)
+    return [{name: run(side, cores, wanted, slack) for name, side in sides.items()} for _ in range(n_runs)]
 
 
 def rows(comparison: Comparison, rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a row per rate and way of ours."""
-    peer = Path(comparison.peer[1]).stem.removeprefix("side_")
-    for own in comparison.own:
-        for rate in rounds[0][own]["rates"]:
-            bar = comparison.bars.get((own, rate))
-            theirs, ours = ([one[side]["rates"][rate] for one in rounds] for side in ("peer", own))
+    for way in comparison.ways:
+        for rate in comparison.rates:
+            bar = comparison.bars.get((way, rate))
+            theirs, ours = ([one[side]["rates"][rate] for one in rounds] for side in ("peer", way))
             ratio = statistics.median(b / a for a, b in zip(theirs, ours, strict=True))
             verdict = "" if bar is None else f"{bar:.2f}: {'stands' if ratio >= bar else '**falls**'}"
             yield (
-                f"| {comparison.title} | {rate} | {peer} {rounds[0]['peer']['version']} | {own} | "
+                f"| {comparison.title} | {rate} | {comparison.peer} {rounds[0]['peer']['version']} | {way} | "
                 f"{statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | {ratio:.2f} | {verdict} |"
             )
 
 
-def main() -> None:
-    """Measure and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/peers.md"))
-    options = parser.parse_args()
-    lines = [
+def heading(options: argparse.Namespace) -> list[str]:
+    """Return the page but for its rows: what was done, by whom, on what."""
+    n_cores, work = len(options.cores), WORKS["huber"]
+    return [
         "# Beside peers",
         "",
-        f"`python -m benchmarks.peers --runs {options.runs}` on {machine()}; one thread, pinned to one core, sides in "
-        "turn, medians (ratios: median of rounds). Rates are per second of CPU time.",
+        f"`python -m benchmarks.peers --runs {options.runs} --cores {' '.join(map(str, options.cores))}` on "
+        f"{machine()}; "
+        + ("one thread, pinned to one core" if n_cores == 1 else f"{n_cores} threads, pinned to {n_cores} cores")
+        + f", sides in turn, medians (ratios: median of rounds). Rates are per second of "
+        f"{'CPU time' if n_cores == 1 else 'the clock'}.",
         "",
-        f"CartPole-v1, {work.N_ENVS} environments, each side stepping `gym.make`'s in a loop of its own (trainkit: "
-        f"gymnasium's SyncVectorEnv); MLP {work.HIDDEN} where no other is named, batch {work.BATCH}, one update per "
-        f"{work.N_ENVS} steps, uniform replay where no other is named. `updates/s` counts drawing the batch, its "
-        "returns and, where prioritised, writing priorities back. All act at random, so that episodes are as short on "
-        "all sides; trainkit and Tianshou ask their networks all the same, Stable-Baselines3 does not, which spares it "
-        "a forward pass per vector step. `default` is trainkit as it comes, which lets numbers below 1e-38 count as 0 "
-        "within an update; `compiled` adds `compile=True`.",
+        f"CartPole-v1, {work.n_envs} environments where no other is named, each side stepping `gym.make`'s in a loop "
+        f"of its own (trainkit: gymnasium's SyncVectorEnv); MLP {work.hidden} and batch {work.batch} where no other is "
+        f"named, gamma {GAMMA}, one update per vector step, uniform replay where no other is named. `updates/s` counts "
+        "drawing the batch, its returns and, where prioritised, writing priorities back. Q-learners act at random, so "
+        "that episodes are as short on all sides; trainkit and Tianshou ask their networks all the same, RLlib too, "
+        "Stable-Baselines3 does not, which spares it a forward pass per vector step. `default` is trainkit as it "
+        "comes, which lets numbers below 1e-38 count as 0 within an update; `compiled` adds `compile=True`, which no "
+        "peer has.",
+        "",
+        "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
+        "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "
+        "vector steps, and its rows are within one of them of the peer's. So are RLlib's, whose environment is "
+        "gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on our side, its single "
+        "ones behind Stable-Baselines3's wrappers on the other, both with sticky actions, no random start, whole "
+        "games, frames of 84x84, four stacked. RLlib has its env runner and learner in one process, whose CPU time "
+        "counts; its helpers' does not. It wants gymnasium 1.2.2, Tianshou 1.2 wants 0.28.1, the others have ours; all "
+        "have the torch of constraints.txt.",
         "",
         "| work | rate | peer | trainkit | peer's | trainkit's | ratio | bar |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for comparison in COMPARISONS:
-        if not Path(comparison.peer[0]).exists():
-            raise SystemExit(f"{comparison.peer[0]} is not there: make bench-peers builds it")
-        sides = {"peer": [*comparison.peer, *comparison.theirs]}
-        sides |= {name: [*OURS, *arguments] for name, arguments in comparison.own.items()}
-        wanted = work.done(comparison.hidden)
-        rounds = [
-            {name: run(command, options.core, wanted) for name, command in sides.items()} for _ in range(options.runs)
-        ]
-        for line in rows(comparison, rounds):
-            lines.append(line)
-            print(line, flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    """Measure and write the table, row by row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--cores", type=int, nargs="+", default=[0])
+    parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS))
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/peers.md"))
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with options.out.open("w") as page:
+        print("\n".join(heading(options)), file=page, flush=True)
+        for comparison in COMPARISONS:
+            if comparison.work not in options.works or comparison.peer not in options.peers:
+                continue
+            for row in rows(comparison, measure(comparison, options.runs, options.cores)):
+                print(row, flush=True)
+                print(row, file=page, flush=True)
 
 
 if __name__ == "__main__":

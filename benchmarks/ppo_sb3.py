@@ -4,10 +4,8 @@ Runs in an environment of its own, and so imports nothing of trainkit but the nu
 """
 
 import argparse
-import importlib.util
 import json
 import time
-from pathlib import Path
 
 import gymnasium as gym
 import stable_baselines3
@@ -15,9 +13,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-spec = importlib.util.spec_from_file_location("ppo_work", Path(__file__).with_name("ppo_work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import ppo_work as work
 
 
 class Counted(DummyVecEnv):

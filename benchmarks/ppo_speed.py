@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ppo_work as work
-from benchmarks.peers import run
+from benchmarks.running import run
 
 OURS, COMPILED = "trainkit", "trainkit, compiled"
 SIDES = {
     OURS: [sys.executable, "-m", "benchmarks.ppo_trainkit"],
     COMPILED: [sys.executable, "-m", "benchmarks.ppo_trainkit", "--compile"],
-    "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/ppo_sb3.py"],
-    "tianshou": [".peers/tianshou@1.2.0/bin/python", "benchmarks/ppo_tianshou.py"],
+    "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.ppo_sb3"],
+    "tianshou": [".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.ppo_tianshou"],
 }
 LOOP = "loop steps/s"
 BARS = {"stable-baselines3": 2.0, "tianshou": 3.0}  # ratios of whole loops

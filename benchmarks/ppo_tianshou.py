@@ -4,11 +4,9 @@ Runs in an environment of its own, and so imports nothing of trainkit but the nu
 """
 
 import argparse
-import importlib.util
 import json
 import time
 import warnings
-from pathlib import Path
 
 warnings.filterwarnings("ignore")
 
@@ -23,9 +21,7 @@ from tianshou.trainer import OnpolicyTrainer  # noqa: E402
 from tianshou.utils.net.common import ActorCritic, Net  # noqa: E402
 from tianshou.utils.net.discrete import Actor, Critic  # noqa: E402
 
-spec = importlib.util.spec_from_file_location("ppo_work", Path(__file__).with_name("ppo_work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import ppo_work as work  # noqa: E402
 
 
 def torso() -> Net:

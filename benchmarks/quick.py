@@ -1,86 +1,88 @@
-"""Print our rates as multiples of a calibration loop, so that a slow-down shows on any machine.
+"""Print our rates as multiples of a calibration loop, beside those that were kept: a slow-down shows on any machine.
 
-    python -m benchmarks.quick [--runs 3]
+    python -m benchmarks.quick [--runs 3] [--keep]
 
-The calibration is a fixed loop of small numpy and torch calls; a rate divided by its rate hardly depends on the
-machine.
+The calibration is a fixed loop of small numpy and torch calls, run before and after each work: a rate divided by its
+rate hardly depends on the machine, nor on what else it does. `--keep` writes what was measured, for the next ones to
+be held against.
 """
 
 import argparse
+import dataclasses
+import importlib.util
+import json
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 
-import trainkit as tk
-from benchmarks import work
+from benchmarks.side import measure
+from benchmarks.side_trainkit import Ours
+from benchmarks.work import WORKS, Work
+
+KEPT = Path("benchmarks/results/quick.json")
+SLOWER = 0.85  # of what was kept; noise of a quiet machine stays above
+# The works of `peers`, shortened.
+QUICK = {
+    "uniform": dataclasses.replace(WORKS["huber"], loop_steps=4_800),
+    "prioritised": dataclasses.replace(WORKS["prioritised"], loop_steps=4_800),
+    "rounds": dataclasses.replace(WORKS["rounds"], loop_steps=4_800),
+    "64 environments": WORKS["many, own"],
+    "sac": dataclasses.replace(WORKS["sac"], warmup_steps=300, collect_steps=2_000, updates=100, loop_steps=150),
+    "pong": dataclasses.replace(WORKS["pong"], warmup_steps=100, collect_steps=1_000, updates=10, loop_steps=80),
+}
 
 
 def calibration() -> float:
     """Return loops per second of small calls like those of a vector step and an update."""
     rng = np.random.default_rng(0)
     column, weights = np.zeros((1_000, 4), np.float32), torch.zeros(128, 128)
-    rows = torch.zeros(work.BATCH, 128)
+    rows = torch.zeros(64, 128)
     n_loops = 3_000
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(n_loops):
-        index = rng.integers(1_000, size=work.BATCH)
+        index = rng.integers(1_000, size=64)
         column[index[:8]] = column[index].sum(axis=0)
         rows = torch.relu(rows @ weights)
-    return n_loops / (time.perf_counter() - began)
+    return n_loops / (time.process_time() - began)
 
 
-def rates(prioritized: bool) -> dict[str, float]:
-    """Return steps and updates per second of collect, update and the whole loop."""
-    envs = tk.make_envs("CartPole-v1", work.N_ENVS, seed=1)
-    policy = tk.DQNPolicy.for_envs(
-        envs,
-        hidden=work.HIDDEN,
-        n_step=3,
-        double=True,
-        exploration=tk.EpsilonGreedy(work.EPSILON),
-        device="cpu",
-        seed=1,
-    )
-    kind = tk.PrioritizedReplayBuffer if prioritized else tk.ReplayBuffer
-    collector = tk.Collector(policy, envs, kind(work.CAPACITY, seed=1))
-    collector.collect(n_step=work.WARMUP_STEPS)
-    stats = collector.collect(n_step=work.COLLECT_STEPS)
-    began = time.perf_counter()
-    for _ in range(work.UPDATES):
-        batch = collector.buffer.sample(work.BATCH, horizon=policy.horizon)
-        collector.buffer.update_priorities(batch.slots, policy.update(batch, step=0).read_priority())
-    updates = work.UPDATES / (time.perf_counter() - began)
-    trainer = tk.OffpolicyTrainer(
-        policy,
-        collector,
-        max_epoch=1,
-        step_per_epoch=work.LOOP_STEPS,
-        step_per_collect=work.N_ENVS,
-        update_per_step=1 / work.N_ENVS,
-        batch_size=work.BATCH,
-        verbose=False,
-        show_progress=False,
-    )
-    loop = next(trainer).stats.time.steps_per_second
-    return {"collect steps/s": stats.n_step / stats.seconds, "updates/s": updates, "loop steps/s": loop}
+def rates(work: Work) -> dict[str, tuple[float, float]]:
+    """Return each rate, and how many times the calibration's it is."""
+    before = calibration()
+    reached, _ = measure(Ours(work), work)
+    base = (before + calibration()) / 2
+    return {name: (rate, rate / base) for name, rate in reached.items()}
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
-    n_runs = parser.parse_args().runs
+    parser.add_argument("--keep", action="store_true")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    base = statistics.median(calibration() for _ in range(n_runs))
-    print(f"calibration: {base:,.0f} loops/s\n")
-    print(f"{'':12s}{'work':18s}{'rate':>10s}{'per calibration loop':>24s}")
-    for prioritized in (False, True):
-        runs = [rates(prioritized) for _ in range(n_runs)]
+    kept: dict[str, float] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    found = {}
+    print(f"{'':18s}{'work':18s}{'rate':>10s}{'per calibration loop':>24s}{'kept':>10s}{'by kept':>10s}")
+    for title, work in QUICK.items():
+        if work.env.startswith("ALE/") and importlib.util.find_spec("ale_py") is None:
+            print(f"{title:18s}left out: ale-py is not there")
+            continue
+        runs = [rates(work) for _ in range(options.runs)]
         for name in runs[0]:
-            rate = statistics.median(run[name] for run in runs)
-            print(f"{'prioritised' if prioritized else 'uniform':12s}{name:18s}{rate:10,.0f}{rate / base:24.3f}")
+            rate, ratio = (statistics.median(column) for column in zip(*(run[name] for run in runs), strict=True))
+            row = f"{title}: {name}"
+            found[row] = ratio
+            line = f"{title:18s}{name:18s}{rate:10,.0f}{ratio:24.3g}"
+            if row in kept:
+                share = ratio / kept[row]
+                line += f"{kept[row]:10.3g}{share:10.2f}{'  SLOWER' if share < SLOWER else ''}"
+            print(line, flush=True)
+    if options.keep:
+        KEPT.write_text(json.dumps(kept | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

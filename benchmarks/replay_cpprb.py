@@ -3,16 +3,12 @@
 Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
 """
 
-import importlib.util
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 from cpprb import PrioritizedReplayBuffer
 
-spec = importlib.util.spec_from_file_location("replay_work", Path(__file__).with_name("replay_work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import replay_work as work
 
 
 def main() -> None:

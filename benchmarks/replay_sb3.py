@@ -3,18 +3,13 @@
 Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
 """
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
-spec = importlib.util.spec_from_file_location("replay_work", Path(__file__).with_name("replay_work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import replay_work as work
 
 
 def main() -> None:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import replay_work as work
-from benchmarks.peers import machine, run
+from benchmarks.running import machine, run
 
 OURS = "trainkit"
 SIDES = {
     OURS: [sys.executable, "-m", "benchmarks.replay_trainkit"],
-    "cpprb": [".peers/cpprb@11.0.0/bin/python", "benchmarks/replay_cpprb.py"],
-    "torchrl": [".peers/torchrl@0.14.1/bin/python", "benchmarks/replay_torchrl.py"],
-    "tianshou": [".peers/tianshou@1.2.0/bin/python", "benchmarks/replay_tianshou.py"],
-    "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/replay_sb3.py"],
+    "cpprb": [".peers/cpprb@11.0.0/bin/python", "-m", "benchmarks.replay_cpprb"],
+    "torchrl": [".peers/torchrl@0.14.1/bin/python", "-m", "benchmarks.replay_torchrl"],
+    "tianshou": [".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.replay_tianshou"],
+    "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.replay_sb3"],
 }
 ROWS, BATCHES = (1_000_000, 100_000, 10_000), (32, 256)
 OWN, IN_ROUNDS, UNIFORM = "prioritised", "prioritised, in rounds of 16", "uniform, to tensors"

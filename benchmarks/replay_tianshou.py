@@ -3,9 +3,7 @@
 Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
 """
 
-import importlib.util
 import warnings
-from pathlib import Path
 
 warnings.filterwarnings("ignore")
 
@@ -15,9 +13,7 @@ from tianshou import __version__  # noqa: E402
 from tianshou.data import Batch, PrioritizedReplayBuffer  # noqa: E402
 from tianshou.policy import BasePolicy  # noqa: E402
 
-spec = importlib.util.spec_from_file_location("replay_work", Path(__file__).with_name("replay_work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import replay_work as work  # noqa: E402
 
 
 def main() -> None:

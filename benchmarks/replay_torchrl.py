@@ -3,17 +3,13 @@
 Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
 """
 
-import importlib.util
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 
-spec = importlib.util.spec_from_file_location("replay_work", Path(__file__).with_name("replay_work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import replay_work as work
 
 
 def main() -> None:

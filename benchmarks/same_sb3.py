@@ -4,11 +4,8 @@ Runs in an environment of its own, and so imports nothing of trainkit but the nu
 """
 
 import argparse
-import importlib.util
 import json
-import sys
 import time
-from pathlib import Path
 
 import gymnasium as gym
 import sb3_contrib
@@ -17,10 +14,7 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-spec = importlib.util.spec_from_file_location("same_work", Path(__file__).with_name("same_work.py"))
-work = importlib.util.module_from_spec(spec)
-sys.modules["same_work"] = work  # dataclasses look their module up
-spec.loader.exec_module(work)
+from benchmarks import same_work as work
 
 
 class Evaluations(BaseCallback):

@@ -7,12 +7,8 @@ settings it had: an interrupted benchmark goes on, and writes its page anew afte
 """
 
 import argparse
-import json
-import os
 import platform
-import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,12 +17,13 @@ from typing import Any
 
 from benchmarks import same_work as work
 from benchmarks.cache import Cache
+from benchmarks.running import printed
 from trainkit.comparing import difference, iqm
 
 PEERS = {
-    "tianshou": (".peers/tianshou@1.2.0/bin/python", "benchmarks/same_tianshou.py"),
-    "stable-baselines3": (".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/same_sb3.py"),
-    "sb3-contrib": (".peers/sb3-contrib@2.9.2/bin/python", "benchmarks/same_sb3.py"),
+    "tianshou": (".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.same_tianshou"),
+    "stable-baselines3": (".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.same_sb3"),
+    "sb3-contrib": (".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.same_sb3"),
 }
 OURS = "trainkit"
 
@@ -85,16 +82,9 @@ def key_of(pairing: str, side: str, task: str, seed: int) -> list[Any]:
 
 def learn(pairing: str, side: str, task: str, seed: int, core: int) -> dict[str, Any]:
     """Run one side on one core and return what it printed, after checking that it did the work."""
-    python, *script = [sys.executable, "-m", "benchmarks.same_trainkit"] if side == OURS else PEERS[side]
-    if not Path(python).exists():
-        raise SystemExit(f"{python} is not there: make bench-same builds it")
-    command = [python, *script, "--pairing", pairing, "--task", task, "--seed", str(seed)]
-    pinned = ["taskset", "-c", str(core), *command] if shutil.which("taskset") else command
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
-    if ran.returncode:
-        raise SystemExit(f"{command} failed:\n{ran.stderr}")
-    result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    own = [sys.executable, "-m", "benchmarks.same_trainkit"] if side == OURS else PEERS[side]
+    command = [*own, "--pairing", pairing, "--task", task, "--seed", str(seed)]
+    result = printed(command, core)
     asked, done = work.PAIRINGS[pairing], result["done"]
     extra = done["updates"] - asked.n_updates
     wanted = {

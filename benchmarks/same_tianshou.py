@@ -4,12 +4,9 @@ Runs in an environment of its own, and so imports nothing of trainkit but the nu
 """
 
 import argparse
-import importlib.util
 import json
-import sys
 import time
 import warnings
-from pathlib import Path
 
 warnings.filterwarnings("ignore")
 
@@ -23,10 +20,7 @@ from tianshou.policy import DQNPolicy  # noqa: E402
 from tianshou.trainer import OffpolicyTrainer  # noqa: E402
 from tianshou.utils.net.common import Net  # noqa: E402
 
-spec = importlib.util.spec_from_file_location("same_work", Path(__file__).with_name("same_work.py"))
-work = importlib.util.module_from_spec(spec)
-sys.modules["same_work"] = work  # dataclasses look their module up
-spec.loader.exec_module(work)
+from benchmarks import same_work as work  # noqa: E402
 
 EPOCH = 1_000  # the trainer counts from the end of the random steps, which are as many; evaluations are at multiples
 

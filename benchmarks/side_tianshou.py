@@ -1,14 +1,7 @@
-"""Tianshou 1.2's side: collect, update and the whole loop, on its DummyVectorEnv, a bare loop over environments.
+"""Tianshou 1.2's side: collect, update and the whole loop, on its DummyVectorEnv, a bare loop over environments."""
 
-Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
-"""
-
-import argparse
-import importlib.util
-import json
-import time
 import warnings
-from pathlib import Path
+from typing import Any
 
 warnings.filterwarnings("ignore")
 
@@ -21,85 +14,75 @@ from tianshou.policy import DQNPolicy  # noqa: E402
 from tianshou.trainer import OffpolicyTrainer  # noqa: E402
 from tianshou.utils.net.common import Net  # noqa: E402
 
-spec = importlib.util.spec_from_file_location("work", Path(__file__).with_name("work.py"))
-work = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(work)
+from benchmarks import side  # noqa: E402
+from benchmarks.work import EPSILON, GAMMA, LR, Work  # noqa: E402
 
 
-def main() -> None:
-    """Do the work and print its rates."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("learner", choices=list(work.LEARNERS))
-    parser.add_argument("--hidden", type=int, nargs="+", default=list(work.HIDDEN))
-    parser.add_argument("--rounds", action="store_true", help="so many vector steps between updates as updates come")
-    options = parser.parse_args()
-    how = work.LEARNERS[options.learner]
-    prioritized = how["prioritized"]
-    torch.set_num_threads(1)
-    envs = DummyVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(work.N_ENVS)])
-    net = Net(state_shape=4, action_shape=2, hidden_sizes=options.hidden)
-    policy = DQNPolicy(
-        model=net,
-        optim=torch.optim.Adam(net.parameters(), lr=work.LR),
-        discount_factor=work.GAMMA,
-        estimation_step=how["n_step"],
-        target_update_freq=work.TARGET_EVERY,
-        is_double=how["double"],
-        clip_loss_grad=how["loss"] == "huber",
-        action_space=gym.spaces.Discrete(2),
-    )
-    policy.set_eps(work.EPSILON)
-    if prioritized:
-        buffer = PrioritizedVectorReplayBuffer(work.CAPACITY, buffer_num=work.N_ENVS, alpha=0.6, beta=0.4)
-    else:
-        buffer = VectorReplayBuffer(work.CAPACITY, buffer_num=work.N_ENVS)
-    collector = Collector(policy, envs, buffer, exploration_noise=True)
-    collector.reset()
-    collector.collect(n_step=work.WARMUP_STEPS)
+class Tianshou:
+    """Its DQN on a vector of buffers."""
 
-    began = time.process_time()
-    stats = collector.collect(n_step=work.COLLECT_STEPS)
-    collect = work.COLLECT_STEPS / (time.process_time() - began)
+    version = __version__
 
-    policy.is_within_training_step = True
-    for _ in range(50):
-        policy.update(work.BATCH, buffer)
-    before = policy._iter
-    began = time.process_time()
-    for _ in range(work.UPDATES):
-        policy.update(work.BATCH, buffer)
-    updates = work.UPDATES / (time.process_time() - began)
-    n_updates = policy._iter - before
-    policy.is_within_training_step = False
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._envs = DummyVectorEnv([lambda: gym.make(work.env) for _ in range(work.n_envs)])
+        net = Net(state_shape=work.n_inputs, action_shape=work.n_outputs, hidden_sizes=work.hidden)
+        self._policy = DQNPolicy(
+            model=net,
+            optim=torch.optim.Adam(net.parameters(), lr=LR),
+            discount_factor=GAMMA,
+            estimation_step=work.n_step,
+            target_update_freq=work.target_every,
+            is_double=work.double,
+            clip_loss_grad=work.loss == "huber",
+            action_space=gym.spaces.Discrete(work.n_outputs),
+        )
+        self._policy.set_eps(EPSILON)
+        if work.prioritized:
+            self._buffer = PrioritizedVectorReplayBuffer(work.capacity, buffer_num=work.n_envs, alpha=0.6, beta=0.4)
+        else:
+            self._buffer = VectorReplayBuffer(work.capacity, buffer_num=work.n_envs)
+        self._collector = Collector(self._policy, self._envs, self._buffer, exploration_noise=True)
+        self._collector.reset()
 
-    trainer = OffpolicyTrainer(
-        policy=policy,
-        train_collector=collector,
-        test_collector=None,
-        max_epoch=1,
-        step_per_epoch=work.LOOP_STEPS,
-        step_per_collect=work.N_ENVS * (work.PER_ROUND if options.rounds else 1),
-        update_per_step=1 / work.N_ENVS,
-        batch_size=work.BATCH,
-        episode_per_test=1,
-        verbose=False,
-        show_progress=False,
-        test_in_train=False,
-    )
-    before = policy._iter
-    began = time.process_time()
-    trainer.run()
-    loop = work.LOOP_STEPS / (time.process_time() - began)
-    done = {
-        "collected": int(stats.n_collected_steps),
-        "updates": n_updates,
-        "loop_updates": policy._iter - before,
-        "parameters": sum(parameter.numel() for parameter in net.parameters()),
-        "threads": torch.get_num_threads(),
-    }
-    rates = {"collect steps/s": collect, "updates/s": updates, "loop steps/s": loop}
-    print(json.dumps({"rates": rates, "done": done, "version": __version__}))
+    def collect(self, n_steps: int) -> int:
+        return int(self._collector.collect(n_step=n_steps).n_collected_steps)
+
+    def update(self) -> None:
+        self._policy.is_within_training_step = True
+        self._policy.update(self._work.batch, self._buffer)
+        self._policy.is_within_training_step = False
+
+    def loop(self, n_steps: int) -> int:
+        trainer = OffpolicyTrainer(
+            policy=self._policy,
+            train_collector=self._collector,
+            test_collector=None,
+            max_epoch=1,
+            step_per_epoch=n_steps,
+            step_per_collect=self._work.n_envs * self._work.per_round,
+            update_per_step=1 / self._work.n_envs,
+            batch_size=self._work.batch,
+            episode_per_test=1,
+            verbose=False,
+            show_progress=False,
+            test_in_train=False,
+        )
+        trainer.run()
+        return int(trainer.env_step)
+
+    def n_updates(self) -> int:
+        return self._policy._iter
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "env": self._envs.get_env_attr("spec")[0].id,
+            "envs": self._envs.env_num,
+            "gamma": self._policy.gamma,
+            "n_step": self._policy.n_step,
+            "parameters": sum(parameter.numel() for parameter in self._policy.model.parameters()),
+        }
 
 
 if __name__ == "__main__":
-    main()
+    side.play(Tianshou, side.options().parse_args())

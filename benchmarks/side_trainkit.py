@@ -1,94 +1,106 @@
 """Our side: collect, update and the whole loop."""
 
-import argparse
-import json
-import time
+from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
-import torch
 from gymnasium.vector import AutoresetMode
 
 import trainkit as tk
-from benchmarks import work
+from benchmarks import side
+from benchmarks.work import EPSILON, GAMMA, LR, Work
+from trainkit.presets.atari import ATARI_ENVS
+
+QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
+
+
+def make_envs(work: Work) -> tk.Envs:
+    """Make the environments: an id's own vector environment, or gymnasium's loop over single ones."""
+    if work.sees_images:
+        return tk.make_envs(work.env, work.n_envs, **ATARI_ENVS, seed=1)
+    sync = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
+    return tk.make_envs(gym.make_vec(work.env, work.n_envs, **({} if work.has_own_vector_env else sync)), seed=1)
+
+
+def make_policy(work: Work, envs: tk.Envs, **options: Any) -> tk.DQNPolicy | tk.SACPolicy:
+    """Make the learner."""
+    options |= {"gamma": GAMMA, "n_step": work.n_step, "lr": LR, "device": "cpu", "seed": 1}
+    if work.learner == "sac":
+        return tk.SACPolicy.for_envs(envs, hidden=work.hidden, **options)
+    return tk.DQNPolicy.for_envs(
+        envs,
+        **({"head": work.hidden} if work.sees_images else {"hidden": work.hidden}),
+        value=tk.ExpectedValue(work.loss),
+        double=work.double,
+        max_grad_norm=work.clip,
+        exploration=tk.EpsilonGreedy(EPSILON),
+        target=tk.Target(work.target_every, unit="updates"),
+        **options,
+    )
+
+
+class Ours:
+    """trainkit, by its public parts."""
+
+    version = tk.__version__
+
+    def __init__(self, work: Work, **options: Any) -> None:
+        if not Path(tk.__file__).is_relative_to(Path(__file__).parents[1]):
+            raise SystemExit(f"{tk.__file__} is not of the tree that these benchmarks are of: set PYTHONPATH=src")
+        self._work = work
+        self._envs = make_envs(work)
+        self._policy = make_policy(work, self._envs, **options)
+        kind = tk.PrioritizedReplayBuffer if work.prioritized else tk.ReplayBuffer
+        self._collector = tk.Collector(self._policy, self._envs, kind(work.capacity, seed=1))
+
+    def collect(self, n_steps: int) -> int:
+        return self._collector.collect(n_step=n_steps).n_step
+
+    def update(self) -> None:
+        buffer = self._collector.buffer
+        batch = buffer.sample(self._work.batch, horizon=self._policy.horizon)
+        result = self._policy.update(batch, step=self._collector.env_step)
+        if self._work.prioritized:
+            buffer.update_priorities(batch.slots, result.read_priority())
+
+    def loop(self, n_steps: int) -> int:
+        n_saved = self._work.per_round
+        rounds = {"refresh_priorities": "round", "updates_per_round": n_saved} if n_saved > 1 else {}
+        before = self._collector.env_step
+        tk.OffpolicyTrainer(
+            self._policy,
+            self._collector,
+            max_epoch=1,
+            step_per_epoch=n_steps,
+            step_per_collect=self._work.n_envs,
+            update_per_step=1 / self._work.n_envs,
+            batch_size=self._work.batch,
+            **rounds,
+            **QUIET,
+        ).run()
+        return self._collector.env_step - before
+
+    def n_updates(self) -> int:
+        return self._policy.n_updates
+
+    def told(self) -> dict[str, Any]:
+        policy, horizon = self._policy, self._policy.horizon
+        learnt = [policy.actor, policy.critics] if isinstance(policy, tk.SACPolicy) else [policy.network]
+        return {
+            "env": self._envs.name,
+            "envs": self._envs.n,
+            "gamma": horizon.gamma,
+            "n_step": horizon.n_step,
+            "parameters": sum(parameter.numel() for module in learnt for parameter in module.parameters()),
+        }
 
 
 def main() -> None:
     """Do the work and print its rates."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("learner", choices=list(work.LEARNERS))
-    parser.add_argument("--hidden", type=int, nargs="+", default=list(work.HIDDEN))
+    parser = side.options()
     parser.add_argument("--compile", action="store_true", help="gradients in one graph")
-    parser.add_argument("--rounds", action="store_true", help="updates in rounds, on gymnasium's own vector CartPole")
-    options = parser.parse_args()
-    how = work.LEARNERS[options.learner]
-    torch.set_num_threads(1)
-    sync = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
-    venv = gym.make_vec("CartPole-v1", work.N_ENVS, **({} if options.rounds else sync))
-    envs = tk.make_envs(venv, seed=1)
-    policy = tk.DQNPolicy.for_envs(
-        envs,
-        hidden=options.hidden,
-        value=tk.ExpectedValue(how["loss"]),
-        n_step=how["n_step"],
-        gamma=work.GAMMA,
-        double=how["double"],
-        lr=work.LR,
-        max_grad_norm=how["clip"],
-        exploration=tk.EpsilonGreedy(work.EPSILON),
-        target=tk.Target(work.TARGET_EVERY, unit="updates"),
-        compile=options.compile,
-        device="cpu",
-        seed=1,
-    )
-    kind = tk.PrioritizedReplayBuffer if how["prioritized"] else tk.ReplayBuffer
-    collector = tk.Collector(policy, envs, kind(work.CAPACITY, seed=1))
-    collector.collect(n_step=work.WARMUP_STEPS)
-
-    began = time.process_time()
-    stats = collector.collect(n_step=work.COLLECT_STEPS)
-    collect = work.COLLECT_STEPS / (time.process_time() - began)
-
-    def update() -> None:
-        batch = collector.buffer.sample(work.BATCH, horizon=policy.horizon)
-        result = policy.update(batch, step=collector.env_step)
-        if how["prioritized"]:
-            collector.buffer.update_priorities(batch.slots, result.read_priority())
-
-    for _ in range(50):
-        update()
-    before = policy.n_updates
-    began = time.process_time()
-    for _ in range(work.UPDATES):
-        update()
-    updates = work.UPDATES / (time.process_time() - began)
-    n_updates = policy.n_updates - before
-
-    rounds = {"refresh_priorities": "round", "updates_per_round": work.PER_ROUND} if options.rounds else {}
-    trainer = tk.OffpolicyTrainer(
-        policy,
-        collector,
-        max_epoch=1,
-        step_per_epoch=work.LOOP_STEPS,
-        step_per_collect=work.N_ENVS,
-        update_per_step=1 / work.N_ENVS,
-        batch_size=work.BATCH,
-        verbose=False,
-        show_progress=False,
-        **rounds,
-    )
-    before = policy.n_updates
-    began = time.process_time()
-    trainer.run()
-    loop = work.LOOP_STEPS / (time.process_time() - began)
-    done = {
-        "collected": stats.n_step,
-        "updates": n_updates,
-        "loop_updates": policy.n_updates - before,
-        "parameters": sum(parameter.numel() for parameter in policy.network.parameters()),
-        "threads": torch.get_num_threads(),
-    }
-    rates = {"collect steps/s": collect, "updates/s": updates, "loop steps/s": loop}
-    print(json.dumps({"rates": rates, "done": done, "version": tk.__version__}))
+    asked = parser.parse_args()
+    side.play(lambda work: Ours(work, compile=asked.compile), asked)
 
 
 if __name__ == "__main__":

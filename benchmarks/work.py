@@ -1,41 +1,103 @@
-"""The work every measurement of Q-learning does, in numbers that all sides share.
-
-A side is a script that runs in an environment of its own, takes the name of a learner, and prints one line of JSON:
-`rates` are what is compared, `done` is what was done and must be equal on all sides. Seconds are of CPU time, so that
-what else the core did does not count.
-"""
+"""The works that every measurement of off-policy learners does, in numbers that all sides share."""
 
 import itertools
+from dataclasses import dataclass
+from typing import Any, Literal
 
-N_ENVS = 10
-HIDDEN = (128, 128, 128)
-BATCH = 64
-GAMMA = 0.9
-LR = 1e-3
+COLLECT, UPDATES, LOOP = RATES = ("collect steps/s", "updates/s", "loop steps/s")
 EPSILON = 1.0  # random acting: a better policy must not look faster because its episodes are longer
-TARGET_EVERY = 320  # updates
-CAPACITY = 20_000
-WARMUP_STEPS = 1_000
-COLLECT_STEPS = 10_000
-UPDATES = 500
-LOOP_STEPS = 9_600  # one update per N_ENVS steps; whole rounds of them
-PER_ROUND = 16  # updates, where they are saved up
-
-# What a peer can do decides what both sides do: {learner: loss, clip of the gradients' norm, n-step, double, replay}.
-LEARNERS = {
-    "huber": {"loss": "huber", "clip": 10.0, "n_step": 1, "double": False, "prioritized": False},
-    "mse": {"loss": "mse", "clip": None, "n_step": 1, "double": False, "prioritized": False},
-    "prioritised": {"loss": "mse", "clip": None, "n_step": 3, "double": True, "prioritized": True},
-}
+LR = 1e-3
+GAMMA = 0.9
 
 
-def parameters(hidden: tuple[int, ...]) -> int:
-    """Return how many numbers the network of CartPole's values has."""
-    sizes = (4, *hidden, 2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One work: what is stepped, what is learnt, how often. One update per vector step."""
+
+    learner: Literal["dqn", "sac"] = "dqn"
+    env: str = "CartPole-v1"
+    n_envs: int = 10
+    has_own_vector_env: bool = False  # of its id; on our side, instead of a loop over single ones
+    n_inputs: int = 4
+    n_outputs: int = 2  # actions, or their places
+    hidden: tuple[int, ...] = (128, 128, 128)  # after a Nature CNN where images are seen
+    sees_images: bool = False
+    batch: int = 64
+    loss: Literal["huber", "mse"] = "huber"
+    clip: float | None = None  # of the gradients' norm
+    n_step: int = 1
+    double: bool = False
+    prioritized: bool = False
+    target_every: int = 320  # updates
+    capacity: int = 20_000
+    per_round: int = 1  # updates that are saved up, or vector steps between as many updates
+    warmup_steps: int = 1_000
+    collect_steps: int = 10_000
+    updates: int = 500
+    loop_steps: int = 9_600
+
+    @property
+    def n_parameters(self) -> int:
+        """Count the numbers that are learnt, from the sizes alone."""
+        if self.learner == "sac":
+            actor = _dense(self.n_inputs, *self.hidden, 2 * self.n_outputs)
+            return actor + 2 * _dense(self.n_inputs + self.n_outputs, *self.hidden, 1)
+        if self.sees_images:
+            convolutions = (4 * 8 * 8 + 1) * 32 + (32 * 4 * 4 + 1) * 64 + (64 * 3 * 3 + 1) * 64
+            return convolutions + _dense(64 * 7 * 7, *self.hidden, self.n_outputs)
+        return _dense(self.n_inputs, *self.hidden, self.n_outputs)
+
+    def done(self, rates: tuple[str, ...] = RATES, threads: int = 1) -> dict[str, Any]:
+        """Return what must be equal on all sides that measured these rates."""
+        parts = {
+            COLLECT: {"collected": self.collect_steps},
+            UPDATES: {"updates": self.updates},
+            LOOP: {"loop_steps": self.loop_steps, "loop_updates": self.loop_steps // self.n_envs},
+        }
+        settings = {"env": self.env, "envs": self.n_envs, "gamma": GAMMA, "n_step": self.n_step}
+        counts = {name: count for rate in rates for name, count in parts[rate].items()}
+        return counts | settings | {"parameters": self.n_parameters, "threads": threads}
+
+
+def _dense(*sizes: int) -> int:
     return sum((before + 1) * after for before, after in itertools.pairwise(sizes))
 
 
-def done(hidden: tuple[int, ...] = HIDDEN) -> dict[str, int]:
-    """Return what must be equal on all sides."""
-    updates = {"updates": UPDATES, "loop_updates": LOOP_STEPS // N_ENVS}
-    return {"collected": COLLECT_STEPS, **updates, "parameters": parameters(hidden), "threads": 1}
+# What a peer can do decides what both sides do.
+WORKS = {
+    "huber": Work(clip=10.0),
+    "small": Work(clip=10.0, hidden=(64, 64)),
+    "mse": Work(loss="mse"),
+    "prioritised": Work(loss="mse", n_step=3, double=True, prioritized=True),
+    "rounds": Work(loss="mse", has_own_vector_env=True, per_round=16),
+    "many": Work(clip=10.0, n_envs=64, warmup_steps=1_280, collect_steps=19_200, loop_steps=19_200),
+    "many, own": Work(
+        loss="mse", n_envs=64, has_own_vector_env=True, warmup_steps=1_280, collect_steps=19_200, loop_steps=19_200
+    ),
+    "sac": Work(
+        learner="sac",
+        env="Pendulum-v1",
+        n_envs=1,
+        n_inputs=3,
+        n_outputs=1,
+        hidden=(256, 256),
+        batch=256,
+        loop_steps=1_000,
+        updates=300,
+    ),
+    "pong": Work(
+        env="ALE/Pong-v5",
+        n_envs=8,
+        has_own_vector_env=True,
+        n_outputs=6,
+        hidden=(512,),
+        sees_images=True,
+        batch=32,
+        clip=10.0,
+        capacity=4_000,
+        warmup_steps=400,
+        collect_steps=4_000,
+        updates=40,
+        loop_steps=320,
+    ),
+}

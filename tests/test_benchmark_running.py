@@ -1,0 +1,59 @@
+"""A side is held to the work it was given."""
+
+import json
+import os
+import sys
+
+import gymnasium as gym
+import pytest
+
+import trainkit as tk
+from benchmarks.running import run
+from benchmarks.side_trainkit import make_policy
+from benchmarks.work import WORKS, Work
+
+CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0  # one that we may be pinned to
+
+
+def side(**done: int) -> list[str]:
+    """Return the command of a side that did this."""
+    return [sys.executable, "-c", f"print({json.dumps({'done': done})!r})"]
+
+
+def test_a_side_that_did_the_work_gives_what_it_printed() -> None:
+    assert run(side(updates=5), CORE, {"updates": 5}) == {"done": {"updates": 5}}
+
+
+@pytest.mark.parametrize("done", [{"updates": 4}, {}, {"updates": 5, "threads": 2}])
+def test_a_side_that_did_other_work_stops_everything(done: dict[str, int]) -> None:
+    with pytest.raises(SystemExit, match="the work is"):
+        run(side(**done), CORE, {"updates": 5})
+
+
+@pytest.mark.parametrize(("rows", "is_near"), [(91, True), (109, True), (90, False), (110, False)])
+def test_only_counts_that_are_named_may_be_missed_and_only_by_so_much(rows: int, is_near: bool) -> None:
+    wanted, may_miss = {"rows": 100, "updates": 5}, {"rows": 9}
+    if is_near:
+        assert run(side(rows=rows, updates=5), CORE, wanted, may_miss)["done"]["rows"] == rows
+    else:
+        with pytest.raises(SystemExit, match="the work is"):
+            run(side(rows=rows, updates=5), CORE, wanted, may_miss)
+    with pytest.raises(SystemExit, match="the work is"):
+        run(side(rows=100, updates=4), CORE, wanted, may_miss)
+
+
+@pytest.mark.parametrize("name", ["small", "sac"])
+def test_parameters_are_counted_from_sizes_as_the_network_has_them(name: str) -> None:
+    work = WORKS[name]
+    policy = make_policy(work, tk.make_envs(work.env))
+    learnt = [policy.actor, policy.critics] if isinstance(policy, tk.SACPolicy) else [policy.network]
+    assert work.n_parameters == sum(one.numel() for module in learnt for one in module.parameters())
+
+
+@pytest.mark.parametrize("work", [work for work in WORKS.values() if not work.sees_images])
+def test_a_work_says_of_its_environment_what_it_is(work: Work) -> None:
+    env = gym.make(work.env)
+    actions = env.action_space
+    assert env.observation_space.shape == (work.n_inputs,)
+    assert work.n_outputs == (actions.n if isinstance(actions, gym.spaces.Discrete) else actions.shape[0])
+    assert work.loop_steps % (work.n_envs * work.per_round) == work.collect_steps % work.n_envs == 0
