@@ -98,9 +98,11 @@ class Ours:
 def main() -> None:
     """Do the work and print its rates."""
     parser = side.options()
-    parser.add_argument("--compile", action="store_true", help="gradients in one graph")
+    parser.add_argument(
+        "--compile", action="store_true", help="gradients in one graph, where they are not written by hand"
+    )
     asked = parser.parse_args()
-    side.play(lambda work: Ours(work, compile=asked.compile), asked)
+    side.play(lambda work: Ours(work, compile="auto" if asked.compile else False), asked)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class DQNPolicy(Policy):
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
-        flush_denormals, compile: see `GradientStep`.
+        flush_denormals, compile: see `GradientStep`; small networks learn in numpy on the CPU, unless compile is True.
         store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
@@ -114,7 +114,7 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         self._host = HostNetwork.for_network(features, self.network, self.value)
-        is_ours = penalty is None and not compile and type(self)._loss is DQNPolicy._loss
+        is_ours = penalty is None and compile is not True and type(self)._loss is DQNPolicy._loss
         parts = features, self.network, self.target_network, self.value, self.backup
         self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
         self.eval()

@@ -88,8 +88,8 @@ class GradientStep:
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this
             changes the last bits.
         compile: compute loss and gradients in one compiled graph from the second step on, which takes some ten
-            seconds and pays for small networks; "auto" where there is a compiler. A parameter without a gradient at
-            the first step never moves then.
+            seconds and pays for small networks; "auto" where there is a compiler, and the loss is not differentiated
+            by hand, which is quicker. A parameter without a gradient at the first step never moves then.
     """
 
     def __init__(
