@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, be
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
-from trainkit.policy.draws import Draw, ask
+from trainkit.policy.draws import Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
     EpsilonGreedy,
@@ -34,7 +34,6 @@ from trainkit.policy.host_preprocess import HostPreprocess
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
-from trainkit.policy.noisy import draw_noise
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
@@ -100,13 +99,13 @@ class DQNPolicy(Policy):
         )
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
-        self._has_fractions = isinstance(self.value, DrawnFractions)  # asked once: a protocol is slow to check
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.penalty = penalty
         self.exploration: Exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
         if store_action_prob:
             require_probability(type(self).__name__, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
+        self._draws = Draws(self.network, self.value)
         self.to(self.device)
         self.add_gradient_step(
             "network",
@@ -248,14 +247,14 @@ class DQNPolicy(Policy):
         if learner is None or not learner.takes(batch):
             return self._learn(self.tensors(batch), step)
         self._slots = batch.slots
-        mine, theirs = self._draw(len(batch))
+        mine, theirs = self._draws.for_update(len(batch), self.generator)
         by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise))
         priority, shown = self.minimise("network", by_hand, step=step)
         return self.end_update(step=step, priority=priority, **shown)
 
     def _learn(self, rows: TensorBatch, step: int) -> UpdateResult:
         """Take the gradient step on rows that are on the device, and end the update."""
-        mine, theirs = self._draw(len(rows.reward))
+        mine, theirs = self._draws.for_update(len(rows.reward), self.generator)
         online, target = ask(self.network, mine), ask(self.target_network, theirs)
 
         def loss() -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
@@ -272,7 +271,7 @@ class DQNPolicy(Policy):
         with torch.no_grad():
             after, reward = self.backup(online, target, rows, self.value)
             goal = self.value.goal(after, reward, rows.discount)
-        drawn = self._drawn
+        drawn = self._draws.fractions
         if drawn is None or prediction.fractions is None:
             loss, priority = self.value.loss(chosen, goal)
         else:
@@ -285,29 +284,12 @@ class DQNPolicy(Policy):
             loss, shown["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return loss, priority, shown
 
-    def _draw(self, rows: int) -> tuple[Draw, Draw]:
-        """Draw what is random in one update, for the online and for the target network."""
-        noises = self._draw_noise(1), self._draw_noise(1)
-        drawn = self._drawn
-        fractions = (None, None) if drawn is None else drawn.draw(rows, self.generator)
-        return Draw(noises[0], fractions[0]), Draw(noises[1], fractions[1])
-
     def _draw_noise(self, rows: int) -> Tensor | None:
-        size = self.network.noise_size
-        return draw_noise(rows, size, self.generator) if size else None
-
-    def _acting(self, noise: Tensor | None = None) -> Draw:
-        drawn = self._drawn
-        return Draw(noise, None if drawn is None else drawn.acting_fractions)
-
-    @property
-    def _drawn(self) -> DrawnFractions | None:
-        """The value part, if it is one that draws fractions."""
-        return cast("DrawnFractions", self.value) if self._has_fractions else None
+        return self._draws.noise(rows, self.generator)
 
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
-        return ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
+        return ask(self.network, self._draws.for_acting(noise))(self.preprocess(obs), legal_mask(obs))
 
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target network always stays in eval mode."""
@@ -326,7 +308,7 @@ class DQNPolicy(Policy):
         shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
         width = self.value.width if fractions is None else fractions.shape[1]
         expected = (1, n_actions, width)
-        if shape != expected or (fractions is None) == self._has_fractions:
+        if shape != expected or (fractions is None) != (self._draws.fractions is None):
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
                 f"{type(self.value).__name__} need {expected} [B, A, W]"
@@ -338,7 +320,7 @@ class DQNPolicy(Policy):
         """Refuse parts that do not fit each other, by trying them on one blank row that leads to itself."""
         features, legal, zero = self.preprocess(obs), legal_mask(obs), torch.zeros(1, device=self.device)
         rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
-        networks = [ask(network, self._acting()) for network in (self.network, self.target_network)]
+        networks = [ask(network, self._draws.for_acting()) for network in (self.network, self.target_network)]
         told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
         try:
             with torch.no_grad():
