@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import ConfigError, SpaceMismatchError, all_made
+from trainkit.errors import ConfigError, all_made
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
-from trainkit.policy.device import TensorBatch, legal_mask, to_device
+from trainkit.policy.cuda_graph import CudaGraph, check_cuda_graph
+from trainkit.policy.device import TensorBatch, legal_mask, rows_of, to_device
 from trainkit.policy.draws import Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
@@ -37,7 +38,7 @@ from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNet
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
-from trainkit.policy.refusals import trying
+from trainkit.policy.refusals import refuse_numbers, trying, trying_together
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
@@ -62,6 +63,8 @@ class DQNPolicy(Policy):
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
         flush_denormals, compile: see `GradientStep`.
+        cuda_graph: record all that an update does on CUDA, from the fourth one on, and repeat it by one launch, with or
+            without `compile`. What parts of yours do in Python they do once then: numbers that change must be tensors.
         store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
@@ -87,6 +90,7 @@ class DQNPolicy(Policy):
         seed: int | None = None,
         flush_denormals: bool = True,
         compile: Compile = False,
+        cuda_graph: bool = False,
         store_action_prob: bool = False,
     ) -> None:
         super().__init__(
@@ -97,6 +101,7 @@ class DQNPolicy(Policy):
             device=device,
             seed=seed,
         )
+        check_cuda_graph(type(self).__name__, cuda_graph, self.device)
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
         self.backup: Backup = MaxBackup() if backup is None else backup
@@ -114,14 +119,16 @@ class DQNPolicy(Policy):
             clip,
             flush_denormals=flush_denormals,
             compile=compile,
+            recorded=cuda_graph,
         )
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         self._host_features = HostPreprocess.for_module(self.preprocess, self.device)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
-        is_ours = penalty is None and not compile and type(self)._loss is DQNPolicy._loss
+        is_ours = penalty is None and not (compile or cuda_graph) and type(self)._loss is DQNPolicy._loss
         parts = self._host_features, self.network, self.target_network, self.value, self.backup
         self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
+        self._graph = CudaGraph(self._learn_columns, self) if cuda_graph else None
         self.eval()
 
     @classmethod
@@ -220,7 +227,7 @@ class DQNPolicy(Policy):
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
         self.enter(training=False)
-        noise = self._draw_noise(len(tree.first_leaf(obs))) if explore else None
+        noise = self._draws.noise(len(tree.first_leaf(obs)), self.generator) if explore else None
         features = without_mask(obs)
         if self._host is not None and self._host.takes(features):
             return self._host.action_values(features, None if noise is None else noise.numpy(), legal_actions(obs))
@@ -244,16 +251,24 @@ class DQNPolicy(Policy):
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
         learner = self._host_learner
-        if learner is None or not learner.takes(batch):
-            return self._learn(self.tensors(batch), step)
+        if learner is not None and learner.takes(batch):
+            told = self._learn_by_hand(learner, batch, step)
+        elif self._graph is None:
+            told = self._learn(self.tensors(batch), step)
+        else:
+            told = self._replay(self._graph, batch, step)
+        return self.end_update(step=step, **told)
+
+    def _learn_by_hand(self, learner: HostLearner, batch: TransitionBatch, step: int) -> dict[str, Any]:
+        """Take the gradient step in numpy."""
         self._slots = batch.slots
         mine, theirs = self._draws.for_update(len(batch), self.generator)
         by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise))
         priority, shown = self.minimise("network", by_hand, step=step)
-        return self.end_update(step=step, priority=priority, **shown)
+        return {"priority": priority, **shown}
 
-    def _learn(self, rows: TensorBatch, step: int) -> UpdateResult:
-        """Take the gradient step on rows that are on the device, and end the update."""
+    def _learn(self, rows: TensorBatch, step: int) -> dict[str, Any]:
+        """Take the gradient step on rows that are on the device; return what there is to tell `end_update`."""
         mine, theirs = self._draws.for_update(len(rows.reward), self.generator)
         online, target = ask(self.network, mine), ask(self.target_network, theirs)
 
@@ -262,7 +277,20 @@ class DQNPolicy(Policy):
             return (rows.weight * per_row).mean(), (priority, shown | weight_metrics(rows.weight))
 
         priority, shown = self.minimise("network", loss, step=step)
-        return self.end_update(step=step, priority=priority, **shown)
+        return {"priority": priority, **shown}
+
+    def _replay(self, graph: CudaGraph, batch: TransitionBatch, step: int) -> dict[str, Any]:
+        """Do what `_learn` does by one launch, and bring the priorities out of the way of the next."""
+        for gradient_step in self._gradient_steps.values():
+            gradient_step.prepare(step)
+        told = graph(self._columns(batch), step=step)
+        return {**told, "priority": told["priority"].clone()}
+
+    def _learn_columns(self, columns: Any, *, step: int) -> dict[str, Any]:
+        """Do all of an update that is done on the device, and return all that there is to tell."""
+        told = self._learn(rows_of(columns, self.preprocess), step)
+        shown, self._shown = self._shown, {}
+        return {**shown, **told}
 
     def _loss(self, rows: TensorBatch, online: Network, target: Network) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return (loss [B], priority [B], scalars to show)."""
@@ -284,9 +312,6 @@ class DQNPolicy(Policy):
             loss, shown["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return loss, priority, shown
 
-    def _draw_noise(self, rows: int) -> Tensor | None:
-        return self._draws.noise(rows, self.generator)
-
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
         return ask(self.network, self._draws.for_acting(noise))(self.preprocess(obs), legal_mask(obs))
@@ -300,19 +325,11 @@ class DQNPolicy(Policy):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
-        n_actions = count_actions(type(self).__name__, action_space)
         self.enter(training=False)
         blank = to_device(zeros_of(observation_space), self.device)
         with trying(f"{type(self).__name__}'s network", observation_space):
             prediction = self._predict(blank, None)
-        shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
-        width = self.value.width if fractions is None else fractions.shape[1]
-        expected = (1, n_actions, width)
-        if shape != expected or (fractions is None) != (self._draws.fractions is None):
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
-                f"{type(self.value).__name__} need {expected} [B, A, W]"
-            )
+        refuse_numbers(type(self).__name__, prediction, action_space, self.value)
         self._try_parts(blank)
         super().check_spaces(observation_space, action_space)
 
@@ -322,13 +339,8 @@ class DQNPolicy(Policy):
         rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
         networks = [ask(network, self._draws.for_acting()) for network in (self.network, self.target_network)]
         told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
-        try:
-            with torch.no_grad():
-                loss, priority, _ = self._loss(rows, networks[0], networks[1])
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"{told} fail together on one row: {type(error).__name__}: {error}") from error
+        with trying_together(told):
+            loss, priority, _ = self._loss(rows, networks[0], networks[1])
         shapes = tuple(loss.shape), tuple(priority.shape)
         if shapes != ((1,), (1,)):
             raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
