@@ -50,13 +50,13 @@ class _Set:
         self.layout = layout
         self.tensors = tree.map_tree(empty, arrays)
         self._arrays = [tensor.numpy() for tensor in tree.leaves(self.tensors)]
-        self._stream = torch.cuda.current_stream(device) if is_cuda else None
+        self._device = device
         self._sent = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]  # torch's own
 
     def hand_over(self) -> None:
         """Note that everything that reads this memory has been asked for."""
         if self._sent is not None:
-            self._sent.record(self._stream)
+            self._sent.record(torch.cuda.current_stream(self._device))
 
     def fill(self, arrays: Any) -> None:
         """Copy arrays here, once what reads this memory is done."""
