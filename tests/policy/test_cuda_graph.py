@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from tests.helpers.learning import PARTS, Spaces, assert_same, batch_of, by_torch, made, parameters_of
@@ -31,6 +32,11 @@ from trainkit import (
 )
 from trainkit.policy import cuda_graph, dqn
 
+IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
+ALL_PARTS = [
+    *MORE_PARTS,
+    pytest.param({"precision": "bf16", "double": True, "space": IMAGES, "channels_last": True}, id="bf16 images"),
+]
 N_WARM_UPS = cuda_graph._N_WARM_UPS
 NAN = np.full(16, np.nan, np.float32)
 
@@ -59,7 +65,7 @@ def learn(policy: DQNPolicy, steps: range, **options: Any) -> list[Any]:
 
 
 @pytest.mark.usefixtures("taped")
-@pytest.mark.parametrize("parts", MORE_PARTS)
+@pytest.mark.parametrize("parts", ALL_PARTS)
 def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
     parts = {"target": Target(3, "updates")} | parts
     learn_alike(made(**parts, cuda_graph=True), by_torch(made(**parts)), batches(10, parts.get("space")))

@@ -36,6 +36,7 @@ from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.policy.penalties import Penalty
+from trainkit.policy.precision import Precision, in_precision
 from trainkit.policy.preprocess import Preprocess, without_mask
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.refusals import refuse_numbers, trying, trying_together
@@ -65,6 +66,7 @@ class DQNPolicy(Policy):
         flush_denormals, compile: see `GradientStep`.
         cuda_graph: record all that an update does on CUDA, from the fourth one on, and repeat it by one launch, with or
             without `compile`. What parts of yours do in Python they do once then: numbers that change must be tensors.
+        precision: what networks multiply in while they learn, "float32" or "bf16"; parameters, losses, acting: float32.
         store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
@@ -91,6 +93,7 @@ class DQNPolicy(Policy):
         flush_denormals: bool = True,
         compile: Compile = False,
         cuda_graph: bool = False,
+        precision: Precision = "float32",
         store_action_prob: bool = False,
     ) -> None:
         super().__init__(
@@ -102,6 +105,7 @@ class DQNPolicy(Policy):
             seed=seed,
         )
         check_cuda_graph(type(self).__name__, cuda_graph, self.device)
+        self._in_precision = in_precision(type(self).__name__, precision, self.device)
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
         self.backup: Backup = MaxBackup() if backup is None else backup
@@ -112,22 +116,17 @@ class DQNPolicy(Policy):
             self._extras_spec = ACTION_PROB_SPEC
         self._draws = Draws(self.network, self.value)
         self.to(self.device)
-        self.add_gradient_step(
-            "network",
-            self.network,
-            Adam() if optimizer is None else optimizer,
-            clip,
-            flush_denormals=flush_denormals,
-            compile=compile,
-            recorded=cuda_graph,
-        )
+        adam = Adam() if optimizer is None else optimizer
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile, "recorded": cuda_graph}
+        self.add_gradient_step("network", self.network, adam, clip, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         self._host_features = HostPreprocess.for_module(self.preprocess, self.device)
         is_plain = bool(getattr(self.preprocess, "is_identity", False))
         self._host = HostNetwork.for_network(self.network, self.value, self.device) if is_plain else None
-        is_ours = penalty is None and not (compile or cuda_graph) and type(self)._loss is DQNPolicy._loss
+        is_ours = penalty is None and type(self)._loss is DQNPolicy._loss
+        by_torch = compile or cuda_graph or precision != "float32"
         parts = self._host_features, self.network, self.target_network, self.value, self.backup
-        self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
+        self._host_learner = HostLearner.for_parts(*parts) if is_ours and not by_torch else None
         self._graph = CudaGraph(self._learn_columns, self) if cuda_graph else None
         self.eval()
 
@@ -141,6 +140,7 @@ class DQNPolicy(Policy):
         dueling: bool = False,
         noisy: bool = False,
         sigma0: float = 0.5,
+        channels_last: bool = False,
         double: bool = False,
         value: Value | None = None,
         normalize_obs: bool = False,
@@ -155,8 +155,8 @@ class DQNPolicy(Policy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, head, dueling, noisy, sigma0: as in `QNetwork`; layers default to (128, 128) shared and none per
-                head, for images to none and (512,) as in the paper; noisy heads explore by themselves, greedily.
+            hidden, head, dueling, noisy, sigma0, channels_last: as in `QNetwork`; layers default to (128, 128) shared
+                and none per head, for images to none and (512,) as in the paper; noisy heads explore by themselves.
             double: choose by the online, judge by the target network.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
@@ -174,6 +174,7 @@ class DQNPolicy(Policy):
             "dueling": dueling,
             "noisy": noisy,
             "sigma0": sigma0,
+            "channels_last": channels_last,
         }
         if isinstance(value, DrawnFractions):
             network: nn.Module = ImplicitQNetwork(preprocess.shapes, n_actions, **layers)
@@ -270,7 +271,8 @@ class DQNPolicy(Policy):
     def _learn(self, rows: TensorBatch, step: int) -> dict[str, Any]:
         """Take the gradient step on rows that are on the device; return what there is to tell `end_update`."""
         mine, theirs = self._draws.for_update(len(rows.reward), self.generator)
-        online, target = ask(self.network, mine), ask(self.target_network, theirs)
+        online = self._in_precision(ask(self.network, mine))
+        target = self._in_precision(ask(self.target_network, theirs))
 
         def loss() -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
             per_row, priority, shown = self._loss(rows, online, target)
