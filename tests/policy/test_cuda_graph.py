@@ -188,7 +188,7 @@ def replace_the_target(policy: DQNPolicy) -> None:
 
 
 def observe(policy: DQNPolicy) -> None:
-    policy.preprocess.normalizers[0].observe(torch.arange(20.0).view(5, 4))
+    policy.preprocess.normalizers[0].observe(torch.arange(20.0, device=policy.device).view(5, 4))
     policy.preprocess.normalizers[0].fold()
 
 
