@@ -51,7 +51,8 @@ class Capture:
         """Return (what the work returns, in tensors without numbers yet; what does it), having done nothing."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)  # else every replay would draw the same
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
+        back = torch.cuda.stream(torch.cuda.current_stream(self._device))  # torch stays away from it where this fails
+        with torch.cuda.device(self._device), back, torch.cuda.graph(graph, stream=self._stream):
             told = work()
         return told, graph.replay
 
