@@ -4,9 +4,10 @@ A tape stands in for CUDA here: it plays back what torch was asked to do on the 
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -291,3 +292,67 @@ def test_who_saved_a_policy_with_a_graph_needs_none_to_load_it(tmp_path: Path) -
     loaded = load_policy(policy.save(tmp_path / "saved"), device="cpu")
     assert loaded._graph is None
     assert_same(parameters_of(loaded), parameters_of(policy))
+
+
+# ---- torch's side of it, as far as it can be told without a GPU ----
+
+
+class Pretended:
+    """What `torch.cuda` is asked for, written down; streams and graphs that do nothing."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def Stream(self, device: Any) -> "Stream":  # noqa: N802 - torch's name
+        return Stream("side", self.log)
+
+    def current_stream(self, device: Any) -> "Stream":
+        return Stream("main", self.log)
+
+    @contextmanager
+    def stream(self, stream: "Stream") -> Iterator[None]:
+        self.log.append(f"enter {stream.name}")
+        yield
+        self.log.append(f"leave {stream.name}")
+
+    def device(self, device: Any) -> Any:
+        return nullcontext()
+
+    def CUDAGraph(self) -> "Pretended":  # noqa: N802 - torch's name
+        return self
+
+    def register_generator_state(self, generator: Any) -> None:
+        self.log.append(f"register {generator}")
+
+    @contextmanager
+    def graph(self, graph: Any, stream: "Stream") -> Iterator[None]:
+        self.log.append(f"record on {stream.name}")
+        yield
+        self.log.append("recorded")
+
+    def replay(self) -> None:
+        self.log.append("replay")
+
+
+class Stream(NamedTuple):
+    name: str
+    log: list[str]
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+def test_work_is_warmed_up_where_it_will_be_recorded_and_nobody_overtakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretended = Pretended()
+    for name in ("Stream", "current_stream", "stream", "device", "CUDAGraph", "graph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(pretended, name))
+    log, capture = pretended.log, cuda_graph.Capture(torch.device("cuda"))
+
+    assert capture.warm_up(lambda: log.append("work") or "done") == "done"  # type: ignore[func-returns-value]
+    assert log == ["side waits for main", "enter side", "work", "leave side", "main waits for side"]
+    log.clear()
+    told, replay = capture.record(lambda: log.append("work") or "told", "generator")  # type: ignore[arg-type, func-returns-value]
+    assert told == "told"
+    assert log == ["register generator", "enter main", "record on side", "work", "recorded", "leave main"]
+    replay()
+    assert log[-1] == "replay"

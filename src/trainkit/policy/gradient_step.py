@@ -113,8 +113,10 @@ class GradientStep:
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
         self._scale = torch.ones(())  # what gradients on the CPU are divided by, where they are clipped
-        self._rate = torch.full((), math.nan, device=device) if recorded else None  # where recorded calls read it
-        self._rate_there = math.nan  # the number in it
+        self._rate_there = self._lr(0)
+        self._rate = (
+            torch.full((), self._rate_there, device=device) if recorded else None
+        )  # where recorded calls read it
         self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
 
     def lr(self, step: int) -> float:
@@ -183,9 +185,8 @@ class GradientStep:
         limit = math.inf if clip is None or clip.by != "global_norm" else clip.limit
         skipped: Tensor | None = None
         scale: Tensor | None = None
-        if (
-            self._segments[0].flat.is_cpu and self._rate is None
-        ):  # looking at a number costs less here than calculating with it
+        looks = self._segments[0].flat.is_cpu and self._rate is None  # which costs less there than calculating with it
+        if looks:
             here = math.sqrt(sum(segment.square_norm() for segment in self._segments))
             taken = Taken(float(value), here, 0.0, shown)
             if not math.isfinite(here + taken.loss):
