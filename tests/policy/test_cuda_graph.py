@@ -128,6 +128,15 @@ def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
 
 
 @pytest.mark.usefixtures("taped")
+def test_batches_stay_as_they_were() -> None:
+    policy, told = made(cuda_graph=True), batches(8)
+    for step, batch in enumerate(told):
+        policy.update(batch, step=step)
+    for batch, before in zip(told, batches(8), strict=True):
+        assert_same([batch.obs, batch.reward], [before.obs, before.reward])
+
+
+@pytest.mark.usefixtures("taped")
 def test_priorities_may_be_read_after_the_next_updates() -> None:
     late, at_once = made(cuda_graph=True), made(cuda_graph=True)
     results = [late.update(batch_of(16, seed=step), step=step) for step in range(8)]
