@@ -243,7 +243,7 @@ class Policy(Saved):
         """
         what = f"{type(self).__name__}: update {self.n_updates + 1} at step {step}"
         taken = with_room(partial(self._gradient_steps[name], loss, step=step), what)
-        is_seen = not isinstance(taken.skipped, Tensor)  # else nobody waits for the device to tell
+        is_seen = self.device.type == "cpu" and isinstance(taken.skipped, float)  # else nobody waits to be told
         if is_seen and taken.skipped and self.on_nan == "raise":
             self._shown = {}
             facts = {"update": self.n_updates + 1, "step": step, "loss": float(taken.loss)}
