@@ -81,6 +81,10 @@ bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn HalfCheetah bes
 		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
 	@$(BIN)/python -m benchmarks.cheetah
 
+bench-gpu: $(READY)  ## measure updates and Pong on a GPU, by each switch, beside the floor (20 minutes)
+	@$(BIN)/python $(PIP) -c constraints.txt -e '.[atari]'
+	@$(BIN)/python -m benchmarks.gpu --out benchmarks/results/gpu.md
+
 bench-onpolicy: $(READY)  ## learn what PPO and SAC must: CartPole, LunarLander, Pendulum (20 minutes)
 	@$(BIN)/python $(PIP) -c constraints.txt 'gymnasium[box2d]'
 	@$(BIN)/python -m benchmarks.learning_onpolicy
@@ -111,4 +115,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-onpolicy bench-offline docs docs-code build clean
+	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-onpolicy bench-offline docs docs-code build clean

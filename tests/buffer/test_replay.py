@@ -18,7 +18,7 @@ from tests.buffer.stream import FORMS, GOES_ON, IS_TRUNCATED, TERMINATES, Form, 
 from tests.buffer.twin import COLUMNS, assert_same
 from trainkit import files, tree
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.buffer.storage import spec_of
+from trainkit.buffer.layout import spec_of
 from trainkit.data import Horizon, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, ConfigError, EmptyBufferError, TrainkitError
 

@@ -41,7 +41,7 @@ def test_numbers_equal_torchs_with_and_without_noise(dueling: bool, noisy: bool,
     assert policy._host is not None
     np.testing.assert_allclose(policy._host(rows(), None, None), by_torch(policy, rows(), None), atol=1e-6)
     if noisy:
-        noise = policy._draw_noise(5)
+        noise = policy._draws.noise(5, policy.generator)
         assert noise is not None
         np.testing.assert_allclose(
             policy._host(rows(), noise.numpy(), None), by_torch(policy, rows(), noise), atol=1e-6

@@ -132,7 +132,7 @@ def test_values_are_torchs_whatever_the_rows(seed: int, reward: float, discount:
 def test_gradients_are_finite_differences() -> None:
     policy = made(dueling=True, double=True, value=CategoricalValue(5, -2, 2), noisy=True)
     batch = batch_of(8)
-    noise = [policy._draw_noise(1) for _ in range(2)]
+    noise = [policy._draws.noise(1, policy.generator) for _ in range(2)]
     learner = policy._host_learner
     assert learner is not None
     for parameter in policy.network.parameters():

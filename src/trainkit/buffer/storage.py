@@ -14,15 +14,15 @@ final observation lies in `finals`, found through the column `final`; `final < 0
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.buffer.layout import record_of
 from trainkit.buffer.scratch import Scratch
-from trainkit.data import ACTION_MASK, ArraySpec, Obs, RowSpec, Transition
+from trainkit.data import ArraySpec, Obs, RowSpec, Transition
 from trainkit.errors import ConfigError
 
 _FINALS_BLOCK = 16  # final observations are claimed this many at a time, or an eighth of those there are
@@ -56,7 +56,7 @@ class Rings:
 
         self.obs = tree.map_tree(column, spec.obs)  # newest frames only
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
-        self._records = np.zeros(self.n_rows, _record(spec.action))
+        self._records = np.zeros(self.n_rows, record_of(spec.action))
         self.action, self.reward = self._records["action"], self._records["reward"]
         self.terminated, self.truncated = self._records["terminated"], self._records["truncated"]
         self.final = self._records["final"]  # where in `finals` a live row's next observation is, -1 if not there
@@ -325,29 +325,6 @@ class Rings:
     def _find_step(self) -> None:
         """Note whether all environments' pending rows lie side by side."""
         self._in_step = bool((self.head - self._all == self.head[0]).all())
-
-
-def spec_of(step: Transition, n_envs: int | None, stack: int, *, is_stacked: bool = True) -> RowSpec:
-    """Read the shape of a row off transitions, whose observations are stacks or single frames of them."""
-
-    def spec(rows: NDArray[Any]) -> ArraySpec:
-        return ArraySpec.of(rows, stack) if is_stacked else replace(ArraySpec.of(rows), stack=stack)
-
-    obs = tree.map_tree(spec, step.obs)
-    if isinstance(obs, dict) and ACTION_MASK in obs:
-        obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked
-    return RowSpec(
-        n_envs=int(step.env_ids.max()) + 1 if n_envs is None else n_envs,
-        obs=obs,
-        action=ArraySpec.of(np.asarray(step.action)),
-        extras={name: ArraySpec.of(column) for name, column in step.extras.items()},
-    )
-
-
-def _record(action: ArraySpec) -> np.dtype[Any]:
-    """Return what a draw reads of a row besides its observations, as one piece of memory, not five far apart."""
-    own: list[Any] = [("stamp", np.int64), ("reward", np.float64), ("action", action.dtype, action.shape)]
-    return np.dtype([*own, ("final", np.int32), ("terminated", np.bool_), ("truncated", np.bool_)], align=True)
 
 
 _COLUMNS = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")

@@ -16,7 +16,7 @@ from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.policy.compiling import Loss
-from trainkit.policy.device import TensorBatch, legal_mask, resolve_device, to_device, with_room
+from trainkit.policy.device import TensorBatch, resolve_device, rows_of, to_device, with_room
 from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
 from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, ByHand, Clip, GradientStep
@@ -25,6 +25,7 @@ from trainkit.policy.preprocess import WithoutMask
 from trainkit.policy.refusals import read_rows
 from trainkit.policy.saved import Saved
 from trainkit.policy.showing import policy_table
+from trainkit.policy.staging import Staging
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.weights import seeded_parts
@@ -92,6 +93,7 @@ class Policy(Saved):
         self._gradient_steps: dict[str, GradientStep] = {}
         self._targets: dict[str, TargetNetwork] = {}
         self._meter = Meter()
+        self._staging = Staging(self.device)
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Scalar] = {}  # of the update that runs
 
@@ -216,14 +218,16 @@ class Policy(Saved):
 
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device, its observations through the preprocessing."""
+        columns = self._columns(batch)
+        if self.device.type != "cpu":
+            columns = tree.map_tree(lambda leaf: leaf.to(self.device, non_blocking=True), columns)
+        return rows_of(columns, self.preprocess)
+
+    def _columns(self, batch: TransitionBatch) -> Any:
+        """Return a batch's columns as tensors, pinned where they have a way to go."""
         self._slots = batch.slots
         columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight)
-        obs, action, reward, discount, next_obs, weight = to_device(columns, self.device)
-        legal, next_legal = legal_mask(obs), legal_mask(next_obs)
-        with torch.no_grad():
-            obs, next_obs = self.preprocess(obs), self.preprocess(next_obs)
-        action = action if action.is_floating_point() else action.long()
-        return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
+        return to_device(columns, self.device) if self.device.type == "cpu" else self._staging(columns)
 
     def minimise(self, name: str, loss: Loss | ByHand, *, step: int) -> Any:
         """Take one gradient step down `loss`, a mean over rows; return what it returned besides, `(loss, besides)`.
@@ -239,7 +243,8 @@ class Policy(Saved):
         """
         what = f"{type(self).__name__}: update {self.n_updates + 1} at step {step}"
         taken = with_room(partial(self._gradient_steps[name], loss, step=step), what)
-        if self.device.type == "cpu" and taken.skipped and self.on_nan == "raise":
+        is_seen = self.device.type == "cpu" and isinstance(taken.skipped, float)  # else nobody waits to be told
+        if is_seen and taken.skipped and self.on_nan == "raise":
             self._shown = {}
             facts = {"update": self.n_updates + 1, "step": step, "loss": float(taken.loss)}
             facts |= {"grad_norm": float(taken.norm), "lr": self._gradient_steps[name].lr(step)}

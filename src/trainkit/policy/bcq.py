@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.data import Obs, TransitionBatch
+from trainkit.data import Obs
 from trainkit.errors import Checks, SpaceMismatchError
 from trainkit.policy.backups import Network, best_action, pick
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.values import Value
@@ -114,7 +113,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         usual = Adam() if optimizer is None else optimizer
         own = usual if imitation_optimizer is None else imitation_optimizer
         how = {name: parts[name] for name in ("flush_denormals", "compile") if name in parts}
-        self.add_gradient_step("imitation", plausible, own, **how)
+        self.add_gradient_step("imitation", plausible, own, **how, recorded=parts.get("cuda_graph", False))
         self.eval()
 
     @classmethod
@@ -159,10 +158,8 @@ class DiscreteBCQPolicy(DQNPolicy):
         q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)
         return {"action": best_action(q_values, legal), "q_values": q_values}
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Teach the imitation, then the values, from one batch."""
-        self.enter(training=True)
-        rows = self.tensors(batch)
+    def _learn(self, rows: TensorBatch, step: int) -> dict[str, Any]:
+        """Teach the imitation, then the values."""
 
         def loss() -> tuple[Tensor, Tensor]:
             logits = self.plausible.logits(rows.obs)
@@ -172,7 +169,7 @@ class DiscreteBCQPolicy(DQNPolicy):
             return (rows.weight * (error + self.logit_weight * logits.square().mean(dim=1))).mean(), share
 
         self._shown["plausible_share"] = self.minimise("imitation", loss, step=step)
-        return self._learn(rows, step)
+        return super()._learn(rows, step)
 
 
 def masked(logits: Tensor, legal: Tensor | None) -> Tensor:

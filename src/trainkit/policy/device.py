@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ACTION_MASK
@@ -26,6 +26,16 @@ class TensorBatch(NamedTuple):
     weight: Tensor  # [B]
     legal: Tensor | None  # [B, A], of obs
     next_legal: Tensor | None  # [B, A], of next_obs
+
+
+def rows_of(columns: Any, preprocess: nn.Module) -> TensorBatch:
+    """Return obs, action, reward, discount, next_obs and weight, which are on the device, as rows to learn from."""
+    obs, action, reward, discount, next_obs, weight = columns
+    legal, next_legal = legal_mask(obs), legal_mask(next_obs)
+    with torch.no_grad():
+        obs, next_obs = preprocess(obs), preprocess(next_obs)
+    action = action if action.is_floating_point() else action.long()
+    return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

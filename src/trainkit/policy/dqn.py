@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import ConfigError, SpaceMismatchError, all_made
+from trainkit.errors import ConfigError, all_made
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
-from trainkit.policy.device import TensorBatch, legal_mask, to_device
-from trainkit.policy.draws import Draw, ask
+from trainkit.policy.cuda_graph import CudaGraph, check_cuda_graph
+from trainkit.policy.device import TensorBatch, legal_mask, rows_of, to_device
+from trainkit.policy.draws import Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
     EpsilonGreedy,
@@ -34,11 +35,11 @@ from trainkit.policy.host_preprocess import HostPreprocess
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
-from trainkit.policy.noisy import draw_noise
 from trainkit.policy.penalties import Penalty
+from trainkit.policy.precision import Precision, in_precision
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.quantiles import DrawnFractions
-from trainkit.policy.refusals import trying
+from trainkit.policy.refusals import refuse_numbers, trying, trying_together
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
@@ -63,6 +64,9 @@ class DQNPolicy(Policy):
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
         flush_denormals, compile: see `GradientStep`; small networks learn in numpy on the CPU, unless compile is True.
+        cuda_graph: record all that an update does on CUDA, from the fourth one on, and repeat it by one launch, with or
+            without `compile`. What parts of yours do in Python they do once then: numbers that change must be tensors.
+        precision: what networks multiply in while they learn, "float32" or "bf16"; parameters, losses, acting: float32.
         store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
@@ -88,6 +92,8 @@ class DQNPolicy(Policy):
         seed: int | None = None,
         flush_denormals: bool = True,
         compile: Compile = False,
+        cuda_graph: bool = False,
+        precision: Precision = "float32",
         store_action_prob: bool = False,
     ) -> None:
         super().__init__(
@@ -98,25 +104,29 @@ class DQNPolicy(Policy):
             device=device,
             seed=seed,
         )
+        check_cuda_graph(type(self).__name__, cuda_graph, self.device)
+        self._in_precision = in_precision(type(self).__name__, precision, self.device)
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
-        self._noise_size = self.network.noise_size  # asked once: a module's attributes are slow to find
-        self._has_fractions = isinstance(self.value, DrawnFractions)  # asked once: a protocol is slow to check
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.penalty = penalty
         self.exploration: Exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
         if store_action_prob:
             require_probability(type(self).__name__, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
+        self._draws = Draws(self.network, self.value)
         self.to(self.device)
-        adam, how = Adam() if optimizer is None else optimizer, {"flush_denormals": flush_denormals, "compile": compile}
+        adam = Adam() if optimizer is None else optimizer
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile, "recorded": cuda_graph}
         self.add_gradient_step("network", self.network, adam, clip, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         self._host = HostNetwork.for_network(features, self.network, self.value)
-        is_ours = penalty is None and compile is not True and type(self)._loss is DQNPolicy._loss
+        is_ours = penalty is None and type(self)._loss is DQNPolicy._loss
+        by_torch = compile is True or cuda_graph or precision != "float32"
         parts = features, self.network, self.target_network, self.value, self.backup
-        self._host_learner = HostLearner.for_parts(*parts) if is_ours else None
+        self._host_learner = HostLearner.for_parts(*parts) if is_ours and not by_torch else None
+        self._graph = CudaGraph(self._learn_columns, self) if cuda_graph else None
         self.eval()
 
     @classmethod
@@ -129,6 +139,7 @@ class DQNPolicy(Policy):
         dueling: bool = False,
         noisy: bool = False,
         sigma0: float = 0.5,
+        channels_last: bool = False,
         double: bool = False,
         value: Value | None = None,
         normalize_obs: bool = False,
@@ -143,8 +154,8 @@ class DQNPolicy(Policy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, head, dueling, noisy, sigma0: as in `QNetwork`; layers default to (128, 128) shared and none per
-                head, for images to none and (512,) as in the paper; noisy heads explore by themselves, greedily.
+            hidden, head, dueling, noisy, sigma0, channels_last: as in `QNetwork`; layers default to (128, 128) shared
+                and none per head, for images to none and (512,) as in the paper; noisy heads explore by themselves.
             double: choose by the online, judge by the target network.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
@@ -162,6 +173,7 @@ class DQNPolicy(Policy):
             "dueling": dueling,
             "noisy": noisy,
             "sigma0": sigma0,
+            "channels_last": channels_last,
         }
         if isinstance(value, DrawnFractions):
             network: nn.Module = ImplicitQNetwork(preprocess.shapes, n_actions, **layers)
@@ -216,7 +228,7 @@ class DQNPolicy(Policy):
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
         self.enter(training=False)
         n_rows = len(tree.first_leaf(obs))
-        noise = self._draw_noise(n_rows) if explore else None
+        noise = self._draws.noise(n_rows, self.generator) if explore else None
         if self._host is not None and self._host.takes(obs, n_rows):
             return self._host.action_values(obs, None if noise is None else noise.numpy())
         with torch.no_grad():
@@ -239,25 +251,47 @@ class DQNPolicy(Policy):
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
         learner = self._host_learner
-        if learner is None or not learner.takes(batch):
-            return self._learn(self.tensors(batch), step)
+        if learner is not None and learner.takes(batch):
+            told = self._learn_by_hand(learner, batch, step)
+        elif self._graph is None:
+            told = self._learn(self.tensors(batch), step)
+        else:
+            told = self._replay(self._graph, batch, step)
+        return self.end_update(step=step, **told)
+
+    def _learn_by_hand(self, learner: HostLearner, batch: TransitionBatch, step: int) -> dict[str, Any]:
+        """Take the gradient step in numpy."""
         self._slots = batch.slots
-        mine, theirs = self._draw(len(batch))
+        mine, theirs = self._draws.for_update(len(batch), self.generator)
         by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise))
         priority, shown = self.minimise("network", by_hand, step=step)
-        return self.end_update(step=step, priority=priority, **shown)
+        return {"priority": priority, **shown}
 
-    def _learn(self, rows: TensorBatch, step: int) -> UpdateResult:
-        """Take the gradient step on rows that are on the device, and end the update."""
-        mine, theirs = self._draw(len(rows.reward))
-        online, target = ask(self.network, mine), ask(self.target_network, theirs)
+    def _learn(self, rows: TensorBatch, step: int) -> dict[str, Any]:
+        """Take the gradient step on rows that are on the device; return what there is to tell `end_update`."""
+        mine, theirs = self._draws.for_update(len(rows.reward), self.generator)
+        online = self._in_precision(ask(self.network, mine))
+        target = self._in_precision(ask(self.target_network, theirs))
 
         def loss() -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
             per_row, priority, shown = self._loss(rows, online, target)
             return (rows.weight * per_row).mean(), (priority, shown | weight_metrics(rows.weight))
 
         priority, shown = self.minimise("network", loss, step=step)
-        return self.end_update(step=step, priority=priority, **shown)
+        return {"priority": priority, **shown}
+
+    def _replay(self, graph: CudaGraph, batch: TransitionBatch, step: int) -> dict[str, Any]:
+        """Do what `_learn` does by one launch, and bring the priorities out of the way of the next."""
+        for gradient_step in self._gradient_steps.values():
+            gradient_step.prepare(step)
+        told = graph(self._columns(batch), step=step)
+        return {**told, "priority": told["priority"].clone()}
+
+    def _learn_columns(self, columns: Any, *, step: int) -> dict[str, Any]:
+        """Do all of an update that is done on the device, and return all that there is to tell."""
+        told = self._learn(rows_of(columns, self.preprocess), step)
+        shown, self._shown = self._shown, {}
+        return {**shown, **told}
 
     def _loss(self, rows: TensorBatch, online: Network, target: Network) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return (loss [B], priority [B], scalars to show)."""
@@ -266,7 +300,7 @@ class DQNPolicy(Policy):
         with torch.no_grad():
             after, reward = self.backup(online, target, rows, self.value)
             goal = self.value.goal(after, reward, rows.discount)
-        drawn = self._drawn
+        drawn = self._draws.fractions
         if drawn is None or prediction.fractions is None:
             loss, priority = self.value.loss(chosen, goal)
         else:
@@ -279,28 +313,9 @@ class DQNPolicy(Policy):
             loss, shown["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return loss, priority, shown
 
-    def _draw(self, rows: int) -> tuple[Draw, Draw]:
-        """Draw what is random in one update, for the online and for the target network."""
-        noises = self._draw_noise(1), self._draw_noise(1)
-        drawn = self._drawn
-        fractions = (None, None) if drawn is None else drawn.draw(rows, self.generator)
-        return Draw(noises[0], fractions[0]), Draw(noises[1], fractions[1])
-
-    def _draw_noise(self, rows: int) -> Tensor | None:
-        return draw_noise(rows, self._noise_size, self.generator) if self._noise_size else None
-
-    def _acting(self, noise: Tensor | None = None) -> Draw:
-        drawn = self._drawn
-        return Draw(noise, None if drawn is None else drawn.acting_fractions)
-
-    @property
-    def _drawn(self) -> DrawnFractions | None:
-        """The value part, if it is one that draws fractions."""
-        return cast("DrawnFractions", self.value) if self._has_fractions else None
-
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
-        return ask(self.network, self._acting(noise))(self.preprocess(obs), legal_mask(obs))
+        return ask(self.network, self._draws.for_acting(noise))(self.preprocess(obs), legal_mask(obs))
 
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target network always stays in eval mode."""
@@ -311,19 +326,11 @@ class DQNPolicy(Policy):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
-        n_actions = count_actions(type(self).__name__, action_space)
         self.enter(training=False)
         blank = to_device(zeros_of(observation_space), self.device)
         with trying(f"{type(self).__name__}'s network", observation_space):
             prediction = self._predict(blank, None)
-        shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
-        width = self.value.width if fractions is None else fractions.shape[1]
-        expected = (1, n_actions, width)
-        if shape != expected or (fractions is None) == self._has_fractions:
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} and "
-                f"{type(self.value).__name__} need {expected} [B, A, W]"
-            )
+        refuse_numbers(type(self).__name__, prediction, action_space, self.value)
         self._try_parts(blank)
         super().check_spaces(observation_space, action_space)
 
@@ -331,15 +338,10 @@ class DQNPolicy(Policy):
         """Refuse parts that do not fit each other, by trying them on one blank row that leads to itself."""
         features, legal, zero = self.preprocess(obs), legal_mask(obs), torch.zeros(1, device=self.device)
         rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
-        networks = [ask(network, self._acting()) for network in (self.network, self.target_network)]
+        networks = [ask(network, self._draws.for_acting()) for network in (self.network, self.target_network)]
         told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
-        try:
-            with torch.no_grad():
-                loss, priority, _ = self._loss(rows, networks[0], networks[1])
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"{told} fail together on one row: {type(error).__name__}: {error}") from error
+        with trying_together(told):
+            loss, priority, _ = self._loss(rows, networks[0], networks[1])
         shapes = tuple(loss.shape), tuple(priority.shape)
         if shapes != ((1,), (1,)):
             raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")

@@ -90,6 +90,8 @@ class GradientStep:
         compile: compute loss and gradients in one compiled graph from the second step on, which takes some ten
             seconds and pays for small networks; "auto" where there is a compiler, and the loss is not differentiated
             by hand, which is quicker. A parameter without a gradient at the first step never moves then.
+        recorded: calls will be recorded and played back, so no number is looked at, and the learning rate is that of
+            the last `prepare`.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class GradientStep:
         *,
         flush_denormals: bool = True,
         compile: Compile = False,
+        recorded: bool = False,
     ) -> None:
         self.optimizer = optimizer
         self.clip = clip
@@ -110,18 +113,29 @@ class GradientStep:
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
         self._scale = torch.ones(())  # what gradients on the CPU are divided by, where they are clipped
+        self._rate_there = self._lr(0)
+        self._rate = (
+            torch.full((), self._rate_there, device=device) if recorded else None
+        )  # where recorded calls read it
         self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
 
     def lr(self, step: int) -> float:
         """Return the learning rate at an environment step."""
         return self._lr(step)
 
+    def prepare(self, step: int) -> None:
+        """Write the learning rate of an environment step where recorded calls read it."""
+        rate = self._lr(step)
+        if self._rate is not None and rate != self._rate_there:
+            self._rate.fill_(rate)
+            self._rate_there = rate
+
     def __call__(self, loss: Loss | ByHand, *, step: int) -> Taken:
         """Take one step down `loss`, which is called once, or in a graph was once."""
         with _denormals_flushed(self.flush_denormals):
             value: Scalar
             value, shown = self._write(loss) if isinstance(loss, ByHand) else self._descend(loss)
-            return self._step(value, shown, self._lr(step))
+            return self._step(value, shown, self._lr(step) if self._rate is None else self._rate)
 
     def _write(self, loss: ByHand) -> tuple[float, Any]:
         """Have all gradients written, after making room for them where there is none."""
@@ -165,13 +179,14 @@ class GradientStep:
             place.parameter.grad = None
         self._lay_out(state["state"])
 
-    def _step(self, value: Scalar, shown: Any, lr: float) -> Taken:
+    def _step(self, value: Scalar, shown: Any, lr: Scalar) -> Taken:
         """Clip, and move unless loss or gradient is not finite."""
         clip = self.clip
         limit = math.inf if clip is None or clip.by != "global_norm" else clip.limit
         skipped: Tensor | None = None
         scale: Tensor | None = None
-        if self._segments[0].flat.is_cpu:  # looking at a number costs less here than calculating with it
+        looks = self._segments[0].flat.is_cpu and self._rate is None  # which costs less there than calculating with it
+        if looks:
             here = math.sqrt(sum(segment.square_norm() for segment in self._segments))
             taken = Taken(float(value), here, 0.0, shown)
             if not math.isfinite(here + taken.loss):
@@ -190,7 +205,7 @@ class GradientStep:
         self._adam(lr, scale, skipped)
         return taken
 
-    def _adam(self, lr: float, scale: Tensor | None, skipped: Tensor | None) -> None:
+    def _adam(self, lr: Scalar, scale: Tensor | None, skipped: Tensor | None) -> None:
         """Move by gradients / scale, on a device unless skipped."""
         segments, adam = self._segments, self.optimizer
         for segment in segments:

@@ -42,6 +42,7 @@ class ImplicitQNetwork(SeededModule):
         hidden: layers shared by all.
         n_cosines: of the embedding.
         activation: after each hidden layer.
+        channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
 
@@ -53,6 +54,7 @@ class ImplicitQNetwork(SeededModule):
         hidden: Sequence[int] = (128, 128),
         n_cosines: int = 64,
         activation: Callable[[Tensor], Tensor] = torch.relu,
+        channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
         checks = Checks("ImplicitQNetwork")
@@ -60,7 +62,7 @@ class ImplicitQNetwork(SeededModule):
         checks.integer("n_cosines", n_cosines, low=1)
         checks.done()
         super().__init__()
-        self.encoder = Encoder(shapes, hidden, activation)
+        self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
         self.embedding = CosineEmbedding(self.encoder.n_features, n_cosines)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, activation=activation, **heads)
         self.noise_size = self.heads.noise_size

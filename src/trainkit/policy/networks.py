@@ -86,9 +86,13 @@ class MLP(SeededModule):
 
 
 class NatureCNN(SeededModule):
-    """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened."""
+    """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened.
 
-    def __init__(self, shape: Sequence[int]) -> None:
+    With `channels_last` images lie with their channels last in between, which GPUs' tensor cores take as it is;
+    parameters and features are the same.
+    """
+
+    def __init__(self, shape: Sequence[int], *, channels_last: bool = False) -> None:
         checks = Checks("NatureCNN")
         checks.require(len(shape) == 3, f".shape must be (channels, height, width), got {shape!r}")
         for size in shape:
@@ -101,9 +105,12 @@ class NatureCNN(SeededModule):
         for _, _, kernel, stride in plan:
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.n_features = 64 * height * width
+        self.channels_last = channels_last
         self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
         for convolution in self.convolutions:
             x = torch.relu(convolution(x))
         return x.flatten(1)
@@ -112,10 +119,18 @@ class NatureCNN(SeededModule):
 class Encoder(nn.Module):
     """Turn a tree of features into one vector: images through NatureCNN, all joined, then hidden layers."""
 
-    def __init__(self, shapes: Any, hidden: Sequence[int], activation: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        shapes: Any,
+        hidden: Sequence[int],
+        activation: Callable[[Tensor], Tensor],
+        *,
+        channels_last: bool = False,
+    ) -> None:
         super().__init__()
         sizes = feature_sizes(shapes)
-        self.images = nn.ModuleList([NatureCNN(size) for size in sizes if len(size) == 3])
+        images = [NatureCNN(size, channels_last=channels_last) for size in sizes if len(size) == 3]
+        self.images = nn.ModuleList(images)
         self._is_image = [len(size) == 3 for size in sizes]
         self._has_images = any(self._is_image)
         flat = sum(size[0] for size in sizes if len(size) == 1)
@@ -200,6 +215,7 @@ class QNetwork(SeededModule):
         width: W, as the value part tells it.
         hidden: layers shared by all.
         activation: after each hidden layer.
+        channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
 
@@ -211,13 +227,14 @@ class QNetwork(SeededModule):
         width: int = 1,
         hidden: Sequence[int] = (128, 128),
         activation: Callable[[Tensor], Tensor] = torch.relu,
+        channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
         checks = Checks("QNetwork")
         check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
         checks.done()
         super().__init__()
-        self.encoder = Encoder(shapes, hidden, activation)
+        self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, activation=activation, **heads)
         self.noise_size = self.heads.noise_size
         self.draw()

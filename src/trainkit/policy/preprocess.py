@@ -151,9 +151,8 @@ def _features(space: Space[Any], obs: Tensor) -> Tensor:
     if isinstance(space, spaces.Discrete):
         return functional.one_hot(obs.long() - int(space.start), int(space.n)).float()
     if isinstance(space, spaces.MultiDiscrete):
-        start, count = space.start.ravel().tolist(), space.nvec.ravel().tolist()
-        digits = (obs.flatten(1).long() - torch.as_tensor(start, device=obs.device)).unbind(1)
-        return torch.cat([functional.one_hot(d, n) for d, n in zip(digits, count, strict=True)], dim=1).float()
+        digits = zip(obs.flatten(1).long().unbind(1), space.start.ravel(), space.nvec.ravel(), strict=True)
+        return torch.cat([functional.one_hot(d - int(start), int(n)) for d, start, n in digits], dim=1).float()
     order = _image_axes(space)
     if order is None:
         return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(obs.shape[0], -1)

@@ -11,8 +11,11 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.errors import DivergedError, SpaceMismatchError
-from trainkit.spaces import array_specs
+from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.policy.networks import Prediction
+from trainkit.policy.quantiles import DrawnFractions
+from trainkit.policy.values import Value
+from trainkit.spaces import array_specs, count_actions
 
 _MISFITS = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError)
 
@@ -25,6 +28,18 @@ def trying(networks: str, observation_space: Space[Any]) -> Iterator[None]:
             yield
     except _MISFITS as error:
         raise SpaceMismatchError(f"{networks} cannot take an observation of {observation_space}: {error}") from error
+
+
+@contextmanager
+def trying_together(parts: str) -> Iterator[None]:
+    """Try parts of a learner on one row, without gradients; say of what fails which parts they were."""
+    try:
+        with torch.no_grad():
+            yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{parts} fail together on one row: {type(error).__name__}: {error}") from error
 
 
 def read_rows(asker: str, obs: Any, observation_space: Space[Any]) -> tuple[Any, bool]:
@@ -54,3 +69,15 @@ def refuse_unsound(
     row = int(np.argmin(is_sound))
     env = row if env_ids is None else int(env_ids[row])
     raise DivergedError(f"{answers} {told[row].tolist()} for env {env} at step {step}")
+
+
+def refuse_numbers(subject: str, prediction: Prediction, action_space: Space[Any], value: Value) -> None:
+    """Refuse what a network of action values gives for one observation where the actions or the value need others."""
+    shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
+    width = value.width if fractions is None else fractions.shape[1]
+    expected = (1, count_actions(subject, action_space), width)
+    if shape != expected or (fractions is not None) != isinstance(value, DrawnFractions):
+        raise SpaceMismatchError(
+            f"{subject}'s network gives numbers {shape} for one observation, but {action_space} and "
+            f"{type(value).__name__} need {expected} [B, A, W]"
+        )

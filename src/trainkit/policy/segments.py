@@ -94,8 +94,8 @@ class Segment:
         return norm * norm
 
     def count_step(self, skipped: Tensor | None) -> None:
-        """Count a step, on a device unless it is skipped."""
-        if self._count_here is not None:
+        """Count a step, unless it is skipped where nobody looks."""
+        if skipped is None and self._count_here is not None:
             self._count_here += 1.0
         else:
             self.count.add_(1.0 if skipped is None else 1.0 - skipped)

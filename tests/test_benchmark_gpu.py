@@ -1,0 +1,32 @@
+"""The measurement of updates on a GPU: it runs, counts what torch counts, and says so where there is no GPU."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import gpu
+
+
+def test_the_floor_counts_the_multiplications_that_torch_counts() -> None:
+    policy = gpu.made("cpu")
+    with FlopCounterMode(display=False) as counter:
+        policy.update(gpu.frames_of(3, seed=0), step=0)
+    assert counter.get_total_flops() == gpu.flops(3)
+    assert sum(parameter.numel() for parameter in policy.network.parameters()) == gpu.PARAMETERS
+
+
+def test_what_needs_no_gpu_is_measured_without_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "WARM_UP", 1)
+    gpu.main(["--device", "cpu", "--rounds", "1", "--updates", "1", "--batches", "2", "--steps", "0"])
+    page = capsys.readouterr().out
+    assert "## updates of 2 rows; floor" in page
+    assert "| eager |" in page
+    assert "| graph |" not in page
+
+
+def test_without_a_gpu_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="there is no CUDA device here"):
+        gpu.main([])
