@@ -19,6 +19,9 @@ from trainkit.policy.segments import parts_of
 Array = NDArray[np.float32]
 Tape = list[tuple[Any, ...]]  # what each layer's forward pass leaves; its backward pass takes it off the end
 
+MOST_ROWS = 4_096  # that may be passed through
+_ONES = np.ones(MOST_ROWS, np.float32)
+
 
 def mean(rows: Array) -> float:
     """Average [B], at a third of `rows.mean()`'s cost."""
@@ -46,7 +49,7 @@ class HostLinear:
 
     def _differentiate(self, slope: Array, x: Array, weight: Array) -> Array:
         np.matmul(slope.T, x, out=self.weight_slope)
-        np.matmul(np.ones(len(slope), np.float32), slope, out=self.bias_slope)  # a quarter of a sum's time
+        np.matmul(_ONES[: len(slope)], slope, out=self.bias_slope)  # a quarter of a sum's time
         dx: Array = slope @ weight if len(weight) > 1 else slope * weight  # a fifth of an outer product's
         return dx
 

@@ -22,7 +22,7 @@ from trainkit.policy.values import Value
 from trainkit.spaces import legal_actions
 from trainkit.threads import OneThread
 
-_MOST_ROWS = 512  # beyond, torch is as fast
+_MOST_ROWS = 512  # beyond, torch is as fast for networks of this width
 
 
 class HostLearner:

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.distributions import Categorical, Distribution, Gaussian
 from trainkit.policy.host import is_plain
-from trainkit.policy.host_layers import Array, HostActorCriticNetwork, Tape, mean
+from trainkit.policy.host_layers import MOST_ROWS, Array, HostActorCriticNetwork, Tape, mean
 from trainkit.policy.on_policy import RolloutRows
 from trainkit.threads import OneThread
 
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
-_MOST_ROWS = 4_096  # beyond, torch is as fast
 
 
 class HostFamily(Protocol):
@@ -135,7 +134,7 @@ class HostPPO:
         """Whether these are rows of one float vector, and not too many."""
         if not isinstance(features, Tensor) or features.dtype != torch.float32:
             return False
-        return features.dim() == 2 and len(features) <= _MOST_ROWS
+        return features.dim() == 2 and len(features) <= MOST_ROWS
 
     def __call__(
         self, rows: RolloutRows, *, clip_ratio: float, entropy_weight: float

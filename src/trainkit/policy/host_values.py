@@ -59,7 +59,7 @@ class HostExpected:
             return size * size, size, 2.0 * td
         near: Array = np.minimum(size, self._delta)
         loss: Array = near * (size - np.float32(0.5) * near)
-        return loss, size, np.clip(td, -self._delta, self._delta)
+        return loss, size, np.maximum(np.minimum(td, self._delta), -self._delta)
 
     def metrics(self, chosen: Array, goal: Array, after: Array, reward: Array, discount: Array) -> dict[str, float]:
         return {"td_abs_mean": mean(np.abs(goal - chosen)[:, 0])}
