@@ -226,6 +226,42 @@ def test_a_bad_number_in_a_part_that_came_late_stops_all_of_them() -> None:
 # ---- parameters replaced behind its back ----
 
 
+def test_what_is_frozen_stays_where_it_is_and_goes_on_with_its_moments() -> None:
+    ours = Ours(small_net(), Adam(1e-2))
+    ours.train(range(5))
+    first = ours.net[0]
+    first.requires_grad_(False)
+    frozen, others = parameters_of(first), parameters_of(ours.net[2])
+    ours.train(range(5, 10))
+
+    assert_same(parameters_of(first), frozen)
+    assert not torch.equal(ours.net[2].weight, others["weight"])
+    first.requires_grad_(True)
+    ours.train(range(10, 15))
+    assert not torch.equal(first.weight, frozen["weight"])
+
+
+def test_a_layer_that_was_replaced_learns_and_the_others_keep_their_moments() -> None:
+    ours = Ours(small_net(), Adam(1e-2))
+    ours.train(range(5))
+    new = ours.net[2] = small_net(seed=1)[2]
+    before = parameters_of(new)
+    ours.train(range(5, 6))
+
+    assert not torch.equal(new.weight, before["weight"])
+    assert [moment["step"].item() for moment in ours.step.state_dict()["state"].values()] == [6.0] * 4
+
+
+def test_another_number_of_parameters_takes_nobody_elses_moments() -> None:
+    ours = Ours(small_net((4, 8, 8, 3)), Adam(1e-2))
+    ours.train(range(5))
+    ours.net[2].bias = ours.net[0].bias
+    ours.train(range(5, 10))
+
+    assert ours.net[2].bias is ours.net[0].bias
+    assert all(torch.isfinite(parameter).all() for parameter in ours.net.parameters())
+
+
 def convert_and_back(net: nn.Module) -> None:
     net.double()
     net.float()

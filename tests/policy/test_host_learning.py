@@ -30,6 +30,7 @@ from trainkit import (
     Clip,
     ConservativePenalty,
     DivergedError,
+    DoubleBackup,
     DQNPolicy,
     ExpectedValue,
     MunchausenBackup,
@@ -212,6 +213,58 @@ def test_a_batch_too_large_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [513]
     policy.update(batch_of(8), step=2)
     assert policy.n_updates == 3
+
+
+class Augmented(DQNPolicy):
+    """Learn from rows of its own making."""
+
+    def tensors(self, batch: Any) -> TensorBatch:
+        return super().tensors(batch)
+
+
+def test_a_subclass_with_rows_of_its_own_is_torchs() -> None:
+    assert Augmented.for_envs(Spaces(), hidden=(8,), device="cpu")._host_learner is None
+
+
+def freeze_the_body(policy: DQNPolicy) -> None:
+    policy.network.encoder.requires_grad_(False)  # type: ignore[union-attr, operator]
+
+
+def wait_for_a_gradient(policy: DQNPolicy) -> None:
+    next(policy.network.parameters()).register_hook(lambda slope: 0.5 * slope)
+
+
+def share_a_bias(policy: DQNPolicy) -> None:
+    first, second = policy.network.encoder.body.layers  # type: ignore[union-attr, misc]
+    second.bias = first.bias
+
+
+def judge_otherwise(policy: DQNPolicy) -> None:
+    policy.value = ExpectedValue("mse")
+
+
+def follow_otherwise(policy: DQNPolicy) -> None:
+    policy.backup = DoubleBackup()
+
+
+def charge_more(policy: DQNPolicy) -> None:
+    policy.penalty = ConservativePenalty(1.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [freeze_the_body, wait_for_a_gradient, share_a_bias, judge_otherwise, follow_otherwise, charge_more],
+)
+@pytest.mark.parametrize("n_before", [0, 3])
+def test_what_changes_later_is_seen(change: Any, n_before: int) -> None:
+    mine, theirs = made(hidden=(8, 8)), by_torch(made(hidden=(8, 8)))
+    for policy in (mine, theirs):
+        for step in range(n_before):
+            policy.update(batch_of(8, seed=step), step=step)
+        change(policy)
+        for step in range(3, 8):
+            policy.update(batch_of(8, seed=step), step=step)
+    torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-4, atol=1e-5)
 
 
 # ---- weights that move behind its back ----

@@ -125,6 +125,18 @@ def test_a_deviation_that_was_replaced_is_learnt_on() -> None:
     torch.testing.assert_close(parameters_of(policies[0]), parameters_of(policies[1]), rtol=1e-4, atol=1e-5)
 
 
+def test_frozen_parts_stay_where_they_are() -> None:
+    policies = [made(action_space=TWO_NUMBERS)[0], by_torch(made(action_space=TWO_NUMBERS)[0])]
+    rows = rows_of(policies[1], Spaces(FOUR_NUMBERS, TWO_NUMBERS), 16)
+    for policy in policies:
+        policy.distribution.log_std.requires_grad_(False)  # type: ignore[attr-defined]
+        learn(policy, rows, 0)
+        policy.network.critic.requires_grad_(False)  # type: ignore[union-attr, operator]
+        learn(policy, rows, 1)
+    torch.testing.assert_close(parameters_of(policies[0]), parameters_of(policies[1]), rtol=1e-4, atol=1e-5)
+    assert policies[0].distribution.log_std.tolist() == [0.0, 0.0]  # type: ignore[attr-defined]
+
+
 def test_what_is_not_finite_moves_nothing() -> None:
     policy, envs = made()
     learn(policy, rows_of(policy, envs, 16), 0)

@@ -257,6 +257,10 @@ class Policy(Saved):
         self._shown["skipped"] = taken.skipped if skipped is None else skipped + taken.skipped
         return taken.shown
 
+    def _keeps(self, owner: type, *methods: str) -> bool:
+        """Whether these methods are `owner`'s, and no subclass has others."""
+        return all(getattr(type(self), name) is getattr(owner, name) for name in methods)
+
     def enter(self, *, training: bool) -> None:
         """Switch to training or evaluation, where any module does one thing in the one and another in the other."""
         if self.training != training and self._has_modes:

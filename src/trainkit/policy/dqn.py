@@ -122,7 +122,7 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         self._host = HostNetwork.for_network(features, self.network, self.value)
-        is_ours = penalty is None and type(self)._loss is DQNPolicy._loss
+        is_ours = penalty is None and self._keeps(DQNPolicy, "_loss", "_learn", "minimise", "tensors")
         by_torch = compile is True or cuda_graph or precision != "float32"
         parts = features, self.network, self.target_network, self.value, self.backup
         self._host_learner = HostLearner.for_parts(*parts) if is_ours and not by_torch else None
@@ -251,7 +251,7 @@ class DQNPolicy(Policy):
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
         learner = self._host_learner
-        if learner is not None and learner.takes(batch):
+        if learner is not None and self.penalty is None and learner.takes(batch, self.value, self.backup):
             told = self._learn_by_hand(learner, batch, step)
         elif self._graph is None:
             told = self._learn(self.tensors(batch), step)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trainkit.errors import Checks
 from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
 from trainkit.policy.meter import Scalar
-from trainkit.policy.segments import Segment, parts_of, places_of
+from trainkit.policy.segments import Place, Segment, parts_of, places_of
 from trainkit.schedules import Schedule, Scheduled, as_schedule
 
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -109,6 +109,8 @@ class GradientStep:
         self.flush_denormals = flush_denormals
         self._lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
         self.module = module
+        self._places: list[Place] = []
+        self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
         self._look_at_places()
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
@@ -117,7 +119,6 @@ class GradientStep:
         self._rate = (
             torch.full((), self._rate_there, device=device) if recorded else None
         )  # where recorded calls read it
-        self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
 
     def lr(self, step: int) -> float:
         """Return the learning rate at an environment step."""
@@ -140,20 +141,20 @@ class GradientStep:
     def _write(self, loss: ByHand) -> tuple[float, Any]:
         """Have all gradients written, after making room for them where there is none."""
         if not self._is_laid_out():
-            self._look_at_places()
+            moments = self._look_at_places()
             for place in self._places:
                 place.parameter.grad = torch.zeros_like(place.parameter)
-            self._lay_out(self._moments())
+            self._lay_out(moments)
         return loss.write()
 
     def _descend(self, loss: Loss) -> tuple[Tensor, Any]:
         """Compute the gradients, and lay out the parameters that get some where they are not."""
         if not self._is_laid_out():
-            self._look_at_places()
+            moments = self._look_at_places()
             for place in self._places:
                 place.parameter.grad = None
             value, shown = _backward(loss)
-            self._lay_out(self._moments())
+            self._lay_out(moments)
             return value, shown
         segments = self._segments
         if self._graph is not None:
@@ -233,12 +234,22 @@ class GradientStep:
         for owner, name, child in self._parts:
             if owner.get(name) is not child:
                 return False
+        for parameter, learns in self._learning:
+            if parameter.requires_grad is not learns:
+                return False
         return bool(self._segments) and all(segment.is_live() for segment in self._segments)
 
-    def _look_at_places(self) -> None:
-        """Find the parameters to move where they are now, and what must stay as it is for that to stay true."""
+    def _look_at_places(self) -> dict[int, Mapping[str, Tensor]]:
+        """Find the parameters to move where they are now, and return the moments of those that were there before.
+
+        What must stay as it is for that to stay true is noted.
+        """
+        before = {self._places[i].path: moment for i, moment in self._moments().items()}
         self._places = places_of(self.module)
         self._parts = parts_of(self.module)
+        self._learning = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
+        sizes = {path: moment["exp_avg"].shape for path, moment in before.items()}
+        return {i: before[p.path] for i, p in enumerate(self._places) if sizes.get(p.path) == p.parameter.shape}
 
     def _has_newcomer(self) -> bool:
         """Whether a parameter outside all segments has got its first gradient."""

@@ -119,6 +119,7 @@ class HostPasses:
     def __init__(self, network: nn.Module) -> None:
         self._parts = parts_of(network)
         self._places = [(parameter, parameter.data_ptr(), parameter.grad) for parameter in network.parameters()]
+        self._is_shared = len(self._places) < sum(isinstance(child, nn.Parameter) for _, _, child in self._parts)
 
     @property
     def is_live(self) -> bool:
@@ -130,6 +131,11 @@ class HostPasses:
             if parameter.data_ptr() != address or parameter.grad is not gradient:
                 return False
         return True
+
+    @property
+    def learns_whole(self) -> bool:
+        """Whether every weight learns, is in one place alone, and nobody else waits for its gradient."""
+        return not self._is_shared and all(p.requires_grad and not p._backward_hooks for p, _, _ in self._places)
 
 
 class HostQNetwork(HostPasses):

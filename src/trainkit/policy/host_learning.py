@@ -32,17 +32,23 @@ class HostLearner:
         preprocess: turns observations into features.
         online: learns.
         target: says what follows.
-        value: what the numbers mean.
-        is_double: whether the online network chooses what follows.
+        value: what the numbers mean, and its twin.
+        backup: which next value counts.
     """
 
     def __init__(
-        self, preprocess: HostPreprocess, online: QNetwork, target: QNetwork, value: HostValue, *, is_double: bool
+        self,
+        preprocess: HostPreprocess,
+        online: QNetwork,
+        target: QNetwork,
+        value: tuple[Value, HostValue],
+        backup: Backup,
     ) -> None:
         self._features = preprocess
         self._networks = online, target
         self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
-        self._value, self._is_double = value, is_double
+        self._parts, self._value = (value[0], backup), value[1]
+        self._is_double = type(backup) is DoubleBackup
 
     @classmethod
     def for_parts(
@@ -59,11 +65,13 @@ class HostLearner:
             return None
         if type(online) is not QNetwork or type(target) is not QNetwork or not is_plain(online):
             return None
-        return cls(preprocess, online, target, twin, is_double=type(backup) is DoubleBackup)
+        return cls(preprocess, online, target, (value, twin), backup)
 
-    def takes(self, batch: TransitionBatch) -> bool:
-        """Whether these are not too many rows, which become vectors."""
-        return len(batch) <= _MOST_ROWS and self._features.takes(batch.obs)
+    def takes(self, batch: TransitionBatch, value: Value, backup: Backup) -> bool:
+        """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn."""
+        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs):
+            return False
+        return self._parts[0] is value and self._parts[1] is backup and self._passes()[0].learns_whole
 
     def __call__(
         self, batch: TransitionBatch, noise: Tensor | None, target_noise: Tensor | None

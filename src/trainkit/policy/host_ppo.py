@@ -110,7 +110,7 @@ class HostPPO:
         self, network: ActorCriticNetwork, distribution: Any, *, value_weight: float, clip_value: float | None
     ) -> None:
         self._network, self._distribution = network, distribution
-        self._taken: tuple[HostActorCriticNetwork, HostFamily] | None = None  # as they were at the last update
+        self._taken: HostActorCriticNetwork | None = None  # as it was at the last update
         self._value_weight, self._clip_value = value_weight, clip_value
 
     @classmethod
@@ -131,16 +131,18 @@ class HostPPO:
         return cls(network, distribution, value_weight=value_weight, clip_value=clip_value)
 
     def takes(self, features: object) -> bool:
-        """Whether these are rows of one float vector, and not too many."""
+        """Whether these are rows of one float vector, and not too many; and all weights learn."""
         if not isinstance(features, Tensor) or features.dtype != torch.float32:
             return False
-        return features.dim() == 2 and len(features) <= MOST_ROWS
+        if features.dim() != 2 or len(features) > MOST_ROWS or not self._network_passes().learns_whole:
+            return False
+        return all(parameter.requires_grad for parameter in self._distribution.parameters())
 
     def __call__(
         self, rows: RolloutRows, *, clip_ratio: float, entropy_weight: float
     ) -> tuple[float, dict[str, float]]:
         """Write the gradients where torch keeps them and return (loss, scalars to show)."""
-        network, family = self._passes()
+        network, family = self._network_passes(), self._family()
         here = _arrays(rows)
         tape, n_rows, advantage = Tape(), len(here.action), here.advantage
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
@@ -179,12 +181,16 @@ class HostPPO:
             square = np.maximum(square, near * near)
         return mean(square), slope
 
-    def _passes(self) -> tuple[HostActorCriticNetwork, HostFamily]:
-        """Return the passes of the network and its distribution, taken anew where weights are others or elsewhere."""
-        if self._taken is None or not self._taken[0].is_live:
-            family = _FAMILIES[type(self._distribution)](self._distribution)
-            self._taken = HostActorCriticNetwork(self._network), family
+    def _network_passes(self) -> HostActorCriticNetwork:
+        """Return the passes of the network, taken anew where its weights are others or elsewhere."""
+        if self._taken is None or not self._taken.is_live:
+            self._taken = HostActorCriticNetwork(self._network)
         return self._taken
+
+    def _family(self) -> HostFamily:
+        """Return the twin of the distribution, whose gradients are where they were made room for."""
+        family: HostFamily = _FAMILIES[type(self._distribution)](self._distribution)
+        return family
 
 
 def _arrays(rows: RolloutRows) -> Any:

@@ -65,7 +65,7 @@ class PPOPolicy(OnpolicyPolicy):
         self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
         self._host_learner: HostPPO | None = None
-        if parts.get("compile") is not True and type(self)._loss is PPOPolicy._loss:
+        if parts.get("compile") is not True and self._keeps(PPOPolicy, "_loss", "_value_loss", "minimise"):
             self._host_learner = HostPPO.for_parts(
                 network, self.distribution, self.device, value_weight=value_weight, clip_value=clip_value
             )
