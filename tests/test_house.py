@@ -24,7 +24,7 @@ LEVELS = [
 ]
 APART = {"buffer", "collector", "policy"}  # these meet in protocols and data, never in each other
 TORCH_ROOMS = {"policy", "checkpoint"}
-CORE = {"torch", "gymnasium", "numpy", "tqdm", "tensorboard"}
+CORE = {"torch", "gymnasium", "numpy", "threadpoolctl", "tqdm", "tensorboard"}
 SLOW_TO_LOAD = {"tensorboard"}  # may be imported where it is used, so that `import trainkit` stays quick
 LONGEST = 350
 

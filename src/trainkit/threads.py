@@ -7,6 +7,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it has none
+
 
 class OneThread:
     """Within it numpy multiplies on one thread, and afterwards on as many as before."""
@@ -29,7 +31,5 @@ class OneThread:
 @cache
 def _libraries() -> list[Any]:
     """List what multiplies for numpy and can be told; looking for it takes some milliseconds."""
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it has none
-
     libraries: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
     return libraries

@@ -204,7 +204,7 @@ def spoil(trainer: Any, every: Callable[[int], bool]) -> None:
             value = loss.write() if isinstance(loss, ByHand) else loss()
             return (value[0] * NAN, value[1]) if isinstance(value, tuple) else value * NAN
 
-        ruined = ByHand(worse) if isinstance(loss, ByHand) else worse
+        ruined = ByHand(worse, loss.modules) if isinstance(loss, ByHand) else worse
         return call(ruined if every(n_calls) else loss, step=step)
 
     name = next(iter(trainer.policy._gradient_steps))

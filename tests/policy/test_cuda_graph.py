@@ -23,6 +23,7 @@ from trainkit import (
     Adam,
     Clip,
     ConfigError,
+    ConservativePenalty,
     DiscreteBCQPolicy,
     DivergedError,
     DQNPolicy,
@@ -207,7 +208,22 @@ def forget_gradients(policy: DQNPolicy) -> None:
 
 
 IN_PLACE = [load_weights, rewind_the_stream, observe, forget_gradients]
-ELSEWHERE = [load_all, load_twice, assign, seed_anew, move_the_target, replace_the_target]
+
+
+def freeze_the_encoder(policy: DQNPolicy) -> None:
+    policy.network.encoder.requires_grad_(False)  # type: ignore[operator, union-attr]
+
+
+def charge_more(policy: DQNPolicy) -> None:
+    policy.penalty = ConservativePenalty(1.0)
+
+
+def follow_otherwise(policy: DQNPolicy) -> None:
+    policy.backup = MaxBackup()
+
+
+OTHER_PARTS = [freeze_the_encoder, charge_more, follow_otherwise]
+ELSEWHERE = [load_all, load_twice, assign, seed_anew, move_the_target, replace_the_target, *OTHER_PARTS]
 
 
 @pytest.mark.usefixtures("taped")

@@ -62,7 +62,7 @@ def test_masked_dueling_mean_equals_torchs() -> None:
 def test_an_actor_critics_numbers_and_values_equal_torchs(shared: bool, hidden: tuple[int, ...]) -> None:
     policy = tk.PPOPolicy.for_envs(Spaces(), hidden=hidden, shared=shared, device="cpu", seed=1)
     assert policy._host is not None
-    assert policy._host.takes(rows(), 5)
+    assert policy._host.takes(rows(), 5, policy.network)
     with torch.no_grad():
         expected = policy.network(torch.from_numpy(rows()))
     for own, theirs in zip(policy._host(rows()), expected, strict=True):
@@ -153,10 +153,12 @@ def test_a_copy_of_a_policy_acts_by_its_own_weights() -> None:
 def test_large_networks_batches_and_other_dtypes_are_left_to_torch() -> None:
     large = tk.DQNPolicy.for_envs(Spaces(), hidden=(512,), device="cpu", seed=1)
     assert large._host is None
-    host = make_policy()._host
+    policy = make_policy()
+    host = policy._host
     assert host is not None
-    assert host.takes(rows(64), 64)
-    assert not host.takes(rows(65), 65)
+    assert host.takes(rows(64), 64, policy.network)
+    assert not host.takes(rows(65), 65, policy.network)
+    assert not host.takes(rows(64), 64, make_policy().network)
     assert HostNetwork.for_network(None, large.network, tk.ExpectedValue()) is None
 
 
@@ -164,10 +166,10 @@ def test_without_a_space_only_float32_vectors_are_acted_on_in_numpy() -> None:
     network = tk.QNetwork((4,), 3, hidden=(8,))
     host = tk.DQNPolicy(network, action_space=Spaces.action_space, device="cpu")._host
     assert host is not None
-    assert host.takes(rows(), 5)
-    assert not host.takes(rows().astype(np.float64), 5)
-    assert not host.takes({"a": rows()}, 5)
-    assert not host.takes(rows()[:, :, None], 5)
+    assert host.takes(rows(), 5, network)
+    assert not host.takes(rows().astype(np.float64), 5, network)
+    assert not host.takes({"a": rows()}, 5, network)
+    assert not host.takes(rows()[:, :, None], 5, network)
 
 
 @pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy])

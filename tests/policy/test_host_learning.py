@@ -26,6 +26,7 @@ from tests.helpers.learning import (
     small_net,
 )
 from trainkit import (
+    MLP,
     CategoricalValue,
     Clip,
     ConservativePenalty,
@@ -235,7 +236,7 @@ def wait_for_a_gradient(policy: DQNPolicy) -> None:
 
 
 def share_a_bias(policy: DQNPolicy) -> None:
-    first, second = policy.network.encoder.body.layers  # type: ignore[union-attr, misc]
+    first, second, _ = policy.network.encoder.body.layers  # type: ignore[union-attr, misc]
     second.bias = first.bias
 
 
@@ -251,13 +252,57 @@ def charge_more(policy: DQNPolicy) -> None:
     policy.penalty = ConservativePenalty(1.0)
 
 
+def wait_for_what_was_added_up(policy: DQNPolicy) -> None:
+    def halve(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(0.5)
+
+    next(policy.network.parameters()).register_post_accumulate_grad_hook(halve)
+
+
+def wait_for_a_pass(policy: DQNPolicy) -> None:
+    policy.network.register_forward_hook(lambda _, given, told: told._replace(numbers=2 * told.numbers))
+
+
+def use_a_layer_twice(policy: DQNPolicy) -> None:
+    layers = policy.network.encoder.body.layers  # type: ignore[union-attr]
+    layers[1] = layers[0] if layers[0].in_features == 8 else layers[2]  # type: ignore[index, operator, union-attr]
+
+
+def bend_otherwise(policy: DQNPolicy) -> None:
+    policy.network.encoder.body.activation = torch.nn.functional.elu  # type: ignore[union-attr]
+
+
+def another_head(policy: DQNPolicy) -> None:
+    head = MLP([8, 8, 3], activation=torch.nn.functional.elu)
+    head.load_state_dict({name: 0.1 + torch.zeros_like(tensor) for name, tensor in head.state_dict().items()})
+    policy.network.heads.advantage = head  # type: ignore[union-attr]
+
+
+def turn_sooner(policy: DQNPolicy) -> None:
+    policy.value.delta = 0.1  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     "change",
-    [freeze_the_body, wait_for_a_gradient, share_a_bias, judge_otherwise, follow_otherwise, charge_more],
+    [
+        freeze_the_body,
+        wait_for_a_gradient,
+        wait_for_what_was_added_up,
+        wait_for_a_pass,
+        share_a_bias,
+        use_a_layer_twice,
+        bend_otherwise,
+        another_head,
+        turn_sooner,
+        judge_otherwise,
+        follow_otherwise,
+        charge_more,
+    ],
 )
 @pytest.mark.parametrize("n_before", [0, 3])
 def test_what_changes_later_is_seen(change: Any, n_before: int) -> None:
-    mine, theirs = made(hidden=(8, 8)), by_torch(made(hidden=(8, 8)))
+    mine, theirs = made(hidden=(8, 8, 8)), by_torch(made(hidden=(8, 8, 8)))
     for policy in (mine, theirs):
         for step in range(n_before):
             policy.update(batch_of(8, seed=step), step=step)
@@ -314,6 +359,31 @@ def test_a_copy_learns_by_itself() -> None:
     assert_same(parameters_of(policy), before)
     policy.update(batch_of(8, seed=1), step=1)
     assert_same(parameters_of(policy), parameters_of(copied))
+
+
+def test_an_action_below_0_is_refused() -> None:
+    batch = batch_of(8)
+    batch.action[3] = -1
+    with pytest.raises(IndexError, match="at least 0, got -1"):
+        made().update(batch, step=0)
+
+
+def test_what_is_frozen_in_the_middle_is_gone_on_with_to_the_bit() -> None:
+    straight, saved, resumed = made(), made(), made()
+    for policy in (straight, saved):
+        for step in range(3):
+            policy.update(batch_of(8, seed=step), step=step)
+        freeze_the_body(policy)
+        policy.update(batch_of(8, seed=3), step=3)
+    resumed.load_training_state(saved.training_state())
+    freeze_the_body(resumed)
+    for policy in (straight, resumed):
+        for step in range(4, 8):
+            policy.update(batch_of(8, seed=step), step=step)
+        policy.network.requires_grad_(True)
+        for step in range(8, 12):
+            policy.update(batch_of(8, seed=step), step=step)
+    assert_same(parameters_of(straight), parameters_of(resumed))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

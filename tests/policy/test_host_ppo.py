@@ -9,8 +9,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, assert_same, observations, parameters_of
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, assert_same, linear, observations, parameters_of
 from trainkit import Adam, Clip, DivergedError, PPOPolicy
+from trainkit.policy.distributions import Categorical
 from trainkit.policy.on_policy import RolloutRows
 
 TWO_NUMBERS = spaces.Box(-1, 1, (2,), np.float32)
@@ -123,6 +124,51 @@ def test_a_deviation_that_was_replaced_is_learnt_on() -> None:
         learn(policy, rows, 1)
         learn(policy, rows, 2)
     torch.testing.assert_close(parameters_of(policies[0]), parameters_of(policies[1]), rtol=1e-4, atol=1e-5)
+
+
+def other_network(policy: PPOPolicy) -> None:
+    policy.network = made(seed=1)[0].network
+
+
+def other_distribution(policy: PPOPolicy) -> None:
+    policy.distribution = Categorical(Spaces().action_space)
+
+
+def weigh_the_critic_more(policy: PPOPolicy) -> None:
+    policy.value_weight, policy.clip_value = 5.0, 0.01
+
+
+def share_a_torso(policy: PPOPolicy) -> None:
+    policy.network.critic_torso = policy.network.actor_torso
+
+
+@pytest.mark.parametrize("change", [other_network, other_distribution, weigh_the_critic_more, share_a_torso])
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_what_changes_later_is_seen(change: Any, n_before: int) -> None:
+    (mine, envs), (theirs, _) = made(), made()
+    by_torch(theirs)
+    rows = [rows_of(theirs, envs, 16, seed=seed) for seed in range(5)]
+    for policy in (mine, theirs):
+        for step in range(n_before):
+            learn(policy, rows[step], step)
+        change(policy)
+        for step in range(2, 5):
+            learn(policy, rows[step], step)
+    torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-4, atol=2e-5)
+    acted, expected = (policy.act(observations(FOUR_NUMBERS, 5)).extras["value"] for policy in (mine, theirs))
+    np.testing.assert_allclose(acted, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_outside_the_loss_do_not_decay() -> None:
+    pretrained = linear(np.eye(4))
+    made_by_hand = PPOPolicy.for_envs(
+        Spaces(), hidden=(8,), device="cpu", seed=0, preprocess=pretrained, optimizer=Adam(1e-2, weight_decay=0.1)
+    )
+    rows = rows_of(made_by_hand, Spaces(), 16)
+    assert made_by_hand._host_learner is not None
+    learn(made_by_hand, rows, 0)
+    learn(made_by_hand, rows, 1)
+    assert torch.equal(pretrained.weight, torch.eye(4))
 
 
 def test_frozen_parts_stay_where_they_are() -> None:

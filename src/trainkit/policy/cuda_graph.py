@@ -146,7 +146,9 @@ class _Ground:
             tables += (part._modules, part._parameters, part._buffers)
         self._parts = [(table, name, child) for table in tables for name, child in table.items()]
         tensors = [child for _, _, child in self._parts if isinstance(child, Tensor)]
-        self._places = [(tensor, tensor.detach()) for tensor in tensors]
+        self._places = [(tensor, tensor.detach(), tensor.requires_grad) for tensor in tensors]
+        plain = (vars(policy), "backup"), (vars(policy), "penalty")  # parts that need not be modules
+        self._parts += [(table, name, table.get(name)) for table, name in plain]
         self._policy, self._generator = policy, policy.generator
 
     def holds(self) -> bool:
@@ -154,7 +156,7 @@ class _Ground:
         for table, name, child in self._parts:
             if table.get(name) is not child:
                 return False
-        for tensor, kept in self._places:
-            if tensor.data_ptr() != kept.data_ptr():
+        for tensor, kept, learns in self._places:
+            if tensor.data_ptr() != kept.data_ptr() or tensor.requires_grad is not learns:
                 return False
         return self._policy.generator is self._generator

@@ -229,7 +229,7 @@ class DQNPolicy(Policy):
         self.enter(training=False)
         n_rows = len(tree.first_leaf(obs))
         noise = self._draws.noise(n_rows, self.generator) if explore else None
-        if self._host is not None and self._host.takes(obs, n_rows):
+        if self._host is not None and self._host.takes(obs, n_rows, self.network):
             return self._host.action_values(obs, None if noise is None else noise.numpy())
         with torch.no_grad():
             numbers = self._predict(to_device(obs, self.device), noise).numbers
@@ -251,7 +251,8 @@ class DQNPolicy(Policy):
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
         learner = self._host_learner
-        if learner is not None and self.penalty is None and learner.takes(batch, self.value, self.backup):
+        parts = self.network, self.target_network, self.value, self.backup
+        if learner is not None and self.penalty is None and learner.takes(batch, *parts):
             told = self._learn_by_hand(learner, batch, step)
         elif self._graph is None:
             told = self._learn(self.tensors(batch), step)
@@ -263,7 +264,7 @@ class DQNPolicy(Policy):
         """Take the gradient step in numpy."""
         self._slots = batch.slots
         mine, theirs = self._draws.for_update(len(batch), self.generator)
-        by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise))
+        by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise), learner.modules)
         priority, shown = self.minimise("network", by_hand, step=step)
         return {"priority": priority, **shown}
 

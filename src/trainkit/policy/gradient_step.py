@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trainkit.errors import Checks
+from trainkit.errors import CheckpointError, Checks
 from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
 from trainkit.policy.meter import Scalar
 from trainkit.policy.segments import Place, Segment, parts_of, places_of
@@ -71,9 +71,10 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """A loss differentiated by hand: `write` writes every gradient where it lies, and returns what a loss does."""
+    """A loss differentiated by hand: `write` returns what a loss does, and writes the gradients of modules' weights."""
 
     write: Callable[[], tuple[float, Any]]
+    modules: tuple[nn.Module, ...]
 
 
 class GradientStep:
@@ -111,6 +112,7 @@ class GradientStep:
         self.module = module
         self._places: list[Place] = []
         self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
+        self._at_rest: dict[int, dict[str, Tensor]] = {}  # moments of those that do not learn now
         self._look_at_places()
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
@@ -143,7 +145,10 @@ class GradientStep:
         if not self._is_laid_out():
             moments = self._look_at_places()
             for place in self._places:
-                place.parameter.grad = torch.zeros_like(place.parameter)
+                place.parameter.grad = None
+            for module in loss.modules:
+                for parameter in module.parameters():
+                    parameter.grad = torch.zeros_like(parameter)
             self._lay_out(moments)
         return loss.write()
 
@@ -174,8 +179,18 @@ class GradientStep:
         return {"state": self._moments(), "param_groups": [group]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over moments, ours or `torch.optim.Adam`'s for the same parameters; the numbers stay as constructed."""
+        """Take over moments, ours or `torch.optim.Adam`'s for the same parameters; the numbers stay as constructed.
+
+        Raises:
+            CheckpointError: they are of parameters of other shapes.
+        """
         self._look_at_places()
+        for i, moment in state["state"].items():
+            if i >= len(self._places) or moment["exp_avg"].shape != self._places[i].parameter.shape:
+                raise CheckpointError(
+                    f"GradientStep cannot take moments {tuple(moment['exp_avg'].shape)} for parameter {i} of "
+                    f"{[tuple(place.parameter.shape) for place in self._places]}: they are of another module"
+                )
         for place in self._places:
             place.parameter.grad = None
         self._lay_out(state["state"])
@@ -257,14 +272,16 @@ class GradientStep:
         return n_moved < len(self._places) and n_moved < sum(p.parameter.grad is not None for p in self._places)
 
     def _moments(self) -> dict[int, dict[str, Tensor]]:
-        """Return {parameter's index: step, exp_avg, exp_avg_sq}."""
-        return {i: moment for segment in self._segments for i, moment in segment.moments()}
+        """Return {parameter's index: step, exp_avg, exp_avg_sq}, of those at rest too."""
+        return self._at_rest | {i: moment for segment in self._segments for i, moment in segment.moments()}
 
     def _lay_out(self, moments: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Make segments of the parameters that move, those together that have taken as many steps."""
         groups: dict[float, list[int]] = {}
+        learns = [place.parameter.requires_grad for place in self._places]
+        self._at_rest = {i: dict(moment) for i, moment in moments.items() if not learns[i]}
         for i, place in enumerate(self._places):
-            if i in moments or place.parameter.grad is not None:
+            if learns[i] and (i in moments or place.parameter.grad is not None):
                 groups.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
         self._segments = [Segment(self._places, indices, moments, count) for count, indices in groups.items()]
 

@@ -62,9 +62,9 @@ class HostPass:
         self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
 
-    def takes(self, obs: Obs, n_rows: int) -> bool:
-        """Whether these are few rows that become vectors, and the network still is a plain one."""
-        is_small = n_rows <= _MOST_ROWS and self._features.takes(obs)
+    def takes(self, obs: Obs, n_rows: int, network: object) -> bool:
+        """Whether these are few rows that become vectors, and the network is its own and still a plain one."""
+        is_small = n_rows <= _MOST_ROWS and network is self._network and self._features.takes(obs)
         return is_small and (self._is_live() or self._take_views())
 
     def _mlp(self, name: str, x: Array, noise: Array | None = None) -> Array:
@@ -103,6 +103,8 @@ class HostPass:
         for part in modules.values():
             tables: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
             self._seen += [(table, name, child) for table in tables for name, child in table.items()]
+            if isinstance(part, MLP):
+                self._seen.append((vars(part), "activation", part.activation))
         self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
         return True
 

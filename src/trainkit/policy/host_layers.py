@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
+from trainkit.policy.host import is_plain
 from trainkit.policy.networks import MLP, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.segments import parts_of
@@ -117,9 +118,14 @@ class HostPasses:
     """The passes of a network of one vector per row, as its weights and gradients lie now."""
 
     def __init__(self, network: nn.Module) -> None:
-        self._parts = parts_of(network)
+        mlps = [part for part in network.modules() if isinstance(part, MLP)]
+        self._network, self._parts = (
+            network,
+            [*parts_of(network), *((vars(m), "activation", m.activation) for m in mlps)],
+        )
         self._places = [(parameter, parameter.data_ptr(), parameter.grad) for parameter in network.parameters()]
-        self._is_shared = len(self._places) < sum(isinstance(child, nn.Parameter) for _, _, child in self._parts)
+        in_all = sum(1 for _ in network.named_parameters(remove_duplicate=False))  # of one in two places, both
+        self.is_plain = is_plain(network) and in_all == len(self._places)
 
     @property
     def is_live(self) -> bool:
@@ -134,15 +140,30 @@ class HostPasses:
 
     @property
     def learns_whole(self) -> bool:
-        """Whether every weight learns, is in one place alone, and nobody else waits for its gradient."""
-        return not self._is_shared and all(p.requires_grad and not p._backward_hooks for p, _, _ in self._places)
+        """Whether the network is plain, every weight learns, and nobody waits for a pass or a gradient."""
+        return self.is_plain and not _is_watched(self._network) and all(learns_alone(p) for p, _, _ in self._places)
+
+
+def learns_alone(parameter: nn.Parameter) -> bool:
+    """Whether a weight learns, and nobody else waits for its gradient."""
+    hooks = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    return parameter.requires_grad and not hooks
+
+
+def _is_watched(network: nn.Module) -> bool:
+    """Whether somebody waits for the passes of a network, whose parts are called by name."""
+    return bool(
+        network._forward_hooks or network._forward_pre_hooks or network._backward_hooks or network._backward_pre_hooks
+    )
 
 
 class HostQNetwork(HostPasses):
-    """The passes of a `QNetwork`."""
+    """The passes of a `QNetwork`, where it is plain."""
 
     def __init__(self, network: QNetwork) -> None:
         super().__init__(network)
+        if not self.is_plain:
+            return
         heads = network.heads
         self._n_actions, self._width = heads.n_actions, heads.width
         self._body, self._advantage = HostMLP(network.encoder.body), HostMLP(heads.advantage)
@@ -177,10 +198,12 @@ class HostQNetwork(HostPasses):
 
 
 class HostActorCriticNetwork(HostPasses):
-    """The passes of an `ActorCriticNetwork`."""
+    """The passes of an `ActorCriticNetwork`, where it is plain."""
 
     def __init__(self, network: ActorCriticNetwork) -> None:
         super().__init__(network)
+        if not self.is_plain:
+            return
         self._actor_torso = HostMLP(network.actor_torso.body)
         self._critic_torso = None if network.critic_torso is None else HostMLP(network.critic_torso.body)
         self._actor, self._critic = HostMLP(network.actor), HostMLP(network.critic)

@@ -46,6 +46,7 @@ class HostLearner:
     ) -> None:
         self._features = preprocess
         self._networks = online, target
+        self.modules: tuple[nn.Module, ...] = (online,)  # that learn
         self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
         self._parts, self._value = (value[0], backup), value[1]
         self._is_double = type(backup) is DoubleBackup
@@ -67,11 +68,16 @@ class HostLearner:
             return None
         return cls(preprocess, online, target, (value, twin), backup)
 
-    def takes(self, batch: TransitionBatch, value: Value, backup: Backup) -> bool:
-        """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn."""
+    def takes(self, batch: TransitionBatch, *parts: object) -> bool:
+        """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn.
+
+        `parts` are the policy's: its networks, value and backup.
+        """
         if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs):
             return False
-        return self._parts[0] is value and self._parts[1] is backup and self._passes()[0].learns_whole
+        is_ours = all(part is own for part, own in zip(parts, (*self._networks, *self._parts), strict=True))
+        online, target = self._passes()
+        return is_ours and online.learns_whole and target.is_plain
 
     def __call__(
         self, batch: TransitionBatch, noise: Tensor | None, target_noise: Tensor | None
@@ -85,6 +91,8 @@ class HostLearner:
         noise_there = None if target_noise is None else target_noise.numpy()[0]
         value, tape = self._value, Tape()
         rows = np.arange(len(batch))
+        if batch.action.min() < 0:  # which numpy would count from the end
+            raise IndexError(f"an action must be at least 0, got {batch.action.min()}")
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             numbers = online.forward(self._features(batch.obs), noise_here, legal_actions(batch.obs), tape)
             chosen = numbers[rows, batch.action]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.distributions import Categorical, Distribution, Gaussian
 from trainkit.policy.host import is_plain
-from trainkit.policy.host_layers import MOST_ROWS, Array, HostActorCriticNetwork, Tape, mean
+from trainkit.policy.host_layers import MOST_ROWS, Array, HostActorCriticNetwork, Tape, learns_alone, mean
 from trainkit.policy.on_policy import RolloutRows
 from trainkit.threads import OneThread
 
@@ -36,11 +36,8 @@ class HostFamily(Protocol):
         ...
 
 
-class HostCategorical:
+class HostCategoricalFamily:
     """`Categorical`: d log p(a) = 1(a) - p, d entropy = -p (log p + entropy)."""
-
-    def __init__(self, family: Categorical) -> None:
-        """Need nothing of it."""
 
     def forward(
         self, numbers: Array, action: NDArray[Any], legal: NDArray[np.bool_] | None, tape: Tape
@@ -67,7 +64,7 @@ class HostCategorical:
         return slope
 
 
-class HostGaussian:
+class HostGaussianFamily:
     """`Gaussian`: d log p = z / std for the mean, z^2 - 1 for log std; d entropy = 1 for log std."""
 
     def __init__(self, family: Gaussian) -> None:
@@ -94,52 +91,46 @@ class HostGaussian:
         return slope
 
 
-_FAMILIES: dict[type, Any] = {Categorical: HostCategorical, Gaussian: HostGaussian}
-
-
 class HostPPO:
     """Compute PPO's loss of one batch and the gradients of a small `ActorCriticNetwork`.
 
     Args:
         network: learns.
         distribution: of actions, whose own parameters learn, too.
-        value_weight, clip_value: as in `PPOPolicy`.
     """
 
-    def __init__(
-        self, network: ActorCriticNetwork, distribution: Any, *, value_weight: float, clip_value: float | None
-    ) -> None:
+    def __init__(self, network: ActorCriticNetwork, distribution: Categorical | Gaussian) -> None:
         self._network, self._distribution = network, distribution
         self._taken: HostActorCriticNetwork | None = None  # as it was at the last update
-        self._value_weight, self._clip_value = value_weight, clip_value
+        self.modules: tuple[nn.Module, ...] = network, distribution  # that learn
 
     @classmethod
-    def for_parts(
-        cls,
-        network: nn.Module,
-        distribution: Distribution,
-        device: torch.device,
-        *,
-        value_weight: float,
-        clip_value: float | None,
-    ) -> "HostPPO | None":
+    def for_parts(cls, network: nn.Module, distribution: Distribution, device: torch.device) -> "HostPPO | None":
         """Return the learner for parts that all have a twin here, None for others."""
         if device.type != "cpu" or type(network) is not ActorCriticNetwork or not is_plain(network):
             return None
-        if type(distribution) not in _FAMILIES:
-            return None
-        return cls(network, distribution, value_weight=value_weight, clip_value=clip_value)
+        if type(distribution) is Categorical or type(distribution) is Gaussian:
+            return cls(network, distribution)
+        return None
 
-    def takes(self, features: object) -> bool:
-        """Whether these are rows of one float vector, and not too many; and all weights learn."""
+    def takes(self, features: object, network: object, distribution: object) -> bool:
+        """Whether these are not too many rows of one float vector, the parts its own, and all weights learn."""
         if not isinstance(features, Tensor) or features.dtype != torch.float32:
             return False
-        if features.dim() != 2 or len(features) > MOST_ROWS or not self._network_passes().learns_whole:
+        if features.dim() != 2 or len(features) > MOST_ROWS:
             return False
-        return all(parameter.requires_grad for parameter in self._distribution.parameters())
+        if network is not self._network or distribution is not self._distribution:
+            return False
+        return self._network_passes().learns_whole and all(map(learns_alone, self._distribution.parameters()))
 
     def __call__(
-        self, rows: RolloutRows, *, clip_ratio: float, entropy_weight: float
+        self,
+        rows: RolloutRows,
+        *,
+        clip_ratio: float,
+        clip_value: float | None,
+        value_weight: float,
+        entropy_weight: float,
     ) -> tuple[float, dict[str, float]]:
         """Write the gradients where torch keeps them and return (loss, scalars to show)."""
         network, family = self._network_passes(), self._family()
@@ -153,11 +144,11 @@ class HostPPO:
             surrogate = ratio * advantage
             bound = advantage + np.float32(clip_ratio) * np.abs(advantage)  # beyond it lies what the clip takes away
             policy_loss = -mean(np.minimum(surrogate, bound))
-            value_loss, of_value = self._judge(value, here)
+            value_loss, of_value = _judge(value, here, clip_value)
 
             of_log_prob = np.where(surrogate <= bound, surrogate / -n_rows, np.float32(0.0))
             of_numbers = family.backward(of_log_prob, -entropy_weight / n_rows, tape)
-            network.backward(of_numbers, of_value * np.float32(self._value_weight), tape)
+            network.backward(of_numbers, of_value * np.float32(value_weight), tape)
             change = ratio - 1.0
             shown = {
                 "policy_loss": policy_loss,
@@ -167,19 +158,7 @@ class HostPPO:
                 "clip_share": np.count_nonzero(np.abs(change) > clip_ratio) / n_rows,
                 "value_mean": mean(value),
             }
-        return policy_loss + self._value_weight * value_loss - entropy_weight * shown["entropy"], shown
-
-    def _judge(self, value: Array, rows: Any) -> tuple[float, Array]:
-        """Return the critic's loss, of the clipped value where that is worse, and its slope [B]."""
-        error = value - rows.returns
-        square = error * error
-        slope: Array = error * np.float32(2.0 / len(error))
-        if self._clip_value is not None:
-            move = value - rows.value
-            near = rows.value + np.clip(move, -self._clip_value, self._clip_value) - rows.returns
-            slope *= (np.abs(move) <= self._clip_value) | (square > near * near)  # a clipped value does not move
-            square = np.maximum(square, near * near)
-        return mean(square), slope
+        return policy_loss + value_weight * value_loss - entropy_weight * shown["entropy"], shown
 
     def _network_passes(self) -> HostActorCriticNetwork:
         """Return the passes of the network, taken anew where its weights are others or elsewhere."""
@@ -189,8 +168,22 @@ class HostPPO:
 
     def _family(self) -> HostFamily:
         """Return the twin of the distribution, whose gradients are where they were made room for."""
-        family: HostFamily = _FAMILIES[type(self._distribution)](self._distribution)
-        return family
+        if isinstance(self._distribution, Gaussian):
+            return HostGaussianFamily(self._distribution)
+        return HostCategoricalFamily()
+
+
+def _judge(value: Array, rows: Any, clip_value: float | None) -> tuple[float, Array]:
+    """Return the critic's loss, of the clipped value where that is worse, and its slope [B]."""
+    error = value - rows.returns
+    square = error * error
+    slope: Array = error * np.float32(2.0 / len(error))
+    if clip_value is not None:
+        move = value - rows.value
+        near = rows.value + np.clip(move, -clip_value, clip_value) - rows.returns
+        slope *= (np.abs(move) <= clip_value) | (square > near * near)  # a clipped value does not move
+        square = np.maximum(square, near * near)
+    return mean(square), slope
 
 
 def _arrays(rows: RolloutRows) -> Any:

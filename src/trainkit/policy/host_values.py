@@ -34,15 +34,15 @@ class HostValue(Protocol):
 def host_value(value: Value) -> HostValue | None:
     """Return the twin of a value, None where it has none."""
     if type(value) is ExpectedValue and value.rescale is None:
-        return HostExpected(value)
-    return HostCategorical(value) if type(value) is CategoricalValue else None
+        return HostExpectedValue(value)
+    return HostCategoricalValue(value) if type(value) is CategoricalValue else None
 
 
-class HostExpected:
+class HostExpectedValue:
     """`ExpectedValue`: the slope of huber is td clipped to +-delta, that of mse 2 td, where td is chosen - goal."""
 
     def __init__(self, value: ExpectedValue) -> None:
-        self._is_huber, self._delta = value.kind == "huber", np.float32(value.delta)
+        self._of = value
 
     def mean(self, numbers: Array) -> Array:
         return numbers[..., 0]
@@ -55,24 +55,25 @@ class HostExpected:
     def loss(self, chosen: Array, goal: Array) -> tuple[Array, Array, Array]:
         td: Array = chosen - goal
         size: Array = np.abs(td[:, 0])
-        if not self._is_huber:
+        if self._of.kind == "mse":
             return size * size, size, 2.0 * td
-        near: Array = np.minimum(size, self._delta)
+        delta = np.float32(self._of.delta)
+        near: Array = np.minimum(size, delta)
         loss: Array = near * (size - np.float32(0.5) * near)
-        return loss, size, np.maximum(np.minimum(td, self._delta), -self._delta)
+        return loss, size, np.maximum(np.minimum(td, delta), -delta)
 
     def metrics(self, chosen: Array, goal: Array, after: Array, reward: Array, discount: Array) -> dict[str, float]:
         return {"td_abs_mean": mean(np.abs(goal - chosen)[:, 0])}
 
 
-class HostCategorical:
+class HostCategoricalValue:
     """`CategoricalValue`: the slope of the cross-entropy is softmax(chosen) - goal."""
 
     def __init__(self, value: CategoricalValue) -> None:
         self._width, self._low, self._high = value.width, value.v_min, value.v_max
         self._gap = (value.v_max - value.v_min) / (value.width - 1)
         self._support: Array = value.support.numpy()
-        self._is_kl = value.priority == "kl"
+        self._of = value
 
     def mean(self, numbers: Array) -> Array:
         mean: Array = _softmax(numbers) @ self._support
@@ -97,7 +98,7 @@ class HostCategorical:
         mass: Array = np.add.reduce(goal, axis=1, keepdims=True)
         loss = (mass * np.log(total))[:, 0] - np.add.reduce(goal * shifted, axis=1)
         priority = loss
-        if self._is_kl:
+        if self._of.priority == "kl":
             entropy = np.add.reduce(goal * np.log(np.where(goal > 0.0, goal, 1.0)), axis=1)
             priority = np.maximum(loss + entropy, 0.0)
         slope: Array = power * (mass / total) - goal

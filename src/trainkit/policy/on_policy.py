@@ -199,7 +199,7 @@ class OnpolicyPolicy(Policy):
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
         legal = checked_legal(obs, env_ids)
-        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs))):
+        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), self.network):
             action, log_prob, value, numbers = self._host.act(obs, legal, self.rng if explore else None)
         else:
             action, log_prob, value, numbers = self._answer(obs, explore)

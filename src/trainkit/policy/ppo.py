@@ -66,16 +66,16 @@ class PPOPolicy(OnpolicyPolicy):
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
         self._host_learner: HostPPO | None = None
         if parts.get("compile") is not True and self._keeps(PPOPolicy, "_loss", "_value_loss", "minimise"):
-            self._host_learner = HostPPO.for_parts(
-                network, self.distribution, self.device, value_weight=value_weight, clip_value=clip_value
-            )
+            self._host_learner = HostPPO.for_parts(network, self.distribution, self.device)
 
     def _objective(self, rows: RolloutRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
         """Return the loss of B rows, differentiated in numpy where that is quicker."""
-        if self._host_learner is None or not self._host_learner.takes(rows.features):
+        learner = self._host_learner
+        if learner is None or not learner.takes(rows.features, self.network, self.distribution):
             return super()._objective(rows, scheduled)
-        plain = {name: float(number) for name, number in scheduled.items()}
-        return ByHand(partial(self._host_learner, rows, **plain))
+        numbers = {name: float(number) for name, number in scheduled.items()}
+        weighed = partial(learner, rows, value_weight=self.value_weight, clip_value=self.clip_value)
+        return ByHand(partial(weighed, **numbers), learner.modules)
 
     def _loss(
         self, rows: RolloutRows, *, clip_ratio: float | Tensor, entropy_weight: float | Tensor

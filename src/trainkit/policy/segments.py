@@ -25,12 +25,12 @@ class Place(NamedTuple):
 
 
 def places_of(module: nn.Module) -> list[Place]:
-    """Find the parameters to move, in the order of `module.parameters()`, each once."""
+    """Find all parameters, in the order of `module.parameters()`, each once."""
     seen: set[int] = set()
     places: list[Place] = []
     for prefix, part in module.named_modules():
         for name, parameter in part._parameters.items():
-            if parameter is not None and parameter.requires_grad and id(parameter) not in seen:
+            if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
                 places.append(Place(parameter, f"{prefix}.{name}" if prefix else name))
     return places
