@@ -6,12 +6,13 @@ import pytest
 
 from tests.collector import test_collector
 from tests.helpers.faults import Fault, assert_noticed
-from tests.policy import test_dqn, test_dqn_update, test_exploration, test_host_learning, test_meter
+from tests.policy import test_dqn, test_dqn_update, test_exploration, test_meter
+from tests.policy.host import test_q_learning
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
-from trainkit.policy.host_layers import HostQNetwork
-from trainkit.policy.host_learning import HostLearner
+from trainkit.policy.host.layers import HostQNetwork
+from trainkit.policy.host.q_learning import HostLearner
 from trainkit.policy.meter import Meter
 from trainkit.trainer.intervals import Credit
 
@@ -28,14 +29,14 @@ MUTANTS = {
         function="__call__",
         old="slope * (batch.weight / len(batch))[:, None]",
         new="slope / len(batch)",
-        check=lambda: test_host_learning.test_an_update_is_torchs({}),
+        check=lambda: test_q_learning.test_an_update_is_torchs({}),
     ),
     "the mean over actions has no slope": Fault(
         owner=HostQNetwork,
         function="backward",
         old="slope - share * of_all[:, None]",
         new="slope",
-        check=lambda: test_host_learning.test_an_update_is_torchs({"dueling": True}),
+        check=lambda: test_q_learning.test_an_update_is_torchs({"dueling": True}),
     ),
     "one coin for the vector": Fault(
         owner=EpsilonGreedy,

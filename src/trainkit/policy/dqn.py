@@ -29,9 +29,9 @@ from trainkit.policy.exploration import (
     require_probability,
 )
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
-from trainkit.policy.host import HostNetwork
-from trainkit.policy.host_learning import HostLearner
-from trainkit.policy.host_preprocess import HostPreprocess
+from trainkit.policy.host.acting import HostNetwork
+from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.q_learning import HostLearner
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork

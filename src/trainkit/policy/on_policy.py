@@ -23,8 +23,8 @@ from trainkit.policy.distributions import Categorical, Distribution, distributio
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
-from trainkit.policy.host import Answer, HostActorCritic
-from trainkit.policy.host_preprocess import HostPreprocess
+from trainkit.policy.host.acting import Answer, HostActorCritic
+from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.meter import Scalar, UpdateResult
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying

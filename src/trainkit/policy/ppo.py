@@ -12,7 +12,7 @@ from trainkit.errors import Checks
 from trainkit.policy.advantages import discounted_returns
 from trainkit.policy.compiling import Loss
 from trainkit.policy.gradient_step import ByHand
-from trainkit.policy.host_ppo import HostPPO
+from trainkit.policy.host.ppo import HostPPO
 from trainkit.policy.meter import Scalar
 from trainkit.policy.on_policy import OnpolicyPolicy, RolloutRows
 from trainkit.schedules import Scheduled, as_schedule

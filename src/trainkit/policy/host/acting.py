@@ -15,7 +15,7 @@ from torch import nn
 from trainkit.data import Obs
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.distributions import Distribution, HostDistribution
-from trainkit.policy.host_preprocess import HostPreprocess
+from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.values import ExpectedValue, Value

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup
-from trainkit.policy.host import is_plain
-from trainkit.policy.host_layers import Array, HostQNetwork, Tape, mean
-from trainkit.policy.host_preprocess import HostPreprocess
-from trainkit.policy.host_values import HostValue, host_value
+from trainkit.policy.host.acting import is_plain
+from trainkit.policy.host.layers import Array, HostQNetwork, Tape, mean
+from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.values import HostValue, host_value
 from trainkit.policy.networks import QNetwork
 from trainkit.policy.values import Value
 from trainkit.spaces import legal_actions

@@ -40,7 +40,7 @@ from trainkit import (
     Target,
 )
 from trainkit.policy.device import TensorBatch
-from trainkit.policy.host_values import host_value
+from trainkit.policy.host.values import host_value
 
 NESTED = spaces.Dict({"place": spaces.Discrete(5), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})
 MORE_PARTS: list[Any] = [

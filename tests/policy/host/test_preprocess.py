@@ -10,7 +10,7 @@ from gymnasium import spaces
 from tests.helpers.learning import observations
 from trainkit import Preprocess
 from trainkit.policy.device import to_device
-from trainkit.policy.host_preprocess import HostPreprocess
+from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.preprocess import WithoutMask, feature_leaves
 
 CPU = torch.device("cpu")

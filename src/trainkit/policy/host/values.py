@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trainkit.policy.host_layers import Array, mean
+from trainkit.policy.host.layers import Array, mean
 from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
 
 

@@ -10,7 +10,7 @@ import torch
 import trainkit as tk
 from trainkit.policy.device import to_device
 from trainkit.policy.distributions import Categorical
-from trainkit.policy.host import HostNetwork
+from trainkit.policy.host.acting import HostNetwork
 
 BOX = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
-from trainkit.policy.host import is_plain
+from trainkit.policy.host.acting import is_plain
 from trainkit.policy.networks import MLP, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.segments import parts_of

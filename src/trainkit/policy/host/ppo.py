@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.distributions import Categorical, Distribution, Gaussian
-from trainkit.policy.host import is_plain
-from trainkit.policy.host_layers import MOST_ROWS, Array, HostActorCriticNetwork, Tape, learns_alone, mean
+from trainkit.policy.host.acting import is_plain
+from trainkit.policy.host.layers import MOST_ROWS, Array, HostActorCriticNetwork, Tape, learns_alone, mean
 from trainkit.policy.on_policy import RolloutRows
 from trainkit.threads import OneThread
 
