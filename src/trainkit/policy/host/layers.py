@@ -109,7 +109,11 @@ class HostMLP:
         for layer, is_active in zip(reversed(self._layers), reversed(self._is_active), strict=True):
             if is_active:
                 (y,) = tape.pop()
-                slope *= y > 0.0 if self._is_relu else 1.0 - y * y
+                if self._is_relu:
+                    slope *= y > 0.0
+                else:  # 1 - y^2, in the place of y, which nobody needs any more
+                    np.multiply(y, y, out=y)
+                    slope *= np.subtract(1.0, y, out=y)
             slope = layer.backward(slope, tape)
         return slope
 
