@@ -65,6 +65,20 @@ _MINATAR = {
     "learning_starts": 5_000,
 }
 
+
+def _game(name: str) -> Task:
+    return Task(
+        env=f"MinAtar/{name}-v1",
+        title=f"MinAtar {name}",
+        steps=300_000,
+        every=30_000,
+        episodes=50,
+        for_all={"gamma": 0.99},
+        for_q=_MINATAR,
+        in_minatar=True,
+    )
+
+
 TASKS = {
     "cartpole": Task(
         env="CartPole-v1", title="CartPole-v1", steps=60_000, every=5_000, episodes=100, ylim=(0.0, 510.0)
@@ -97,26 +111,8 @@ TASKS = {
         },
         support=(-20.0, 20.0),
     ),
-    "breakout": Task(
-        env="MinAtar/Breakout-v1",
-        title="MinAtar Breakout",
-        steps=300_000,
-        every=30_000,
-        episodes=50,
-        for_all={"gamma": 0.99},
-        for_q=_MINATAR,
-        in_minatar=True,
-    ),
-    "asterix": Task(
-        env="MinAtar/Asterix-v1",
-        title="MinAtar Asterix",
-        steps=300_000,
-        every=30_000,
-        episodes=50,
-        for_all={"gamma": 0.99},
-        for_q=_MINATAR,
-        in_minatar=True,
-    ),
+    "breakout": _game("Breakout"),
+    "asterix": _game("Asterix"),
 }
 
 
