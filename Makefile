@@ -63,7 +63,10 @@ bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready)  ## measure replay besi
 bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the start, memory, a step without work
 	@$(BIN)/python -m benchmarks.footprint
 
-bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (2 hours)
+bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (4 hours)
+	@for python in $(BIN)/python $(LEARNING_PEERS:%=.peers/%/bin/python); do \
+		$$python $(PIP) -c constraints.txt 'box2d>=2.3.10' && $$python $(PIP) --no-deps minatar || exit; done
+	@$(BIN)/python -m benchmarks.same_settings --tasks LunarLander MinAtar-Breakout MinAtar-Asterix --seeds 1 2 3 4 5
 	@$(BIN)/python -m benchmarks.same_settings
 
 faults-peers: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (20 minutes)

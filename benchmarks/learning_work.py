@@ -70,8 +70,8 @@ def _game(name: str) -> Task:
     return Task(
         env=f"MinAtar/{name}-v1",
         title=f"MinAtar {name}",
-        steps=300_000,
-        every=30_000,
+        steps=200_000,
+        every=20_000,
         episodes=50,
         for_all={"gamma": 0.99},
         for_q=_MINATAR,

@@ -20,15 +20,15 @@ from benchmarks import same_work as work
 class Evaluations(BaseCallback):
     """Call the judge between a round of updates and the next step."""
 
-    def __init__(self, judge) -> None:
+    def __init__(self, judge, every) -> None:
         super().__init__()
-        self.judge = judge
+        self.judge, self.every = judge, every
 
     def _on_step(self) -> bool:
         return True
 
     def _on_rollout_start(self) -> None:
-        if self.num_timesteps and self.num_timesteps % work.EVERY == 0:
+        if self.num_timesteps and self.num_timesteps % self.every == 0:
             self.play()
 
     def _on_training_end(self) -> None:
@@ -45,26 +45,26 @@ def main() -> None:
     parser.add_argument("--task", choices=work.TASKS, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
-    pairing = work.PAIRINGS[options.pairing]
+    pairing, asked = work.PAIRINGS[options.pairing], work.settings(options.pairing, options.task)
     torch.set_num_threads(1)
     judge = work.Judge(options.task, options.seed)
     began = time.perf_counter()
-    learner = stable_baselines3.DQN if pairing.quantiles is None else sb3_contrib.QRDQN
-    own = {} if pairing.quantiles is None else {"n_quantiles": pairing.quantiles}
+    learner = stable_baselines3.DQN if asked.quantiles is None else sb3_contrib.QRDQN
+    own = {} if asked.quantiles is None else {"n_quantiles": asked.quantiles}
     adam = {"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": work.ADAM_EPS}}
     model = learner(
         "MlpPolicy",
-        DummyVecEnv([lambda: gym.make(options.task) for _ in range(work.N_ENVS)]),
-        learning_rate=work.LR,
-        buffer_size=work.CAPACITY,
-        learning_starts=work.LEARNING_STARTS,
-        batch_size=pairing.batch,
+        DummyVecEnv([lambda: work.make(options.task) for _ in range(work.N_ENVS)]),
+        learning_rate=asked.lr,
+        buffer_size=asked.capacity,
+        learning_starts=asked.learning_starts,
+        batch_size=asked.batch,
         tau=1.0,
-        gamma=work.GAMMA,
+        gamma=asked.gamma,
         train_freq=1,  # vector steps
-        gradient_steps=work.UPDATES_PER_ROUND,
-        target_update_interval=work.TARGET_EVERY,
-        exploration_fraction=work.EPSILON_STEPS / pairing.steps,
+        gradient_steps=asked.updates_per_round,
+        target_update_interval=asked.target_every,
+        exploration_fraction=asked.epsilon_steps / asked.steps,
         exploration_initial_eps=work.EPSILON[0],
         exploration_final_eps=work.EPSILON[1],
         max_grad_norm=pairing.max_grad_norm,
@@ -72,16 +72,16 @@ def main() -> None:
         seed=options.seed,
         device="cpu",
     )
-    model.learn(pairing.steps, callback=Evaluations(judge))
+    model.learn(asked.steps, callback=Evaluations(judge, asked.every))
     seconds = time.perf_counter() - began - judge.seconds
-    online = model.policy.q_net if pairing.quantiles is None else model.policy.quantile_net
+    online = model.policy.q_net if asked.quantiles is None else model.policy.quantile_net
     done = {
         "env_steps": model.num_timesteps,
         "updates": model._n_updates,
         "parameters": sum(parameter.numel() for parameter in online.parameters()),
         "threads": torch.get_num_threads(),
     }
-    peer = stable_baselines3 if pairing.quantiles is None else sb3_contrib
+    peer = stable_baselines3 if asked.quantiles is None else sb3_contrib
     versions = {pairing.peer: peer.__version__, "torch": torch.__version__, "gymnasium": gym.__version__}
     print(json.dumps({"returns": judge.returns, "seconds": seconds, "done": done, "versions": versions}))
 

@@ -1,6 +1,7 @@
 """Learn beside peers at the same settings, in turn on one core, and judge whether trainkit learns as well.
 
     python -m benchmarks.same_settings [--pairings ...] [--tasks ...] [--seeds ...] [--cache FILE] [--out FILE]
+    python -m benchmarks.same_settings --tasks LunarLander MinAtar-Breakout MinAtar-Asterix --seeds 1 2 3 4 5
 
 Peers live in environments of their own, which `make bench-same` builds. A finished run is kept in the cache, with the
 settings it had: an interrupted benchmark goes on, and writes its page anew after every seed.
@@ -10,7 +11,7 @@ import argparse
 import platform
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ PEERS = {
 }
 OURS = "trainkit"
 
+_DQN = work.PAIRINGS["dqn-sb3"].classic
 REMAINS = f"""
 What differs still, after reading the peers' code:
 
@@ -42,19 +44,21 @@ What differs still, after reading the peers' code:
   its 8 environments act at random all together or not at all. Beside it trainkit does, too (`OneCoin`, an exploration
   of public parts); its own tosses one per environment, as Tianshou's. With those the IQM of QR-DQN over 30 seeds was
   202 on CartPole and -323 on Acrobot, with one coin it is 217 and -287, the peer's 266 and -284.
-- **Target.** Stable-Baselines3 copies before the round of updates at a multiple of {work.TARGET_EVERY} steps, trainkit
-  after the first update of that round, one update in {work.TARGET_EVERY_UPDATES} later. Tianshou counts updates, as
-  trainkit does beside it, but copies after the batch's returns are computed: its copy counts one update later.
-- **Start.** trainkit's first round of updates is at {work.LEARNING_STARTS:,} steps, the peers' one vector step later:
-  {work.UPDATES_PER_ROUND} updates more, of {work.PAIRINGS["dqn-sb3"].n_updates:,} in DQN's runs.
+- **Target.** Stable-Baselines3 copies before the round of updates at a multiple of the table's steps, trainkit after
+  the first update of that round, on the classic tasks one update in {_DQN.target_every_updates} later. Tianshou counts
+  updates, as trainkit does beside it, but copies after the batch's returns are computed: its copy counts one update
+  later.
+- **Start.** trainkit's first round of updates is where the random steps end, the peers' one vector step later: on the
+  classic tasks {_DQN.updates_per_round} updates more, of {_DQN.n_updates:,} in DQN's runs.
 - **Randomness.** Initial weights have the same distribution, torch's own, but other numbers; the peers seed each
   environment once, trainkit each episode. Evaluations play the same episodes.
 - **Numbers.** trainkit lets numbers below 1e-38 count as 0 within an update; Tianshou computes returns in float64.
 - **Versions.** Tianshou 1.2 needs gymnasium 0.28; the same actions gave the same bits there and in the others'
   gymnasium on 30 episodes of either task.
 
-The settings lie between rl-zoo's for the two tasks; they were tried on the DQN sides, Stable-Baselines3's most, on
-seeds that are not judged here.
+The settings of the classic tasks lie between rl-zoo's for the two; they were tried on the DQN sides,
+Stable-Baselines3's most, on seeds that are not judged here. Nobody's were tried on the longer tasks: LunarLander has
+rl-zoo's learning rate, batch and exploration, MinAtar those of its authors for DQN.
 """
 
 
@@ -77,7 +81,8 @@ class Run:
 
 def key_of(pairing: str, side: str, task: str, seed: int) -> list[Any]:
     """Return all that a run depends on."""
-    return [pairing, side, task, seed, work.SETTINGS, asdict(work.PAIRINGS[pairing])]
+    own = work.PAIRINGS[pairing]
+    return [pairing, side, task, seed, asdict(work.settings(pairing, task)), own.max_grad_norm, own.has_one_coin]
 
 
 def learn(pairing: str, side: str, task: str, seed: int, core: int) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def learn(pairing: str, side: str, task: str, seed: int, core: int) -> dict[str,
     own = [sys.executable, "-m", "benchmarks.same_trainkit"] if side == OURS else PEERS[side]
     command = [*own, "--pairing", pairing, "--task", task, "--seed", str(seed)]
     result = printed(command, core)
-    asked, done = work.PAIRINGS[pairing], result["done"]
+    asked, done = work.settings(pairing, task), result["done"]
     extra = done["updates"] - asked.n_updates
     wanted = {
         "env_steps": asked.steps,
@@ -94,7 +99,7 @@ def learn(pairing: str, side: str, task: str, seed: int, core: int) -> dict[str,
         "threads": 1,
     }
     n_judged = len(result["returns"])
-    if done != wanted or extra not in (0, work.UPDATES_PER_ROUND) or n_judged != asked.steps // work.EVERY:
+    if done != wanted or extra not in (0, asked.updates_per_round) or n_judged != asked.steps // asked.every:
         raise SystemExit(f"{command} did {done} with {n_judged} evaluations, the work is {wanted}")
     return result
 
@@ -105,6 +110,8 @@ def runs_of(
     """Yield every run, from the cache where it is there; the two sides of a pairing take turns."""
     for pairing in pairings:
         for task in tasks:
+            if task in work.LONG and not work.PAIRINGS[pairing].learns_long:
+                continue
             for seed in seeds:
                 for side in (work.PAIRINGS[pairing].peer, OURS):
                     key = key_of(pairing, side, task, seed)
@@ -115,11 +122,11 @@ def runs_of(
                     yield Run(pairing=pairing, side=side, task=task, seed=seed, result=result)
 
 
-def kept(cache: Cache, seeds: Sequence[int]) -> list[Run]:
+def kept(cache: Cache, seeds: Sequence[int], tasks: Iterable[str]) -> list[Run]:
     """List the cached runs of pairings and tasks of which both sides have all these seeds."""
     found: list[Run] = []
     for pairing, own in work.PAIRINGS.items():
-        for task in work.TASKS:
+        for task in tasks:
             places = [(pairing, side, task, seed) for seed in seeds for side in (own.peer, OURS)]
             results = [cache.get(*key_of(*place)) for place in places]
             for (_, side, _, seed), result in zip(places, results, strict=True):
@@ -128,8 +135,10 @@ def kept(cache: Cache, seeds: Sequence[int]) -> list[Run]:
     return found
 
 
-def report(runs: Sequence[Run], n_seeds: int, command: str, more: Sequence[Run] = ()) -> str:
-    """Return the page: settings, verdicts, those on more seeds, curves, what differs still."""
+def report(
+    runs: Sequence[Run], n_seeds: int, command: str, more: Sequence[Run] = (), longer: Sequence[Run] = ()
+) -> str:
+    """Return the page: settings, verdicts, those on more seeds and of longer tasks, curves, what differs still."""
     versions = {side: ", ".join(" ".join(pair) for pair in ofs.items()) for side, ofs in _versions(runs).items()}
     lines = [
         "# Learning at the same settings",
@@ -137,34 +146,34 @@ def report(runs: Sequence[Run], n_seeds: int, command: str, more: Sequence[Run] 
         f"`{command}` on {platform.machine()}, one thread, pinned to one core, sides in turn. "
         + " ".join(f"Beside {side}: {told}." if side != OURS else f"Ours: {told}." for side, told in versions.items()),
         "",
-        f"Every {work.EVERY:,} steps the greedy policy plays {work.EPISODES} episodes on environments of its own, the "
-        "same episodes for both sides of a pairing. A run's score is the mean of the evaluations in the second half. "
+        f"At each evaluation the greedy policy plays {work.EPISODES} episodes on environments of its own, the same "
+        "episodes for both sides of a pairing. A run's score is the mean of the evaluations in the second half. "
         f"Below are the interquartile means (IQM) of the scores of {n_seeds} seeds, their difference, trainkit's less "
         "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples). Each such interval misses by luck "
         "alone once in twenty times.",
         "",
-        "| setting | all sides |",
-        "|---|---|",
-        *(f"| {name} | {_shown(value)} |" for name, value in work.SETTINGS.items()),
-        *(
-            f"| gradients' norm clipped at, beside {pairing.peer} | {_shown(pairing.max_grad_norm)} |"
-            for pairing in work.PAIRINGS.values()
-        ),
+        *_settings(),
+        "",
+        f"All: {work.N_ENVS} environments, one vector step between rounds of updates; hidden layers of "
+        f"{_shown(list(work.HIDDEN))} units, relu; Adam with eps {work.ADAM_EPS}; a target that is copied; uniform "
+        f"replay; epsilon from {work.EPSILON[0]} to {work.EPSILON[1]}. Gradients' norm is clipped at 10 beside "
+        "stable-baselines3, whose default that is, and nowhere else.",
         "",
         *_HEAD,
         *_verdicts(runs, n_seeds),
         "",
         *(_more(more, runs) if more else ()),
+        *(_long(longer) if longer else ()),
         *REMAINS.strip().splitlines(),
         "",
-        f"All evaluations, at {work.EVERY:,}, {2 * work.EVERY:,}, ... steps:",
+        "All evaluations, in order:",
         "",
         "```",
         *(
-            f"{run.pairing:13}{run.task:12}{run.side:18}{run.seed:3}"
+            f"{run.pairing:13}{run.task:17}{run.side:18}{run.seed:3}"
             + "".join(f"{mean:6.0f}" for mean in run.result["returns"])
             for run in sorted(
-                [*runs, *more], key=lambda run: (list(work.PAIRINGS).index(run.pairing), run.task, run.side)
+                [*runs, *more, *longer], key=lambda run: (list(work.PAIRINGS).index(run.pairing), run.task, run.side)
             )
         ),
         "```",
@@ -196,6 +205,46 @@ def _more(runs: Sequence[Run], first_runs: Sequence[Run]) -> list[str]:
         *_verdicts([*first_runs, *runs], n_seeds),
         "",
     ]
+
+
+def _long(runs: Sequence[Run]) -> list[str]:
+    """Tell the verdicts on the longer tasks."""
+    first, last = work.LONG_SEEDS[0], work.LONG_SEEDS[-1]
+    return [
+        f"**Longer tasks**, DQN on seeds {first} to {last}. MinAtar's grids go through plain layers, with its own "
+        "difficulty and sticky actions.",
+        "",
+        *_HEAD,
+        *_verdicts(runs, len(work.LONG_SEEDS)),
+        "",
+    ]
+
+
+def _settings() -> Iterator[str]:
+    """Yield a row for each setting, a column for each kind of task."""
+    kinds = {
+        "classic tasks, DQN": _DQN,
+        "classic tasks, QR-DQN": work.PAIRINGS["qrdqn-sb3"].classic,
+        "LunarLander": work.LONG["LunarLander"],
+        "MinAtar": work.LONG["MinAtar-Breakout"],
+    }
+    rows: dict[str, Callable[[work.Settings], object]] = {
+        "environment steps": lambda own: own.steps,
+        "learning rate": lambda own: own.lr,
+        "batch": lambda own: own.batch,
+        "replay capacity": lambda own: own.capacity,
+        "random steps before learning": lambda own: own.learning_starts,
+        "epsilon falls over steps": lambda own: own.epsilon_steps,
+        "gamma, 1-step": lambda own: own.gamma,
+        "updates per environment step": lambda own: own.updates_per_round / work.N_ENVS,
+        "steps from target copy to target copy": lambda own: own.target_every,
+        "quantiles, kappa 1": lambda own: "" if own.quantiles is None else own.quantiles,
+        "steps from evaluation to evaluation": lambda own: own.every,
+    }
+    yield "| setting | " + " | ".join(kinds) + " |"
+    yield "|---|" + "---|" * len(kinds)
+    for name, of in rows.items():
+        yield f"| {name} | " + " | ".join(_shown(of(own)) for own in kinds.values()) + " |"
 
 
 def _verdicts(runs: Sequence[Run], n_seeds: int) -> Iterator[str]:
@@ -233,7 +282,7 @@ def main() -> None:
     """Run what is not in the cache and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairings", nargs="+", choices=list(work.PAIRINGS), default=list(work.PAIRINGS))
-    parser.add_argument("--tasks", nargs="+", choices=work.TASKS, default=list(work.TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=work.TASKS, default=list(work.CLASSIC))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(work.SEEDS))
     parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/same_settings.jsonl"))
     parser.add_argument("--core", type=int, default=0)
@@ -241,7 +290,7 @@ def main() -> None:
     options = parser.parse_args()
     is_all = options.pairings == list(work.PAIRINGS)
     command = "python -m benchmarks.same_settings" + ("" if is_all else f" --pairings {' '.join(options.pairings)}")
-    command += "" if options.tasks == list(work.TASKS) else f" --tasks {' '.join(options.tasks)}"
+    command += "" if options.tasks == list(work.CLASSIC) else f" --tasks {' '.join(options.tasks)}"
     command += "" if options.seeds == list(work.SEEDS) else f" --seeds {' '.join(map(str, options.seeds))}"
     command += f" --core {options.core}"
     cache = Cache(options.cache)
@@ -249,8 +298,10 @@ def main() -> None:
     runs: list[Run] = []
 
     def page() -> str:
-        more = kept(cache, work.MORE_SEEDS) if options.seeds == list(work.SEEDS) else []
-        return report(runs, len(options.seeds), command, more)
+        is_whole = options.seeds == list(work.SEEDS) and options.tasks == list(work.CLASSIC)
+        more = kept(cache, work.MORE_SEEDS, work.CLASSIC) if is_whole else []
+        longer = kept(cache, work.LONG_SEEDS, work.LONG) if is_whole else []
+        return report(runs, len(options.seeds), command, more, longer)
 
     for run in runs_of(options.pairings, options.tasks, options.seeds, cache, options.core):
         runs.append(run)

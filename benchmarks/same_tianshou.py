@@ -32,13 +32,13 @@ def main() -> None:
     parser.add_argument("--task", choices=work.TASKS, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
-    pairing = work.PAIRINGS[options.pairing]
+    asked = work.settings(options.pairing, options.task)
     torch.set_num_threads(1)
     judge = work.Judge(options.task, options.seed)
     began = time.perf_counter()
     np.random.seed(options.seed)  # noqa: NPY002, TID251  # Tianshou draws from the global generators
     torch.manual_seed(options.seed)  # noqa: TID251
-    envs = DummyVectorEnv([lambda: gym.make(options.task) for _ in range(work.N_ENVS)])
+    envs = DummyVectorEnv([lambda: work.make(options.task) for _ in range(work.N_ENVS)])
     envs.seed(options.seed)
     observation_space, action_space = envs.observation_space[0], envs.action_space[0]
     for space in envs.action_space:
@@ -46,30 +46,30 @@ def main() -> None:
     net = Net(observation_space.shape, int(action_space.n), hidden_sizes=list(work.HIDDEN))
     policy = DQNPolicy(
         model=net,
-        optim=torch.optim.Adam(net.parameters(), lr=work.LR, eps=work.ADAM_EPS),
-        discount_factor=work.GAMMA,
+        optim=torch.optim.Adam(net.parameters(), lr=asked.lr, eps=work.ADAM_EPS),
+        discount_factor=asked.gamma,
         estimation_step=1,
-        target_update_freq=work.TARGET_EVERY_UPDATES,
+        target_update_freq=asked.target_every_updates,
         is_double=False,
         clip_loss_grad=True,  # the Huber loss
         action_space=action_space,
         observation_space=observation_space,
     )
-    buffer = VectorReplayBuffer(work.CAPACITY, buffer_num=work.N_ENVS)
+    buffer = VectorReplayBuffer(asked.capacity, buffer_num=work.N_ENVS)
     collector = Collector(policy, envs, buffer, exploration_noise=True)
     collector.reset()
-    collector.collect(n_step=work.LEARNING_STARTS, random=True)
+    collector.collect(n_step=asked.learning_starts, random=True)
     trainer = OffpolicyTrainer(
         policy=policy,
         train_collector=collector,
         test_collector=None,
-        max_epoch=(pairing.steps - work.LEARNING_STARTS) // EPOCH,
+        max_epoch=(asked.steps - asked.learning_starts) // EPOCH,
         step_per_epoch=EPOCH,
         step_per_collect=work.N_ENVS,
-        update_per_step=work.UPDATES_PER_ROUND / work.N_ENVS,
-        batch_size=pairing.batch,
+        update_per_step=asked.updates_per_round / work.N_ENVS,
+        batch_size=asked.batch,
         episode_per_test=1,
-        train_fn=lambda _, step: policy.set_eps(work.epsilon(work.LEARNING_STARTS + step)),
+        train_fn=lambda _, step: policy.set_eps(asked.epsilon(asked.learning_starts + step)),
         verbose=False,
         show_progress=False,
         test_in_train=False,
@@ -80,11 +80,11 @@ def main() -> None:
             return policy(Batch(obs=obs, info=Batch())).act
 
     for _ in trainer:
-        if (work.LEARNING_STARTS + trainer.env_step) % work.EVERY == 0:
+        if (asked.learning_starts + trainer.env_step) % asked.every == 0:
             judge.play(act)
     seconds = time.perf_counter() - began - judge.seconds
     done = {
-        "env_steps": work.LEARNING_STARTS + trainer.env_step,
+        "env_steps": asked.learning_starts + trainer.env_step,
         "updates": policy._iter,
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "threads": torch.get_num_threads(),

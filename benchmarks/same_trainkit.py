@@ -1,6 +1,7 @@
 """Our side of learning at the same settings: public parts, put together by hand."""
 
 import argparse
+import functools
 import json
 import time
 from typing import Any
@@ -22,33 +23,35 @@ class OneCoin(tk.EpsilonGreedy):
         return q.argmax(axis=1)
 
 
-def make_trainer(pairing: work.Pairing, task: str, seed: int) -> tuple[tk.OffpolicyTrainer, tk.DQNPolicy]:
+def make_trainer(
+    pairing: work.Pairing, asked: work.Settings, task: str, seed: int
+) -> tuple[tk.OffpolicyTrainer, tk.DQNPolicy]:
     """Compose the trainer, whose epochs end where the judge is due."""
     is_in_updates = pairing.target_unit == "updates"
     coins = OneCoin if pairing.has_one_coin else tk.EpsilonGreedy
-    envs = tk.make_envs(task, work.N_ENVS)
+    envs = tk.make_envs(functools.partial(work.make, task), work.N_ENVS)
     policy = tk.DQNPolicy.for_envs(
         envs,
         hidden=work.HIDDEN,
-        value=tk.ExpectedValue("huber") if pairing.quantiles is None else tk.QuantileValue(pairing.quantiles),
+        value=tk.ExpectedValue("huber") if asked.quantiles is None else tk.QuantileValue(asked.quantiles),
         n_step=1,
-        gamma=work.GAMMA,
+        gamma=asked.gamma,
         double=False,
-        optimizer=tk.Adam(work.LR, eps=work.ADAM_EPS),
+        optimizer=tk.Adam(asked.lr, eps=work.ADAM_EPS),
         max_grad_norm=pairing.max_grad_norm,
-        exploration=coins.linear(*work.EPSILON, work.EPSILON_STEPS),
-        target=tk.Target(work.TARGET_EVERY_UPDATES, "updates") if is_in_updates else tk.Target(work.TARGET_EVERY),
+        exploration=coins.linear(*work.EPSILON, asked.epsilon_steps),
+        target=tk.Target(asked.target_every_updates, "updates") if is_in_updates else tk.Target(asked.target_every),
         device="cpu",
     )
     trainer = tk.OffpolicyTrainer(
         policy,
-        tk.Collector(policy, envs, tk.ReplayBuffer(work.CAPACITY)),
-        max_epoch=pairing.steps // work.EVERY,
-        step_per_epoch=work.EVERY,
+        tk.Collector(policy, envs, tk.ReplayBuffer(asked.capacity)),
+        max_epoch=asked.steps // asked.every,
+        step_per_epoch=asked.every,
         step_per_collect=work.N_ENVS,
-        update_per_step=work.UPDATES_PER_ROUND / work.N_ENVS,
-        batch_size=pairing.batch,
-        learning_starts=work.LEARNING_STARTS,
+        update_per_step=asked.updates_per_round / work.N_ENVS,
+        batch_size=asked.batch,
+        learning_starts=asked.learning_starts,
         warmup="random",
         verbose=False,
         show_progress=False,
@@ -67,7 +70,9 @@ def main() -> None:
     torch.set_num_threads(1)
     judge = work.Judge(options.task, options.seed)
     began = time.perf_counter()
-    trainer, policy = make_trainer(work.PAIRINGS[options.pairing], options.task, options.seed)
+    trainer, policy = make_trainer(
+        work.PAIRINGS[options.pairing], work.settings(options.pairing, options.task), options.task, options.seed
+    )
     for _ in trainer:
         judge.play(policy.predict)
     seconds = time.perf_counter() - began - judge.seconds

@@ -5,6 +5,7 @@ JSON: `returns` are what the judge saw, `done` is what was done, which must be e
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,87 +14,152 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-TASKS = ("CartPole-v1", "Acrobot-v1")
 SEEDS = tuple(range(1, 11))
 MORE_SEEDS = tuple(range(11, 31))  # looked at by nobody before, to tell luck from a cause
+LONG_SEEDS = SEEDS[:5]  # of the longer tasks
 
 N_ENVS = 8  # one vector step between rounds of updates
 HIDDEN = (128, 128)
-LR = 1e-3
 ADAM_EPS = 1e-8
-CAPACITY = 50_000
-LEARNING_STARTS = 1_000  # acting at random until then
-EPSILON = (1.0, 0.04)  # on a line over the first EPSILON_STEPS, then constant
-EPSILON_STEPS = 8_000
-GAMMA = 0.99
-UPDATES_PER_ROUND = 4  # half an update per environment step
-TARGET_EVERY = 200  # environment steps
-TARGET_EVERY_UPDATES = TARGET_EVERY // N_ENVS * UPDATES_PER_ROUND
-QUANTILES = 50
-
-EVERY, EPISODES = 5_000, 30  # steps from one evaluation to the next, episodes in each
+EPSILON = (1.0, 0.04)  # on a line over the first steps, then constant
+EPISODES = 30  # in each evaluation
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """Who stands beside trainkit, at what."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all sides of a pairing learn a task with."""
 
-    peer: str
-    max_grad_norm: float | None  # None where the peer cannot clip, or does not by default
-    target_unit: str  # what the peer counts
-    steps: int = 40_000
+    steps: int  # in all environments together
+    lr: float = 1e-3
     batch: int = 64
+    capacity: int = 50_000
+    learning_starts: int = 1_000  # acting at random until then
+    epsilon_steps: int = 8_000
+    gamma: float = 0.99
+    updates_per_round: int = 4  # half an update per environment step
+    target_every: int = 200  # environment steps
     quantiles: int | None = None
-    has_one_coin: bool = False  # all environments of a vector step act at random together, or none does
+    every: int = 5_000  # steps from one evaluation to the next
+
+    @property
+    def target_every_updates(self) -> int:
+        """Updates from one copy of the target to the next."""
+        return self.target_every // N_ENVS * self.updates_per_round
 
     @property
     def n_updates(self) -> int:
         """Updates of the peers; a round more where learning starts with the step that reaches its start."""
-        return (self.steps - LEARNING_STARTS) // N_ENVS * UPDATES_PER_ROUND
+        return (self.steps - self.learning_starts) // N_ENVS * self.updates_per_round
+
+    def epsilon(self, step: int) -> float:
+        """Return the share of random actions at an environment step."""
+        first, last = EPSILON
+        return first + (last - first) * min(step / self.epsilon_steps, 1.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """Who stands beside trainkit, at what, and what the peer does its own way."""
+
+    peer: str
+    classic: Settings  # for CartPole and Acrobot
+    learns_long: bool = True  # whether the longer tasks are learnt, too
+    max_grad_norm: float | None  # None where the peer cannot clip, or does not by default
+    target_unit: str  # what the peer counts
+    has_one_coin: bool = False  # all environments of a vector step act at random together, or none does
+
+
+_DQN = Settings(steps=40_000)
+_QRDQN = Settings(steps=30_000, batch=32, quantiles=50)
 PAIRINGS = {
-    "dqn-tianshou": Pairing("tianshou", None, "updates"),
-    "dqn-sb3": Pairing("stable-baselines3", 10.0, "env_steps", has_one_coin=True),
+    "dqn-tianshou": Pairing(peer="tianshou", classic=_DQN, max_grad_norm=None, target_unit="updates"),
+    "dqn-sb3": Pairing(
+        peer="stable-baselines3", classic=_DQN, max_grad_norm=10.0, target_unit="env_steps", has_one_coin=True
+    ),
     "qrdqn-sb3": Pairing(
-        "sb3-contrib", None, "env_steps", steps=30_000, batch=32, quantiles=QUANTILES, has_one_coin=True
+        peer="sb3-contrib",
+        classic=_QRDQN,
+        learns_long=False,
+        max_grad_norm=None,
+        target_unit="env_steps",
+        has_one_coin=True,
     ),
 }
 
-SETTINGS = {
-    "environment steps, DQN": PAIRINGS["dqn-sb3"].steps,
-    "environment steps, QR-DQN": PAIRINGS["qrdqn-sb3"].steps,
-    "environments": N_ENVS,
-    "hidden layers, relu": list(HIDDEN),
-    "Adam: lr": LR,
-    "Adam: eps": ADAM_EPS,
-    "batch, DQN": PAIRINGS["dqn-sb3"].batch,
-    "batch, QR-DQN": PAIRINGS["qrdqn-sb3"].batch,
-    "replay capacity, uniform": CAPACITY,
-    "random steps before learning": LEARNING_STARTS,
-    "epsilon, first and last": list(EPSILON),
-    "epsilon falls over steps": EPSILON_STEPS,
-    "gamma, 1-step": GAMMA,
-    "updates per environment step": UPDATES_PER_ROUND / N_ENVS,
-    "steps from target copy to target copy": TARGET_EVERY,
-    "quantiles (QR-DQN), kappa 1": QUANTILES,
-    "steps from evaluation to evaluation": EVERY,
-    "episodes per evaluation": EPISODES,
+CLASSIC = ("CartPole-v1", "Acrobot-v1")
+_MINATAR = Settings(  # Young & Tian (2019) for DQN, at a quarter of their updates
+    steps=200_000,
+    lr=2.5e-4,
+    batch=32,
+    capacity=100_000,
+    learning_starts=4_000,
+    epsilon_steps=50_000,
+    updates_per_round=2,
+    target_every=1_000,
+    every=20_000,
+)
+LONG = {
+    "LunarLander": Settings(
+        steps=100_000, lr=6.3e-4, batch=128, epsilon_steps=12_000, target_every=248, every=10_000
+    ),  # rl-zoo's, at half its updates
+    "MinAtar-Breakout": _MINATAR,
+    "MinAtar-Asterix": _MINATAR,
+}
+TASKS = (*CLASSIC, *LONG)
+_SIZES = {  # inputs, actions
+    "CartPole-v1": (4, 2),
+    "Acrobot-v1": (6, 3),
+    "LunarLander": (8, 4),
+    "MinAtar-Breakout": (400, 6),
+    "MinAtar-Asterix": (400, 6),
 }
 
 
-def epsilon(step: int) -> float:
-    """Return the share of random actions at an environment step."""
-    first, last = EPSILON
-    return first + (last - first) * min(step / EPSILON_STEPS, 1.0)
+def settings(pairing: str, task: str) -> Settings:
+    """Return what a task is learnt with."""
+    return LONG[task] if task in LONG else PAIRINGS[pairing].classic
 
 
 def n_parameters(task: str, quantiles: int | None) -> int:
     """Count what the network learns, from the task's sizes."""
-    sizes = {"CartPole-v1": (4, 2), "Acrobot-v1": (6, 3)}
-    n_inputs, n_actions = sizes[task]
+    n_inputs, n_actions = _SIZES[task]
     layers = [n_inputs, *HIDDEN, n_actions * (quantiles or 1)]
     return sum(a * b + b for a, b in itertools.pairwise(layers))
+
+
+def make(task: str) -> gym.Env:
+    """Make an environment, by whatever Gymnasium a side has."""
+    if task.startswith("MinAtar-"):
+        return Grid(task.removeprefix("MinAtar-").lower())
+    if task == "LunarLander":
+        return gym.make("LunarLander-v3" if "LunarLander-v3" in gym.registry else "LunarLander-v2")
+    return gym.make(task)
+
+
+class Grid(gym.Env):
+    """A game of MinAtar, its grid in a row of zeros and ones: the same for all sides, whose Gymnasiums differ."""
+
+    def __init__(self, game: str) -> None:
+        from minatar import Environment
+
+        self._game = Environment(game)
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (math.prod(self._game.state_shape()),), np.float32)
+        self.action_space = gym.spaces.Discrete(self._game.num_actions())
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game; what is drawn in it follows the seed, or goes on where the last one ended."""
+        if seed is not None:
+            self._game.seed(seed)
+        self._game.reset()
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Play a frame."""
+        reward, is_over = self._game.act(int(action))
+        return self._seen(), float(reward), bool(is_over), False, {}
+
+    def _seen(self) -> Any:
+        return self._game.state().astype(np.float32).ravel()
 
 
 class Judge:
@@ -103,7 +169,7 @@ class Judge:
         self.seed = seed
         self.returns: list[float] = []
         self.seconds = 0.0
-        self._envs = [gym.make(task) for _ in range(EPISODES)]
+        self._envs = [make(task) for _ in range(EPISODES)]
 
     def play(self, act: Callable[[Any], Any]) -> None:
         """Note the mean return of `act`, which maps observations [K, ...] to actions [K]: one episode in each env."""
