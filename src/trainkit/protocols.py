@@ -120,6 +120,7 @@ class Trainee(Policy, Seedable, Protocol):
 
     def load_training_state(self, state: Mapping[str, Any]) -> None: ...
 
+    n_threads: int  # that torch computes on
     on_nan: Literal["raise", "skip"]  # what becomes of an update that is not finite
 
     def check_divergence(self) -> None:

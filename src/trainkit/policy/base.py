@@ -28,12 +28,13 @@ from trainkit.policy.showing import policy_table
 from trainkit.policy.staging import Staging
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import Target, TargetNetwork
+from trainkit.policy.threads import Threaded
 from trainkit.policy.weights import seeded_parts
 from trainkit.protocols import Dataset
 from trainkit.scaling import ReturnScale
 
 
-class Policy(Saved):
+class Policy(Saved, Threaded):
     """Base of the policies: spaces, device, random streams, `predict`, and the books of learning.
 
     A subclass gives `act`, and `update` or `learn`. One that learns names its gradient steps and targets when it is

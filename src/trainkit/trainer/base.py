@@ -24,6 +24,7 @@ from trainkit.trainer.progress import Progress
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.saving import Resumable
 from trainkit.trainer.stopping import StopFn
+from trainkit.trainer.threads import Threads
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Trainer(Resumable):
             self._hooks.watch(self, collector, in_evaluation=collector is test_collector)
         self._reports = Reports(policy, buffer)
         self._watch = self._reports.watch
+        self._threads = Threads(policy, options.threads)
         self._interrupt = DeferredInterrupt(self._save_now if self._checkpoints else None)
         self.judge = Judge(evaluation, options.compute_score_fn, self._hooks, self._watch, self._interrupt.check)
         self._progress = Progress(
@@ -116,7 +118,7 @@ class Trainer(Resumable):
             raise BusyError(f"{type(self).__name__} is already inside next(): use one loop, in one thread, at a time")
         self._is_running = True
         try:
-            with self._interrupt, self._watch.running():
+            with self._interrupt, self._watch.running(), self._threads:
                 try:
                     self._hooks.finish()
                     if self._result is None and not self.is_finished:
@@ -271,6 +273,7 @@ class Trainer(Resumable):
                 self._test_early()
             else:
                 self._train_step()
+                self._threads.note(self._watch.updating, self.gradient_step)
                 for checkpoint in self._checkpoints:
                     checkpoint.tick(self)
         self._end_epoch()

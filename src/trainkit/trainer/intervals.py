@@ -134,11 +134,16 @@ class Interval:
 
 
 class Stopwatch:
-    """Time the parts of a run into several intervals at once; nothing runs between two calls of `next`."""
+    """Time the parts of a run into several intervals at once; nothing runs between two calls of `next`.
+
+    Attributes:
+        seconds: in all.
+        updating: of them, those of updates.
+    """
 
     def __init__(self, *intervals: Interval) -> None:
         self.intervals = list(intervals)
-        self.seconds = 0.0
+        self.seconds = self.updating = 0.0
         self._since: float | None = None
 
     @contextmanager
@@ -167,7 +172,9 @@ class Stopwatch:
         try:
             yield
         finally:
-            self._add(part, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._add(part, seconds)
+            self.updating += seconds if part == "update" else 0.0
 
     def _add(self, part: str, seconds: float) -> None:
         for interval in self.intervals:

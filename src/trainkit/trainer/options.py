@@ -47,6 +47,7 @@ class TrainerOptions(TypedDict, total=False):
     checkpoint: Checkpoint | str | Path | None
     resume_from: str | Path | None
     on_nan: Literal["raise", "skip"] | None
+    threads: int | Literal["auto"] | None
 
 
 class CommonOptions(TrainerOptions, total=False):
@@ -84,6 +85,8 @@ class Options:
             whole one of `checkpoint`, and begins anew where there is none.
         on_nan: what becomes of an update whose loss or gradient is not finite, which is never taken: "raise", or
             "skip" up to ten in a row; None is the policy's own.
+        threads: that torch computes on while `next()` runs, and no longer; "auto" finds the quickest number in the first
+            updates, and last digits may differ from run to run; None leaves torch its own.
         seed: fills every part that was given none, by named independent streams.
     """
 
@@ -108,6 +111,7 @@ class Options:
     checkpoint: Checkpoint | str | Path | None = None
     resume_from: str | Path | None = None
     on_nan: Literal["raise", "skip"] | None = None
+    threads: int | Literal["auto"] | None = None
     seed: int | None = None
 
     def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
@@ -125,6 +129,9 @@ class Options:
             checks.integer("seed", self.seed, low=0)
         if self.on_nan is not None:
             checks.one_of("on_nan", self.on_nan, ["raise", "skip"])
+        can_count = type(self.threads) is int and self.threads >= 1
+        told = f".threads must be a whole number >= 1 or 'auto', got {self.threads!r}"
+        checks.require(can_count or self.threads in (None, "auto"), told)
         for name in _FUNCTIONS:
             fn = getattr(self, name)
             checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")

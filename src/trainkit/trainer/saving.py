@@ -17,6 +17,7 @@ from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.intervals import Stopwatch
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.reports import Reports
+from trainkit.trainer.threads import Threads
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -46,6 +47,7 @@ class Resumable:
     _hooks: Hooks
     _reports: Reports
     _watch: Stopwatch
+    _threads: Threads
     _checkpoints: list[Checkpoint]
     _logger: Loggers
     _former_logs: list[str | None]  # of the checkpoint gone on from
@@ -154,7 +156,7 @@ class Resumable:
         counters = {name: getattr(self, name) for name in _COUNTERS}
         reason = None if self.stop_reason in _LIMITS else self.stop_reason
         others = {"judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
-        others["reports"] = self._reports.state_dict()
+        others |= {"reports": self._reports.state_dict(), "threads": self._threads.state_dict()}
         return counters | {"stop_reason": reason, "seconds": self._watch.seconds} | others
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -165,6 +167,7 @@ class Resumable:
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
         self._reports.load_state_dict(state["reports"])
+        self._threads.load_state_dict(state["threads"])
 
     def _make_whole(self) -> None:
         """Bring the run to a moment that can be saved."""
