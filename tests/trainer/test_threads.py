@@ -1,4 +1,4 @@
-"""Threads: as many as asked for while a trainer runs, the quickest number where it may choose, and as before outside."""
+"""Threads: as many as asked for while a trainer runs, the quickest number where it may choose, as before outside."""
 
 import logging
 from collections.abc import Iterator

@@ -85,7 +85,7 @@ class Options:
             whole one of `checkpoint`, and begins anew where there is none.
         on_nan: what becomes of an update whose loss or gradient is not finite, which is never taken: "raise", or
             "skip" up to ten in a row; None is the policy's own.
-        threads: that torch computes on while `next()` runs, and no longer; "auto" finds the quickest number in the first
+        threads: that torch computes on while `next()` runs, no longer; "auto" finds the quickest number in the first
             updates, and last digits may differ from run to run; None leaves torch its own.
         seed: fills every part that was given none, by named independent streams.
     """
