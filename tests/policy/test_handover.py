@@ -235,6 +235,13 @@ def test_a_target_of_its_own_is_taken_as_it_is() -> None:
         policy.load_weights(given, key_map=ours)
 
 
+def test_a_target_that_is_nobodys_attribute_is_nobodys_weight() -> None:
+    policy, other = slow(), slow(4)
+    policy.hidden_target = [policy.add_target("aside", small_net(), tk.Target())]
+    policy.load_weights(other.state_dict())
+    assert same(policy.get_weights(), other.get_weights())
+
+
 def test_what_has_no_name_here_is_left_out_or_refused() -> None:
     given = {**elsewhere().state_dict(), "optimizer.lr": torch.ones(())}
     policy = small()

@@ -95,6 +95,8 @@ class Saved(nn.Module):
         names = {module: name for name, module in self.named_modules()}
         whole = dict(given)
         for target in self._targets.values():
+            if target.network not in names or target.online not in names:
+                continue  # they are nobody's attribute, so none of our weights
             own, online = (f"{names[module]}." for module in (target.network, target.online))
             if not any(name.startswith(own) for name in given):
                 theirs = {name: weight for name, weight in given.items() if name.startswith(online)}
