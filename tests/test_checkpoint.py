@@ -356,9 +356,9 @@ def test_another_network_is_refused_with_what_differs_and_nothing_is_half_loaded
     with pytest.raises(tk.CheckpointError) as caught:
         trainer.load(tmp_path)
     told = str(caught.value)
-    assert told.startswith("DQNPolicy has other parameters than the ones saved:\n")
-    assert "network.encoder.body.layers.0.weight: [9, 2] here, [8, 2] saved" in told
-    assert "network.heads.state_value.layers.0.weight: [5, 9] here, none saved" in told
+    assert told.startswith("DQNPolicy has other parameters than those given:\n")
+    assert "network.encoder.body.layers.0.weight: [9, 2] here, [8, 2] given" in told
+    assert "network.heads.state_value.layers.0.weight: [5, 9] here, none given" in told
     assert everything(trainer) == before
 
 

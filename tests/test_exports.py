@@ -20,7 +20,7 @@ PUBLIC = """
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns
     Schedule Constant Piecewise Linear
-    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate
+    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate run_with_restart
     Callback Checkpoint Curriculum LogInfo RecordVideo SaveBest SaveEvery StopAt
     Histograms
     EpochStats CollectStats Summary TimeStats RunInfo scalars

@@ -112,6 +112,7 @@ from trainkit.trainer import (
     Trainer,
     evaluate,
     importance_sampling,
+    run_with_restart,
     weighted_importance_sampling,
 )
 
@@ -232,6 +233,7 @@ __all__ = [
     "make_envs",
     "plot",
     "presets",
+    "run_with_restart",
     "scalars",
     "testing",
     "weighted_importance_sampling",

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from trainkit import files
-from trainkit.errors import CheckpointError
+from trainkit.errors import CheckpointError, MissingExtraError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -160,12 +160,14 @@ def versions() -> dict[str, str | None]:
 
 
 def load_tensors(path: str | Path) -> Any:
-    """Read a file that `torch.save` wrote, tensors and plain values only, on the CPU.
+    """Read a file that `torch.save` wrote, or a `.safetensors` file: tensors and plain values only, on the CPU.
 
     Raises:
         CheckpointError: it is missing or damaged, or holds anything else.
+        MissingExtraError: safetensors is not installed.
     """
-    return _read_torch(Path(path))
+    path = Path(path)
+    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
 
 
 def _signed(manifest: Mapping[str, Any]) -> bytes:
@@ -217,6 +219,19 @@ def _read_torch(path: Path) -> Any:
         raise CheckpointError(
             f"{path} cannot be read: it is missing, damaged, or holds more than tensors ({error})"
         ) from error
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise MissingExtraError(f"{path} needs safetensors to be read: pip install trainkit[safetensors]") from error
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except (SafetensorError, *_DAMAGE) as error:
+        raise CheckpointError(f"{path} cannot be read: it is missing or damaged ({error})") from error
+    return tensors
 
 
 def _remove(folder: Path, names: Any) -> None:

@@ -186,6 +186,10 @@ def calls(folder: Path) -> dict[str, Call]:
         "testing.FakeVectorEnv": Call(
             tk.testing.FakeVectorEnv, {"observation_space": BOX, "action_space": spaces.Discrete(2), "n": 2}
         ),
+        "run_with_restart": Call(
+            tk.run_with_restart,
+            {"make_trainer": lambda: offpolicy()(checkpoint=folder / "restarted", resume_from="auto"), "delay_s": 0.0},
+        ),
         "scalars": Call(tk.scalars, {"stats": tk.Summary.of([1.0])}),
         "weighted_importance_sampling": estimation(tk.weighted_importance_sampling),
     }

@@ -1,11 +1,13 @@
 """Whatever an environment does, the others lose nothing, and what happened is told."""
 
+import gc
 import multiprocessing
 import re
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
@@ -115,6 +117,29 @@ def test_only_the_environment_that_failed_is_made_anew(
     told = "\n".join(caplog.messages)
     assert re.search(fault.words, told)
     assert "restart 1 of 10 in a row" in told
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, id=str(fault)) for fault, backend in CASES if backend == "async"]
+)
+def test_a_process_that_failed_leaves_no_cycle_of_frames(fault: Fault, lives: Path) -> None:
+    """They would keep all that a collect held until Python looks, the more seldom the larger a program is."""
+    envs = faulty_envs(fault, "async", lives, on_error="restart")
+    collector = Collector(Still(), envs, ReplayBuffer(1_000))
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        stats = collector.collect(n_step=N_STEP)
+        gc.collect()
+        left = [frame.f_code.co_qualname for frame in gc.garbage if isinstance(frame, FrameType)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    close_quickly(envs)
+    assert stats.n_env_restarts > 0
+    assert left == []
 
 
 @every_case

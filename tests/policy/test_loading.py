@@ -138,7 +138,7 @@ def test_a_network_of_ones_own_is_loaded_into_a_policy_made_like_it(tmp_path: Pa
 
 def test_a_policy_that_is_not_like_it_is_refused_with_what_differs(tmp_path: Path) -> None:
     with_own(6).save(tmp_path)
-    with pytest.raises(tk.CheckpointError, match=r"network.module.body.0.weight: \[7, 3\] here, \[6, 3\] saved"):
+    with pytest.raises(tk.CheckpointError, match=r"network.module.body.0.weight: \[7, 3\] here, \[6, 3\] given"):
         tk.load_policy(tmp_path, policy=with_own(7))
 
 

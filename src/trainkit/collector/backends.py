@@ -45,6 +45,11 @@ class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outsi
         super().__init__(what)
         self.env_id, self.what, self.kind = env_id, what, kind
 
+    def kept(self) -> "Failure":
+        """Return it without the frames it came through, a cycle that would keep all of a collect for long."""
+        self.__context__ = None
+        return self.with_traceback(None)
+
 
 Failures = Mapping[int, Failure]  # by environment
 _NONE: Failures = {}
@@ -150,7 +155,7 @@ def read_steps(reader: RowReader, env_ids: Ids, take: Take) -> RawStep:
             terminated[row] = is_terminated if type(is_terminated) is bool else reader.flag("terminated", is_terminated)
             truncated[row] = is_truncated if type(is_truncated) is bool else reader.flag("truncated", is_truncated)
         except Failure as failure:
-            failures[env_id] = failure
+            failures[env_id] = failure.kept()
         except MISREAD as error:
             failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
     over = terminated | truncated
@@ -170,7 +175,7 @@ def read_begun(reader: RowReader, env_ids: Ids, take: Take) -> Begun:
             first, infos[row] = reader.unpack_reset(take(row, env_id))
             reader.write(obs, row, first)
         except Failure as failure:
-            failures[env_id] = failure
+            failures[env_id] = failure.kept()
         except MISREAD as error:
             failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
     begun = Begun(env_ids, obs, ListInfos(infos), failures)

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import Space
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.checkpoint import load_checkpoint, load_tensors, save_checkpoint
+from trainkit.errors import CheckpointError
 from trainkit.policy.gradient_step import GradientStep
+from trainkit.policy.handover import KeyMap, as_array, parted, renamed
 from trainkit.policy.recipes import about, remembering
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import TargetNetwork
-from trainkit.policy.weights import refuse_others
 
 
 class Saved(nn.Module):
@@ -45,23 +47,69 @@ class Saved(nn.Module):
         state = {"weights": self.state_dict(), "n_updates": self.n_updates, "last_step": self.last_step}
         return save_checkpoint(path, {"policy": state}, about(self))
 
-    def load_weights(self, weights: Mapping[str, Tensor] | str | Path) -> None:
-        """Take over the weights of a policy of the same parameters, all or nothing.
+    def get_weights(self) -> dict[str, NDArray[Any]]:
+        """Return copies of all weights by name, those of targets and running statistics among them."""
+        return {name: as_array(tensor) for name, tensor in self.state_dict().items()}
 
-        Args:
-            weights: its `state_dict()`, or where it is: a checkpoint, or a file that `torch.save` wrote it to.
+    def set_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over copies of what `get_weights` of a policy of the same parameters returned, all or nothing.
 
         Raises:
-            CheckpointError: a parameter is missing, unknown or of another shape.
+            CheckpointError: as `load_weights`.
         """
-        if isinstance(weights, Mapping):
-            saved = weights
-        elif Path(weights).is_file():
-            saved = load_tensors(weights)
-        else:
-            saved = load_checkpoint(weights, ["policy"])["policy"]["weights"]
-        refuse_others(type(self).__name__, self.state_dict(), saved)
-        self.load_state_dict(saved)
+        self.load_weights(weights)
+
+    def load_weights(
+        self,
+        weights: Mapping[str, Tensor | NDArray[Any]] | str | Path,
+        *,
+        strict: bool = True,
+        key_map: KeyMap | None = None,
+    ) -> dict[str, str]:
+        """Take over the weights of a policy of the same parameters, all or nothing.
+
+        A target network of which they have nothing becomes a copy of what its online network is given.
+
+        Args:
+            weights: its `state_dict()`, or where it is: a checkpoint, a file that `torch.save` wrote it to, or a
+                `.safetensors` file.
+            strict: refuse all of them where one does not fit; if not, those that fit are taken over.
+            key_map: from the names there to ours, a dict or a function; None leaves one out, and what a dict does not
+                name keeps its own.
+
+        Returns:
+            {name: why} of what did not fit and stays as it was; empty where `strict`.
+
+        Raises:
+            CheckpointError: one is missing, unknown, of another shape or not finite; or none fits.
+            ConfigError: `key_map` does not map the names there.
+            MissingExtraError: safetensors is not installed.
+        """
+        given = weights if isinstance(weights, Mapping) else _read_weights(Path(weights))
+        if key_map is not None:
+            given = renamed(f"{type(self).__name__}.load_weights", given, key_map)
+        return self._take_over(self._with_targets(given), strict=strict)
+
+    def _with_targets(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return weights with those of targets that are missing altogether: what their online networks are given."""
+        names = {module: name for name, module in self.named_modules()}
+        whole = dict(given)
+        for target in self._targets.values():
+            if target.network not in names or target.online not in names:
+                continue  # they are nobody's attribute, so none of our weights
+            own, online = (f"{names[module]}." for module in (target.network, target.online))
+            if not any(name.startswith(own) for name in given):
+                theirs = {name: weight for name, weight in given.items() if name.startswith(online)}
+                whole |= {own + name.removeprefix(online): weight for name, weight in theirs.items()}
+        return whole
+
+    def _take_over(self, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, str]:
+        fits, misfits = parted(self.state_dict(), given)
+        if misfits and (strict or not fits):
+            told = "\n".join(f"  {name}: {why}" for name, why in misfits.items())
+            raise CheckpointError(f"{type(self).__name__} has other parameters than those given:\n{told}")
+        self.load_state_dict(fits, strict=False)  # all that is missing was told
+        return misfits
 
     def streams_state(self) -> dict[str, Any]:
         """Return the state of the random streams."""
@@ -90,7 +138,7 @@ class Saved(nn.Module):
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state of a policy made of the same parts."""
-        self.load_weights(state["weights"])
+        self._take_over(state["weights"])
         for name, step in self._gradient_steps.items():
             step.load_state_dict(state["optimizers"][name])
         for name, target in self._targets.items():
@@ -100,3 +148,18 @@ class Saved(nn.Module):
         self.load_streams_state(state["streams"])
         self.statistics.load_state_dict(state["statistics"])
         self.is_seeded = True
+
+
+def _read_weights(path: Path) -> Mapping[str, Any]:
+    """Read the weights of a checkpoint, or those of a file by their names."""
+    if not path.is_file():
+        saved: Mapping[str, Any] = load_checkpoint(path, ["policy"])["policy"]["weights"]
+        return saved
+    found = load_tensors(path)
+    if not (isinstance(found, Mapping) and any(isinstance(weight, Tensor) for weight in found.values())):
+        inside = f"{list(found)[:9]}" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise CheckpointError(
+            f"{path} must hold tensors by name, got {inside}: read it with torch.load(path, weights_only=True) and "
+            "give load_weights the state_dict in it"
+        )
+    return found

@@ -2,14 +2,13 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from trainkit import seeding
-from trainkit.errors import CheckpointError
 
 
 @runtime_checkable
@@ -42,15 +41,6 @@ class SeededModule(nn.Module):
         for parameter in self.parameters():
             digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.digest()
-
-
-def refuse_others(owner: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Refuse saved parameters that are not those of `owner`, listing each that is missing, unknown or misshapen."""
-    here, there = ({name: list(tensor.shape) for name, tensor in tensors.items()} for tensors in (own, saved))
-    names = [name for name in here | there if here.get(name) != there.get(name)]
-    if names:
-        told = "\n".join(f"  {name}: {here.get(name, 'none')} here, {there.get(name, 'none')} saved" for name in names)
-        raise CheckpointError(f"{owner} has other parameters than the ones saved:\n{told}")
 
 
 def seeded_parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, SeededModule]]:

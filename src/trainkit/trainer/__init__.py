@@ -14,6 +14,7 @@ from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.recording import DatasetWriter
+from trainkit.trainer.restarting import run_with_restart
 from trainkit.trainer.stopping import StopAt
 from trainkit.trainer.video import RecordVideo
 
@@ -37,5 +38,6 @@ __all__ = [
     "Trainer",
     "evaluate",
     "importance_sampling",
+    "run_with_restart",
     "weighted_importance_sampling",
 ]

@@ -16,6 +16,7 @@ from trainkit.trainer.callbacks import Hooks
 from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.intervals import Stopwatch
 from trainkit.trainer.judge import Judge
+from trainkit.trainer.options import Options
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.threads import Threads
 
@@ -49,6 +50,7 @@ class Resumable:
     _watch: Stopwatch
     _threads: Threads
     _checkpoints: list[Checkpoint]
+    _options: Options
     _logger: Loggers
     _former_logs: list[str | None]  # of the checkpoint gone on from
 
@@ -131,6 +133,11 @@ class Resumable:
             self.load(place)
         if seed is not None and seed != self.seed:
             _log.warning("the run goes on with its own seed %d, not with %d", self.seed, seed)
+
+    @property
+    def goes_on_by_itself(self) -> bool:
+        """Whether another, made as this one was, goes on from its last checkpoint."""
+        return self._options.resume_from == "auto"  # which is refused without a checkpoint
 
     def _resume_own(self) -> None:
         if not self._checkpoints:
