@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.doubles import Ledger, Player, Still, one_by_one
 from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward, rows_of, stored
 from trainkit import tree
 from trainkit.buffer import ReplayBuffer
@@ -324,7 +324,7 @@ def test_callbacks_hear_of_every_agent_that_took_part() -> None:
     envs, _ = made(1)
     collector = Collector(Player(), envs)
     heard = Watched()
-    collector.watch = Watch(envs.n, heard, ["on_episode_end"])
+    collector.watch = Watch(envs.n, one_by_one(heard), ["on_episode_end"])
     collector.collect(n_episode=6)
     true = [
         (agent, sum(end - start for start, end, _ in plan_of(0, episode)[name]), returns_of(0, episode)[agent])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.faults.faulty import EPISODE, FAULTS, FAULTY, STEP, Fault, FaultyEnv, length
-from tests.helpers.doubles import Still
+from tests.helpers.doubles import Still, one_by_one
 from trainkit.buffer import ReplayBuffer, RolloutBuffer
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.watching import Watch
@@ -262,7 +262,7 @@ def test_listeners_hear_which_episode_failed_and_recorders_take_it_back(lives: P
 
     heard: list[tuple[Any, ...]] = []
     collector = Collector(Still(), faulty_envs(FAULTS[0], "sync", lives, on_error="restart"))
-    collector.watch = Watch(3, lambda *news: heard.append(news), ["on_episode_failed", "on_episode_end"])
+    collector.watch = Watch(3, one_by_one(lambda *news: heard.append(news)), ["on_episode_failed", "on_episode_end"])
     recorder = Recorder()
     collector.recorders.append(recorder)
     collector.collect(n_step=60)

@@ -1,6 +1,6 @@
 """Stand-ins for the collector's neighbours: a policy that plays by rule, a buffer that keeps everything."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tests.helpers.tagged import N_ACTIONS, decode
 from trainkit import tree
+from trainkit.collector.watching import News, Tell
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
 from trainkit.spaces import legal_actions
 
@@ -129,3 +130,13 @@ class Ledger:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise NotImplementedError
+
+
+def one_by_one(tell: Callable[..., object]) -> Tell:
+    """Let a `Watch` call `tell(event, episode, ...)` for every event."""
+
+    def listen(event: str, news: News) -> None:
+        for one in news:
+            tell(event, *one)
+
+    return listen

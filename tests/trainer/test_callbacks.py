@@ -228,3 +228,26 @@ def test_loading_into_a_run_undoes_what_callbacks_came_to_know_since(tmp_path: P
     assert (best.score, task.task, seen.epochs, len(trainer.history)) == (None, None, [], 0)
     trainer.run()
     assert (task.task, seen.epochs, len(trainer.history)) == ({"level": 3}, [1, 2, 3], 3)
+
+
+def test_a_callback_is_not_told_of_what_it_does_not_want_to_hear() -> None:
+    class Now(tk.Callback):
+        def __init__(self, of: str) -> None:
+            self.of, self.heard = of, set[str]()
+
+        def hears(self, event: str) -> bool:
+            return super().hears(event) and event.endswith(self.of)
+
+        def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            self.heard.add("on_collect_end")
+
+        def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+            self.heard.add("on_episode_step")
+
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+            self.heard.add("on_episode_end")
+
+    ends, steps = Now("_end"), Now("_step")
+    next(make_trainer(callbacks=[ends, steps]))
+    assert ends.heard == {"on_collect_end", "on_episode_end"}
+    assert steps.heard == {"on_episode_step"}

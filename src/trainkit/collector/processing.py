@@ -66,15 +66,12 @@ class Processed:
         self._backend = backend
         self.n = backend.n
         self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
-        self._chain = [copy.deepcopy(processor) for processor in processors]
-        self._names = [f"processors[{place}] ({type(own).__name__})" for place, own in enumerate(processors)]
         spaces = backend.observation_space, backend.action_space
-        self._layers = [spaces]  # spaces below each processor, and above the last
-        for name, processor in zip(self._names, self._chain, strict=True):
-            spaces = _bound(name, processor, spaces, backend.n)
-            self._layers.append(spaces)
+        self._layers: list[_Layer] = []
+        for place, processor in enumerate(processors):
+            self._layers.append(_Layer(place, copy.deepcopy(processor), spaces, backend.n))
+            spaces = self._layers[-1].spaces
         self.observation_space, self.action_space = spaces
-        self._specs = [array_specs(observation_space) for observation_space, _ in self._layers]
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         return self._begun(self._backend.reset(seeds, options))
@@ -85,7 +82,7 @@ class Processed:
 
     def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
         if len(env_ids):
-            taken = self._act(action, env_ids)
+            taken = self._taken(action, env_ids)
             raw = self._backend.step(taken[0], env_ids)
             if raw.failures:
                 answered = np.isin(env_ids, raw.env_ids)
@@ -95,11 +92,13 @@ class Processed:
             raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids)
         if len(raw.env_ids):
             next_obs = raw.next_obs
-            for place, own in enumerate(taken[1:]):
-                next_obs = self._seen(place, "observe", next_obs, own, raw.reward, raw.env_ids)
+            for layer, own in zip(self._layers, taken[1:], strict=True):
+                next_obs = layer.seen("observe", next_obs, own, raw.reward, raw.env_ids)
         else:
             next_obs = zeros_of(self.observation_space, 0)
-        return raw._replace(next_obs=next_obs, begun=None if raw.begun is None else self._begun(raw.begun))
+        begun = None if raw.begun is None else self._begun(raw.begun)
+        flags = raw.terminated, raw.truncated, raw.over
+        return RawStep(raw.env_ids, next_obs, raw.reward, *flags, raw.infos, begun, raw.failures)
 
     def rebuild(self, env_id: int) -> None:
         self._backend.rebuild(env_id)
@@ -112,52 +111,84 @@ class Processed:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the state of every processor, in order."""
-        return [processor.state_dict() for processor in self._chain]
+        return [layer.processor.state_dict() for layer in self._layers]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Take over saved states."""
-        if len(states) != len(self._chain):
+        if len(states) != len(self._layers):
             raise CheckpointError(
-                f"{len(states)} processors were saved, but there are {len(self._chain)}: make_envs as before"
+                f"{len(states)} processors were saved, but there are {len(self._layers)}: make_envs as before"
             )
-        for processor, state in zip(self._chain, states, strict=True):
-            processor.load_state_dict(state)
+        for layer, state in zip(self._layers, states, strict=True):
+            layer.processor.load_state_dict(state)
 
     def _begun(self, begun: Begun) -> Begun:
         if not len(begun.env_ids):  # none could
             return begun._replace(obs=zeros_of(self.observation_space, 0))
         obs = begun.obs
-        for place in range(len(self._chain)):
-            obs = self._seen(place, "begin", obs, begun.env_ids)
+        for layer in self._layers:
+            obs = layer.seen("begin", obs, begun.env_ids)
         return begun._replace(obs=obs)
 
-    def _act(self, action: NDArray[Any], env_ids: Ids) -> list[NDArray[Any]]:
+    def _taken(self, action: NDArray[Any], env_ids: Ids) -> list[NDArray[Any]]:
         """Return the action at every layer, the environments' own first, the policy's last."""
         taken = [action]
-        for place in reversed(range(len(self._chain))):
-            mapped = self._call(place, "act", taken[0], env_ids)
-            if mapped is not taken[0]:
-                told = f"{self._names[place]} gave actions"
-                mapped = _as_taken(told, np.asarray(mapped), self._layers[place][1], len(env_ids))
-            taken.insert(0, mapped)
-        return taken
+        for layer in reversed(self._layers):
+            taken.append(layer.taken(taken[-1], env_ids))
+        return taken[::-1]
 
-    def _seen(self, place: int, method: str, obs: Obs, *others: Any) -> Obs:
-        """Return observations as a processor changes them, which must fit what it told of its space."""
-        seen = self._call(place, method, obs, *others)
+
+class _Layer:
+    """One processor in its place: called where it changes something, and held to what it told of its spaces.
+
+    Attributes:
+        spaces: those that the layer above sees, or the policy.
+    """
+
+    def __init__(self, place: int, processor: Processor, below: tuple[Space, Space], n: int) -> None:
+        self.processor = processor
+        self._name = f"processors[{place}] ({type(processor).__name__})"
+        self.spaces = _bound(self._name, processor, below, n)
+        self._refuse_misfit = _refusal(array_specs(self.spaces[0]))
+        self._taken_space = below[1]
+        self._own: dict[str, Callable[..., Any]] = {  # the methods it overrides, by name
+            name: getattr(processor, name)
+            for name in ("begin", "observe", "act")
+            if getattr(type(processor), name) is not getattr(Processor, name)
+        }
+
+    def taken(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
+        """Return actions as the processor turns them, which the layer below must be able to take."""
+        act = self._own.get("act")
+        if act is None:
+            return action
+        try:
+            mapped: object = act(action, env_ids)
+        except Exception as error:
+            raise self._raised("act", error) from error
+        if mapped is not action:
+            told = f"{self._name} gave actions"
+            return _as_taken(told, np.asarray(mapped), self._taken_space, len(env_ids))
+        return action
+
+    def seen(self, method: str, obs: Obs, *others: Any) -> Obs:
+        """Return observations as the processor changes them, which must fit what it told of its space."""
+        change = self._own.get(method)
+        if change is None:
+            return obs
+        try:
+            seen = change(obs, *others)
+        except Exception as error:
+            raise self._raised(method, error) from error
         if seen is not obs:
             try:
-                _refuse_misfit(self._specs[place + 1], seen, len(others[-1]), "")
+                self._refuse_misfit(seen, len(others[-1]))
             except ValueError as error:
-                raise Failure(None, f"{self._names[place]} gave {error}", BadEnvDataError) from None
+                raise Failure(None, f"{self._name} gave {error}", BadEnvDataError) from None
         return seen
 
-    def _call(self, place: int, method: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._chain[place], method)(*arguments)
-        except Exception as error:
-            raised = f"{self._names[place]} raised {type(error).__name__} in {method}: {error}"
-            raise Failure(None, raised) from error
+    def _raised(self, method: str, error: Exception) -> Failure:
+        return Failure(None, f"{self._name} raised {type(error).__name__} in {method}: {error}")
 
 
 def _bound(name: str, processor: Processor, spaces: tuple[Space, Space], n: int) -> tuple[Space, Space]:
@@ -186,7 +217,7 @@ def try_out(told: str, fn: Callable[[Any], Any], space: Space, result_space: Spa
         if gives == "actions":
             _as_taken("it gives actions", np.asarray(result), result_space, 3)
         else:
-            _refuse_misfit(array_specs(result_space), result, 3, "")
+            _refusal(array_specs(result_space))(result, 3)
     except (Failure, ValueError) as error:
         raise ConfigError(f"{told} does not fit {result_space}: {error}") from None
 
@@ -208,19 +239,34 @@ def _as_taken(told: str, action: NDArray[Any], space: Space, n_rows: int) -> NDA
     return action
 
 
-def _refuse_misfit(specs: Any, seen: Any, n_rows: int, path: str) -> None:
-    """Refuse rows that are not as their specs say; `Envs` refuses those that are not finite."""
+def _refusal(specs: Any, path: str = "") -> Callable[[Any, int], None]:
+    """Return what refuses K rows that are not as their specs say; `Envs` refuses those that are not finite."""
     if isinstance(specs, dict):
-        if not isinstance(seen, dict) or seen.keys() != specs.keys():
-            got = sorted(seen) if isinstance(seen, dict) else type(seen).__name__
-            raise ValueError(f"observations{path} with keys {got}, its space says {sorted(specs)}")
-        for key, spec in specs.items():
-            _refuse_misfit(spec, seen[key], n_rows, f"{path}[{key!r}]")
-    elif isinstance(specs, tuple):
-        if not isinstance(seen, tuple) or len(seen) != len(specs):
-            raise ValueError(f"observations{path} {type(seen).__name__}, its space says a tuple of {len(specs)}")
-        for position, spec in enumerate(specs):
-            _refuse_misfit(spec, seen[position], n_rows, f"{path}[{position}]")
-    elif type(seen) is not np.ndarray or seen.shape != (n_rows, *specs.shape) or seen.dtype != specs.dtype:
-        got = f"{seen.dtype} {seen.shape}" if isinstance(seen, np.ndarray) else type(seen).__name__
-        raise ValueError(f"observations{path} {got}, its space says {specs.dtype} {(n_rows, *specs.shape)}")
+        keys, inner = specs.keys(), {key: _refusal(spec, f"{path}[{key!r}]") for key, spec in specs.items()}
+
+        def refuse_dict(seen: Any, n_rows: int) -> None:
+            if not isinstance(seen, dict) or seen.keys() != keys:
+                got = sorted(seen) if isinstance(seen, dict) else type(seen).__name__
+                raise ValueError(f"observations{path} with keys {got}, its space says {sorted(keys)}")
+            for key, refuse in inner.items():
+                refuse(seen[key], n_rows)
+
+        return refuse_dict
+    if isinstance(specs, tuple):
+        places = [_refusal(spec, f"{path}[{position}]") for position, spec in enumerate(specs)]
+
+        def refuse_tuple(seen: Any, n_rows: int) -> None:
+            if not isinstance(seen, tuple) or len(seen) != len(places):
+                raise ValueError(f"observations{path} {type(seen).__name__}, its space says a tuple of {len(places)}")
+            for refuse, child in zip(places, seen, strict=True):
+                refuse(child, n_rows)
+
+        return refuse_tuple
+    shape, dtype = specs.shape, specs.dtype
+
+    def refuse_array(seen: Any, n_rows: int) -> None:
+        if type(seen) is not np.ndarray or seen.shape != (n_rows, *shape) or seen.dtype != dtype:
+            got = f"{seen.dtype} {seen.shape}" if isinstance(seen, np.ndarray) else type(seen).__name__
+            raise ValueError(f"observations{path} {got}, its space says {dtype} {(n_rows, *shape)}")
+
+    return refuse_array

@@ -1,6 +1,8 @@
 """Ready processors: what was done and got before, actions of another kind, a clock, functions of your own."""
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -74,20 +76,24 @@ class TimeFeature(Processor):
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
         self._steps = np.zeros(n, np.int64)  # [N], of the episode that runs
+        shares = np.arange(self._limit + 1) / self._limit
+        self._shares: NDArray[np.float32] = shares.astype(np.float32)[:, None]  # [limit + 1, 1], after so many steps
         return _space_beside(observation_space, {"time": spaces.Box(0.0, 1.0, (1,), np.float32)}), action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
         self._steps[env_ids] = 0
-        return self._seen(obs, self._steps[env_ids])
+        return self._seen(obs, env_ids)
 
     def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
-        rows = slice(None) if len(env_ids) == len(self._steps) else env_ids
-        self._steps[rows] += 1
-        return self._seen(obs, self._steps[rows])
+        if len(env_ids) == len(self._steps):
+            self._steps += 1
+        else:
+            self._steps[env_ids] += 1
+        return self._seen(obs, env_ids)
 
-    def _seen(self, obs: Obs, steps: NDArray[np.int64]) -> Obs:
-        share = np.minimum(steps / self._limit, 1.0)
-        return _beside(obs, {"time": share.astype(np.float32)[:, None]})
+    def _seen(self, obs: Obs, env_ids: Ids) -> Obs:
+        steps = self._steps if len(env_ids) == len(self._steps) else self._steps[env_ids]
+        return _beside(obs, {"time": self._shares.take(steps, axis=0, mode="clip")})
 
 
 class DiscretizeActions(Processor):
@@ -185,15 +191,14 @@ class Flatten(Processor):
         leaves = dict(_leaves(observation_space))
         mask = leaves.pop((ACTION_MASK,), None)
         self._has_mask = mask is not None
-        self._flats = [(path, _flat(leaf)) for path, leaf in leaves.items()]
+        self._parts = [_part(path, leaf) for path, leaf in leaves.items()]
         bounds = [_flat_bounds(leaf) for leaf in leaves.values()]
         low, high = (np.concatenate(side).astype(np.float32) for side in zip(*bounds, strict=True))
         flat = spaces.Box(low, high, dtype=np.float32)
         return flat if mask is None else spaces.Dict({"obs": flat, ACTION_MASK: mask}), action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
-        parts = [flat(_at(obs, path)) for path, flat in self._flats]
-        flat = np.concatenate(parts, axis=1, dtype=np.float32)
+        flat = np.concatenate([part(obs) for part in self._parts], axis=1, dtype=np.float32)
         return {"obs": flat, ACTION_MASK: obs[ACTION_MASK]} if self._has_mask else flat
 
     def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
@@ -213,34 +218,34 @@ def _leaves(space: Space[Any], *path: str | int) -> Iterator[tuple[tuple[str | i
         yield from _leaves(child, *path, key)
 
 
-def _at(obs: Any, path: tuple[str | int, ...]) -> NDArray[Any]:
-    """Return one leaf of observations."""
-    for key in path:
-        obs = obs[key]
-    leaf: NDArray[Any] = obs
-    return leaf
-
-
 def _flat_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the least and the largest numbers that a leaf becomes."""
     if isinstance(space, spaces.Box):
         return space.low.ravel(), space.high.ravel()
-    n_numbers = _flat(space)(zeros_of(space)).shape[1]
+    n_numbers = _part((), space)(zeros_of(space)).shape[1]
     return np.zeros(n_numbers), np.ones(n_numbers)
 
 
-def _flat(space: Space[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Return what turns a leaf [K, ...] of a space into numbers [K, F]."""
+def _part(path: tuple[str | int, ...], space: Space[Any]) -> Callable[[Obs], NDArray[Any]]:
+    """Return what turns one leaf [K, ...] of observations into numbers [K, F]."""
+    at = _leaf_at(path)
     if isinstance(space, spaces.Discrete):
         values = np.arange(space.start, space.start + space.n)
-        return lambda leaf: leaf[:, None] == values
+        return lambda obs: at(obs)[:, None] == values
     if isinstance(space, spaces.MultiDiscrete):
         places = np.repeat(np.arange(space.nvec.size), space.nvec.flat)  # of each number that comes out
         values = np.concatenate(
             [first + np.arange(n) for first, n in zip(space.start.flat, space.nvec.flat, strict=True)]
         )
-        return lambda leaf: leaf.reshape(len(leaf), -1)[:, places] == values
-    return lambda leaf: leaf.reshape(len(leaf), -1)
+        return lambda obs: (leaf := at(obs)).reshape(len(leaf), -1)[:, places] == values
+    return at if len(space.shape or ()) == 1 else lambda obs: (leaf := at(obs)).reshape(len(leaf), -1)
+
+
+def _leaf_at(path: tuple[str | int, ...]) -> Callable[[Obs], NDArray[Any]]:
+    """Return what reads one leaf of observations."""
+    if len(path) == 1:
+        return operator.itemgetter(path[0])
+    return lambda obs: functools.reduce(operator.getitem, path, obs)
 
 
 def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:

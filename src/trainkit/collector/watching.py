@@ -1,7 +1,7 @@
 """What callbacks are told of the episodes that run: one object each, from before its reset to its end."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,23 +86,26 @@ class Episode:
         return getattr(step, column)[row]
 
 
+News = Iterator[tuple[Any, ...]]
+Tell = Callable[[str, News], None]
+
+
 class Watch:
     """Keep the episodes that run, and tell of their events in order, each once, whatever a listener raises.
 
     Args:
         n_envs: N.
-        tell: called with an event's name, the episode, and what else there is to say.
+        tell: called with an event's name and an iterator over what there is to say: the episode, and what else. It
+            takes them one by one; what an exception leaves there is told when it is called again.
         heard: the events anybody wants to hear.
         in_evaluation: whether the episodes are played to evaluate.
     """
 
-    def __init__(
-        self, n_envs: int, tell: Callable[..., None], heard: Collection[str], *, in_evaluation: bool = False
-    ) -> None:
+    def __init__(self, n_envs: int, tell: Tell, heard: Collection[str], *, in_evaluation: bool = False) -> None:
         self._tell, self._heard, self._in_evaluation = tell, frozenset(heard), in_evaluation
         self._episodes = [self._new(env_id) for env_id in range(n_envs)]
         self._waiting: set[int] = set()  # environments whose episode was created and has not begun
-        self._untold: deque[tuple[Any, ...]] = deque()  # (event, episode, ...), what `tell` shall be called with
+        self._untold: deque[tuple[str, News]] = deque()  # what `tell` shall be called with
 
     def created(self, env_ids: NDArray[np.intp]) -> None:
         """Note that episodes are about to begin; a reset that failed is made again without another word."""
@@ -140,14 +143,14 @@ class Watch:
     def failed(self, errors: Mapping[int, Exception]) -> None:
         """Note that environments failed in the middle of their episodes, and that others are about to begin."""
         if "on_episode_failed" in self._heard:
-            told = [("on_episode_failed", self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
-            self._untold.extend(told)
+            told = [(self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
+            self._untold.append(("on_episode_failed", iter(told)))
         self.created(np.array(sorted(errors)))
 
     def remade(self, envs: Envs, env_ids: Iterable[int]) -> None:
         """Note that environments were made anew."""
         if "on_env_created" in self._heard:
-            self._untold.extend([("on_env_created", envs, env_id) for env_id in env_ids])
+            self._untold.append(("on_env_created", iter([(envs, env_id) for env_id in env_ids])))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return what is known of the episodes that run; of what callbacks keep in them, what has a name."""
@@ -171,11 +174,14 @@ class Watch:
     def deliver(self) -> None:
         """Tell all that was noted."""
         while self._untold:
-            self._tell(*self._untold.popleft())
+            first = self._untold[0]
+            self._tell(*first)
+            if self._untold and self._untold[0] is first:  # else a listener had it delivered
+                self._untold.popleft()
 
     def _note(self, event: str, env_ids: list[int]) -> None:
         if event in self._heard:
-            self._untold.extend([(event, self._episodes[env_id]) for env_id in env_ids])
+            self._untold.append((event, zip([self._episodes[env_id] for env_id in env_ids])))
 
     def _new(self, env_id: int) -> Episode:
         return Episode(env_id, in_evaluation=self._in_evaluation)

@@ -27,7 +27,7 @@ exception goes through; the callbacks after the one that raised it hear the even
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -58,6 +58,10 @@ class Callback:
 
     def check(self, trainer: "Trainer") -> None:
         """Refuse, with a ConfigError, a run this is of no use in; called when the trainer is constructed."""
+
+    def hears(self, event: str) -> bool:
+        """Whether it is to be told of an event, asked once: of those it overrides, unless it needs only some."""
+        return getattr(type(self), event) is not getattr(Callback, event)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -130,6 +134,9 @@ class Callback:
         """Take over what a checkpoint kept."""
 
 
+News = Iterable[tuple[Any, ...]]  # what an event's hearers are told besides the trainer, one thing after the other
+_Hearer = tuple[Callback, Callable[..., Any]]  # who hears an event, and its method
+
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 _WATCHED = ["on_env_created", *(name for name in EVENTS if name.startswith("on_episode_"))]  # by collectors
 
@@ -146,31 +153,31 @@ class Hooks:
                 raise ConfigError(f"callback {type(callback).__name__} was given twice: give it once")
             seen.append(callback)
         self._callbacks = seen
-        self._hearers = {
-            event: [c for c in seen if getattr(type(c), event) is not getattr(Callback, event)] for event in EVENTS
+        self._hearers: dict[str, list[_Hearer]] = {
+            event: [(c, getattr(c, event)) for c in seen if c.hears(event)] for event in EVENTS
         }
-        self._unheard: list[tuple[str, tuple[Any, ...], list[Callback]]] = []  # what an exception kept from some
+        self._unheard: list[tuple[str, Trainer, News, list[_Hearer]]] = []  # what an exception kept from some
 
     def fire(self, event: str, trainer: "Trainer", *news: Any) -> None:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
         hearers = self._hearers[event]
         if hearers:
-            self._tell(event, (trainer, *news), hearers)
+            self._tell(event, trainer, [news], hearers)
 
     def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
         """Tell that a run starts, and of every environment it has."""
-        self._unheard.append(("on_train_start", (trainer,), self._hearers["on_train_start"]))
+        self._unheard.append(("on_train_start", trainer, [()], self._hearers["on_train_start"]))
         for collector in collectors:
             for env_id in collector.envs.all_ids.tolist():
-                news = (trainer, collector.envs, env_id)
-                self._unheard.append(("on_env_created", news, self._hearers["on_env_created"]))
+                news = [(collector.envs, env_id)]
+                self._unheard.append(("on_env_created", trainer, news, self._hearers["on_env_created"]))
         self.finish()
 
     def refine(self, trainer: "Trainer", batch: L) -> L:
         """Let everybody see what is about to be learnt from, each what the one before made of it."""
-        for callback in self._hearers["on_train_batch"]:
+        for callback, hear in self._hearers["on_train_batch"]:
             try:
-                made = callback.on_train_batch(trainer, batch)
+                made = hear(trainer, batch)
             except BaseException as error:
                 _name_the_place(error, callback, "on_train_batch", trainer)
                 raise
@@ -193,12 +200,12 @@ class Hooks:
     def watch(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
         """Have a collector tell of its episodes, if anybody wants to hear of them."""
         places = ("all", "evaluation" if in_evaluation else "training")
-        own = {event: [c for c in self._hearers[event] if c.episodes in places] for event in _WATCHED}
+        own = {event: [pair for pair in self._hearers[event] if pair[0].episodes in places] for event in _WATCHED}
         own["on_env_created"] = self._hearers["on_env_created"]
         heard = [event for event, hearers in own.items() if hearers]
 
-        def tell(event: str, *news: Any) -> None:
-            self._tell(event, (trainer, *news), own[event])
+        def tell(event: str, news: News) -> None:
+            self._tell(event, trainer, news, own[event])
 
         collector.watch = Watch(collector.envs.n, tell, heard, in_evaluation=in_evaluation) if heard else None
 
@@ -211,15 +218,17 @@ class Hooks:
         """Leave untold what an exception kept from some."""
         self._unheard.clear()
 
-    def _tell(self, event: str, arguments: tuple[Any, ...], hearers: list[Callback]) -> None:
-        for position, callback in enumerate(hearers):
-            try:
-                getattr(callback, event)(*arguments)
-            except BaseException as error:
-                first = position if isinstance(error, KeyboardInterrupt) else position + 1
-                self._unheard.insert(0, (event, arguments, hearers[first:]))
-                _name_the_place(error, callback, event, arguments[0])
-                raise
+    def _tell(self, event: str, trainer: "Trainer", news: News, hearers: list[_Hearer]) -> None:
+        """Tell everybody of one thing, then of the next."""
+        for told in news:
+            for position, (callback, hear) in enumerate(hearers):
+                try:
+                    hear(trainer, *told)
+                except BaseException as error:
+                    first = position if isinstance(error, KeyboardInterrupt) else position + 1
+                    self._unheard.insert(0, (event, trainer, [told], hearers[first:]))
+                    _name_the_place(error, callback, event, trainer)
+                    raise
 
     def state_dict(self) -> list[list[Any]]:
         """Return [class name, state] of every callback that overrides `state_dict`, in order."""

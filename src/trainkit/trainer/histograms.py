@@ -77,12 +77,18 @@ class _Heard:
     def add(self, transition: Transition) -> None:
         """Hear of K steps."""
         envs = transition.env_ids
-        self._actions.append(transition.action.reshape(len(envs), -1).copy())
-        self._returns[envs] += transition.reward
-        self._lengths[envs] += 1
-        over = envs[transition.terminated | transition.truncated]
-        self._finished += zip(self._returns[over].tolist(), self._lengths[over].tolist(), strict=True)
-        self.cut(over)
+        self._actions.append(transition.action.copy())
+        if len(envs) == len(self._returns):
+            self._returns += transition.reward
+            self._lengths += 1
+        else:
+            self._returns[envs] += transition.reward
+            self._lengths[envs] += 1
+        is_over = transition.terminated | transition.truncated
+        if np.count_nonzero(is_over):
+            over = envs[is_over]
+            self._finished += zip(self._returns[over].tolist(), self._lengths[over].tolist(), strict=True)
+            self.cut(over)
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """Hear that the open episodes of these environments are no more."""
@@ -98,7 +104,8 @@ class _Heard:
         if self._finished:
             told["returns"], told["lengths"] = np.array(self._finished).T
         if self._actions:
-            places = np.concatenate(self._actions).T
+            actions = np.concatenate(self._actions)
+            places = actions.reshape(len(actions), -1).T
             single = len(places) == 1
             told |= {"actions" if single else f"actions/{i}": one for i, one in enumerate(places[:_MOST_PLACES])}
         self._finished, self._actions = [], []

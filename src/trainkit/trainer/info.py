@@ -32,24 +32,27 @@ class LogInfo(Callback):
             checks.require(isinstance(key, str) and key != "", f".keys must be names, got {key!r}")
         checks.one_of("of", of, ["last", "sum", "mean"])
         checks.done()
-        self._keys, self._of = keys, of
+        self._names = {key: key.split("/") for key in keys}
+        self._of = of
         self._place = f"LogInfo {of} {' '.join(keys)}"  # in an episode's data, which checkpoints keep by name
         self._has_warned = False
 
+    def hears(self, event: str) -> bool:
+        """Whether it is to be told: of steps only where it sums them up."""
+        return super().hears(event) and not (event == "on_episode_step" and self._of == "last")
+
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
-        if self._of == "last":
-            return
         info = episode.info
-        known = episode.user_data.setdefault(self._place, {})  # {key: (sum, count)}
-        for key in self._keys:
+        for key in self._names:
             value = self._read(info, key)
             if value is not None:
+                known = episode.user_data.setdefault(self._place, {})  # {key: (sum, count)}
                 total, count = known.get(key, (0.0, 0))
                 known[key] = total + value, count + 1
 
     def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
         place = "test/info" if episode.in_evaluation else "info"
-        for key in self._keys:
+        for key in self._names:
             value = self._of_episode(episode, key)
             if value is not None:
                 trainer.log(f"{place}/{key}", value)
@@ -65,7 +68,7 @@ class LogInfo(Callback):
     def _read(self, info: dict[str, Any], key: str) -> float | None:
         """Return a number of an info, None where there is none."""
         value: Any = info
-        for name in key.split("/"):
+        for name in self._names[key]:
             value = value.get(name) if isinstance(value, dict) else None
         if value is None:
             return None
