@@ -125,6 +125,17 @@ def test_a_million_writes_leave_no_drift_in_the_total() -> None:
     assert tree.total == size
 
 
+def test_a_total_is_the_same_to_the_last_bit_whatever_else_is_written_at_once() -> None:
+    rng, size = np.random.default_rng(0), 70_000
+    for _ in range(50):
+        leaves, masses, totals = np.arange(16), rng.uniform(0, 1, 16), set()
+        for n_others in range(9):
+            tree, others = SumTree(size), 16 * np.arange(1, n_others + 1)
+            tree.put(np.concatenate([others, leaves]), np.concatenate([np.zeros(n_others), masses]))
+            totals.add(tree.total)
+        assert len(totals) == 1
+
+
 @pytest.mark.parametrize("kind", [SumTree, MinTree])
 @pytest.mark.parametrize("size", [10, 70_001])
 def test_slots_may_be_anything_that_indexes_an_array(kind: type[Any], size: int) -> None:
