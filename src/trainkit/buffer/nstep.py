@@ -1,6 +1,5 @@
 """The return of a window of steps, computed when it is read, from one-step rows."""
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -34,18 +33,15 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
         first = rings.records.take(rows)
         reward = _shape(horizon.reward, rings, rows[None], first["reward"][None])[0].astype(np.float32)
         return Windows(reward, np.float32(horizon.gamma) * ~first["terminated"], 1, rows, first)
-    wanted: Any = horizon.n_step
-    if isinstance(wanted, tuple):
-        wanted = rng.integers(wanted[0], wanted[1], size=len(rows), endpoint=True)
     step = np.arange(horizon.longest)[:, None]  # [n, 1]
     window = rings.after(rows, step)  # [n, B]
     records = rings.records.take(window)
-    counts = np.empty(window.shape, np.bool_)  # whether a step belongs to its window
-    counts[:] = step < wanted
-    counts[1:] &= (records["final"][:-1] < 0) & (records["stamp"][1:] >= 0)  # no end before it, not the head
-    for earlier, later in itertools.pairwise(counts):
-        later &= earlier
-    n_steps = counts.sum(axis=0)
+    counts = np.ones(window.shape, np.bool_)  # whether a step belongs to its window
+    counts[1:] = (records["final"][:-1] < 0) & (records["stamp"][1:] >= 0)  # no end before it, not the head
+    if isinstance(horizon.n_step, tuple):
+        counts &= step < rng.integers(*horizon.n_step, size=len(rows), endpoint=True)
+    np.logical_and.accumulate(counts, axis=0, out=counts)
+    n_steps = np.add.reduce(counts, axis=0)
     last = rings.after(rows, n_steps - 1)
     powers = _powers(horizon.gamma, horizon.longest)
     seen = np.where(counts, window, last) if callable(horizon.reward) else window  # a function sees its window alone

@@ -6,18 +6,16 @@ and one binary search beat further levels.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.errors import Checks
-from trainkit.threads import OneThread
 
 _BLOCK = 16
 _TOP = 4096
-_AT_ONCE = 512  # points; so few numpy multiplies on one thread by itself
+_AT_ONCE = 512  # points; more might be multiplied on several threads, which wait for each other longer than that
 _BEFORE = np.tri(_BLOCK, _BLOCK, -1)  # by a block: where each child begins, 4 times as fast as `np.add.accumulate`
 
 
@@ -104,16 +102,18 @@ class SumTree(_Pyramid):
         can produce, fall to the last leaf that has mass.
         """
         points = np.asarray(mass, np.float64)
+        if points.size > _AT_ONCE:
+            halves = np.array_split(points.ravel(), 2)
+            return np.concatenate([self.find(half) for half in halves]).reshape(points.shape)
         rest, begins = points.ravel(), self._prefix_sums()
         index = begins[1:].searchsorted(rest, side="right")
         begin, every = begins[index], np.arange(len(rest))
-        with OneThread() if len(rest) > _AT_ONCE else nullcontext():
-            for blocks in reversed(self._blocks):
-                rest = rest - begin
-                begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
-                child = (begins[1:] <= rest).sum(axis=0)
-                begin = begins[child, every]
-                index = index * _BLOCK + child
+        for blocks in reversed(self._blocks):
+            rest = rest - begin
+            begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
+            child = np.add.reduce(begins[1:] <= rest, axis=0)
+            begin = begins[child, every]
+            index = index * _BLOCK + child
         # The product adds up in an order of its own: a point at a border can come out past the last leaf with mass.
         while self._total > 0.0 and np.count_nonzero(has_mass := self._levels[0][index] > 0.0) < len(index):
             index -= ~has_mass
