@@ -165,6 +165,8 @@ def test_find_keeps_the_shape_of_its_points() -> None:
     assert tree.find(4321.5) == 4321
     np.testing.assert_array_equal(tree.find([[0.5, 1.5], [2.5, 4999.5]]), [[0, 1], [2, 4999]])
     assert tree.find([]).shape == (0,)
+    many = np.arange(4999).reshape(-1, 1)  # more than are found at once
+    np.testing.assert_array_equal(tree.find(many + 0.5), many)
 
 
 def test_the_smallest_rises_again_when_its_leaf_does() -> None:
