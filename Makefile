@@ -57,7 +57,7 @@ bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the
 	@$(BIN)/python -m benchmarks.peers
 	@$(BIN)/python -m benchmarks.peers --cores 0 1 --out benchmarks/results/peers_two_cores.md
 
-bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready)  ## measure replay beside peers: draw, gather, write back
+bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready) .peers/torchrl@0.14.1/.built  ## measure replay beside peers
 	@$(BIN)/python -m benchmarks.replay_speed
 
 bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the start, memory, a step without work
@@ -99,6 +99,11 @@ bench-offline: $(READY)  ## learn from data that play badly, without an environm
 	@echo "installing $* into .peers/$*"
 	@$(PYTHON) -m venv .peers/$*
 	@.peers/$*/bin/python $(PIP) "$$(grep '^torch==' constraints.txt)" '$(subst @,==,$*)'
+	@touch $@
+
+.peers/torchrl@%/.built: .peers/torchrl@%/.ready
+	@echo "building torchrl $* for our torch (2 minutes)"
+	@.peers/torchrl@$*/bin/python -m benchmarks.replay_torchrl_build
 	@touch $@
 
 docs: $(READY)  ## build the docs as a site into site/, offline, every link checked

@@ -3,19 +3,20 @@
 Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
 """
 
+import argparse
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
-from cpprb import PrioritizedReplayBuffer
+from cpprb import PrioritizedReplayBuffer, ReplayBuffer
 
 from benchmarks import replay_work as work
 
 
-def main() -> None:
-    """Do the work and print its times."""
-    asked = work.options()
+def make(kind: Any, asked: argparse.Namespace, **options: float) -> Any:
+    """Make a buffer."""
     n_step = {"size": asked.n_step, "gamma": work.GAMMA, "rew": "rew", "next": "next_obs"}
-    buffer = PrioritizedReplayBuffer(
+    return kind(
         asked.rows,
         {
             "obs": {"shape": work.OBS, "dtype": np.float32},
@@ -24,9 +25,26 @@ def main() -> None:
             "next_obs": {"shape": work.OBS, "dtype": np.float32},
             "done": {"dtype": np.float32},
         },
-        alpha=work.ALPHA,
+        **options,
         **({} if asked.n_step == 1 else {"Nstep": n_step}),
     )
+
+
+def adds(asked: argparse.Namespace) -> dict[str, float]:
+    """Store vector steps, all rows in one call."""
+    steps = work.steps()
+    for step in steps:
+        step["act"], step["rew"] = step.pop("action"), step.pop("reward")
+    uniform, prioritised = make(ReplayBuffer, asked), make(PrioritizedReplayBuffer, asked, alpha=work.ALPHA)
+    return {
+        "add, uniform": work.microseconds_to_add(lambda step: uniform.add(**step), steps),
+        "add, prioritised": work.microseconds_to_add(lambda step: prioritised.add(**step), steps),
+    }
+
+
+def rounds(asked: argparse.Namespace) -> dict[str, float]:
+    """Draw, gather, write back."""
+    buffer = make(PrioritizedReplayBuffer, asked, alpha=work.ALPHA)
     rows = work.columns(asked.rows)
     for begin in range(0, asked.rows, work.EPISODE):
         own = slice(begin, begin + work.EPISODE)
@@ -44,7 +62,13 @@ def main() -> None:
         batch = buffer.sample(asked.batch, beta=work.BETA)
         buffer.update_priorities(batch["indexes"], written[i])
 
-    work.show({"prioritised": work.microseconds(play)}, version("cpprb"), asked)
+    return {"prioritised": work.microseconds(play)}
+
+
+def main() -> None:
+    """Do the work and print its times."""
+    asked = work.options()
+    work.show((adds if asked.adds else rounds)(asked), version("cpprb"), asked)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
 """
 
+import argparse
+from typing import Any
+
 import numpy as np
 import stable_baselines3
 import torch
@@ -12,12 +15,25 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from benchmarks import replay_work as work
 
 
-def main() -> None:
-    """Do the work and print its times."""
-    torch.set_num_threads(1)
-    asked = work.options()
+def make(asked: argparse.Namespace, n_envs: int) -> ReplayBuffer:
+    """Make a buffer."""
     space = spaces.Box(-np.inf, np.inf, (work.OBS,), np.float32)
-    buffer = ReplayBuffer(asked.rows, space, spaces.Discrete(2), device="cpu")
+    return ReplayBuffer(asked.rows, space, spaces.Discrete(2), device="cpu", n_envs=n_envs)
+
+
+def adds(asked: argparse.Namespace) -> dict[str, float]:
+    """Store vector steps."""
+    uniform, infos = make(asked, work.N_ENVS), [{} for _ in range(work.N_ENVS)]
+
+    def add(step: dict[str, Any]) -> None:
+        uniform.add(step["obs"], step["next_obs"], step["action"], step["reward"], step["done"], infos)
+
+    return {"add, uniform": work.microseconds_to_add(add, work.steps())}
+
+
+def rounds(asked: argparse.Namespace) -> dict[str, float]:
+    """Draw and gather."""
+    buffer = make(asked, 1)
     rows = work.columns(asked.rows)
     # What its `add` leaves behind, row by row.
     buffer.observations[:, 0], buffer.next_observations[:, 0] = rows["obs"], rows["next_obs"]
@@ -27,7 +43,14 @@ def main() -> None:
     def play(i: int) -> None:
         buffer.sample(asked.batch)
 
-    work.show({"uniform, to tensors": work.microseconds(play)}, stable_baselines3.__version__, asked)
+    return {"uniform, to tensors": work.microseconds(play)}
+
+
+def main() -> None:
+    """Do the work and print its times."""
+    torch.set_num_threads(1)
+    asked = work.options()
+    work.show((adds if asked.adds else rounds)(asked), stable_baselines3.__version__, asked)
 
 
 if __name__ == "__main__":

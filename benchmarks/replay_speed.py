@@ -1,4 +1,4 @@
-"""Measure replay beside peers: rounds of draw, gather and write back, in turn on one core.
+"""Measure replay beside peers: rounds of draw, gather and write back, and steps stored, in turn on one core.
 
     python -m benchmarks.replay_speed [--runs 3] [--core 0] [--rows N ...] [--out FILE]
 
@@ -7,6 +7,7 @@ page says so.
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ SIDES = {
 }
 ROWS, BATCHES = (1_000_000, 100_000, 10_000), (32, 256)
 OWN, IN_ROUNDS, UNIFORM = "prioritised", "prioritised, in rounds of 16", "uniform, to tensors"
+ADDS = "add, prioritised", "add, uniform"
 # What one of a million rows must reach: {(peer, our way, batch, n-step): its time by ours}.
 BARS = {
     ("tianshou", OWN, 256, 1): 1.2,
@@ -44,20 +46,20 @@ ONE_STEP_ONLY = {"torchrl", "stable-baselines3"}
 Times = Mapping[str, Mapping[str, Any]]  # {side: what it printed}
 
 
-def compared(rounds: Sequence[Times], n_rows: int, batch: int, n_step: int) -> list[str]:
-    """Return a row for each of our ways beside each peer that does the same."""
+def compared(rounds: Sequence[Times], n_rows: int, batch: int | None, n_step: int) -> list[str]:
+    """Return a row for each of our ways beside each peer that does the same; without a batch, rows are stored."""
     lines = []
     for peer in list(rounds[0])[1:]:
-        for way, same in ((OWN, OWN), (IN_ROUNDS, OWN), (UNIFORM, UNIFORM)):
+        for way, same in ((OWN, OWN), (IN_ROUNDS, OWN), (UNIFORM, UNIFORM), *((way, way) for way in ADDS)):
             if same not in rounds[0][peer]["us"]:
                 continue
             theirs = [one[peer]["us"][same] for one in rounds]
             ours = [one[OURS]["us"][way] for one in rounds]
             ratio = statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
-            bar = BARS.get((peer, way, batch, n_step)) if n_rows == max(ROWS) else None
+            bar = BARS.get((peer, way, batch, n_step)) if batch and n_rows == max(ROWS) else None
             verdict = "" if bar is None else f"{bar:g}: {'stands' if ratio >= bar else '**falls**'}"
             lines.append(
-                f"| {way} | {n_rows:,} | {batch} | {n_step} | {peer} {rounds[0][peer]['version']} | "
+                f"| {way} | {n_rows:,} | {batch or ''} | {n_step} | {peer} {rounds[0][peer]['version']} | "
                 f"{statistics.median(theirs):,.1f} | {statistics.median(ours):,.1f} | {ratio:.2f} | {verdict} |"
             )
     return lines
@@ -84,26 +86,28 @@ def main() -> None:
         f"of {work.PER_ROUND} updates drawn in one pass and written once, per update, beside the peer's one by one. "
         "cpprb computes n-step returns when rows are added, trainkit and Tianshou when they are read. Uniform: a batch "
         "as tensors; Stable-Baselines3 stores every next observation beside its own, trainkit stores each once and the "
-        f"true last ones apart.{' Left out, because not there: ' + ', '.join(left_out) + '.' if left_out else ''}",
+        f"true last ones apart. Add: a vector step of {work.N_ENVS} rows; what trainkit has to write to its tree waits "
+        "for the next draw, or until 128 steps have come. TorchRL's C++ is built for the torch of constraints.txt."
+        f"{' Left out, because not there: ' + ', '.join(left_out) + '.' if left_out else ''}",
         "",
         "| work | rows | batch | n-step | peer | peer's us | trainkit's us | ratio | bar |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for n_rows in options.rows:
-        for batch in BATCHES:
-            for n_step in (1, 3):
-                asked = {"rows": n_rows, "batch": batch, "n_step": n_step}
-                arguments = ["--rows", str(n_rows), "--batch", str(batch), "--n-step", str(n_step)]
-                sides = {name: own for name, own in there.items() if n_step == 1 or name not in ONE_STEP_ONLY}
-                rounds = [
-                    {name: run([*own, *arguments], options.core, asked) for name, own in sides.items()}
-                    for _ in range(options.runs)
-                ]
-                own_lines = compared(rounds, n_rows, batch, n_step)
-                lines += own_lines
-                print("\n".join(own_lines), flush=True)
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text("\n".join(lines) + "\n")
+        for batch, n_step in itertools.product((*BATCHES, None), (1, 3)):
+            asked = {"rows": n_rows, "batch": batch or BATCHES[0], "n_step": n_step, "adds": batch is None}
+            arguments = ["--rows", str(n_rows), "--batch", str(asked["batch"]), "--n-step", str(n_step)]
+            arguments += ["--adds"] if batch is None else []
+            sides = {name: own for name, own in there.items() if n_step == 1 or name not in ONE_STEP_ONLY}
+            rounds = [
+                {name: run([*own, *arguments], options.core, asked) for name, own in sides.items()}
+                for _ in range(options.runs)
+            ]
+            own_lines = compared(rounds, n_rows, batch, n_step)
+            lines += own_lines
+            print("\n".join(own_lines), flush=True)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Runs in an environment of its own, and so imports nothing of trainkit but the numbers of the work.
 """
 
+import argparse
 import warnings
 
 warnings.filterwarnings("ignore")
@@ -10,16 +11,43 @@ warnings.filterwarnings("ignore")
 import numpy as np  # noqa: E402  # after the warnings it raises
 import torch  # noqa: E402
 from tianshou import __version__  # noqa: E402
-from tianshou.data import Batch, PrioritizedReplayBuffer  # noqa: E402
+from tianshou.data import (  # noqa: E402
+    Batch,
+    PrioritizedReplayBuffer,
+    PrioritizedVectorReplayBuffer,
+    VectorReplayBuffer,
+)
 from tianshou.policy import BasePolicy  # noqa: E402
 
 from benchmarks import replay_work as work  # noqa: E402
 
 
-def main() -> None:
-    """Do the work and print its times."""
-    torch.set_num_threads(1)
-    asked = work.options()
+def adds(asked: argparse.Namespace) -> dict[str, float]:
+    """Store vector steps."""
+    never, envs = np.zeros(work.N_ENVS, bool), np.arange(work.N_ENVS)
+    steps = [
+        Batch(
+            obs=step["obs"],
+            act=step["action"],
+            rew=step["reward"].astype(np.float64),
+            terminated=step["done"],
+            truncated=never,
+            done=step["done"],
+            obs_next=step["next_obs"],
+            info=Batch(),
+        )
+        for step in work.steps()
+    ]
+    uniform = VectorReplayBuffer(asked.rows, work.N_ENVS)
+    prioritised = PrioritizedVectorReplayBuffer(asked.rows, work.N_ENVS, alpha=work.ALPHA, beta=work.BETA)
+    return {
+        "add, uniform": work.microseconds_to_add(lambda step: uniform.add(step, envs), steps),
+        "add, prioritised": work.microseconds_to_add(lambda step: prioritised.add(step, envs), steps),
+    }
+
+
+def rounds(asked: argparse.Namespace) -> dict[str, float]:
+    """Draw, compute returns, write back."""
     buffer = PrioritizedReplayBuffer(asked.rows, alpha=work.ALPHA, beta=work.BETA)
     rows = work.columns(asked.rows)
     never = np.zeros(asked.rows, bool)
@@ -49,7 +77,14 @@ def main() -> None:
             BasePolicy.compute_nstep_return(batch, buffer, indices, nothing, work.GAMMA, asked.n_step)
         buffer.update_weight(indices, written[i])
 
-    work.show({"prioritised": work.microseconds(play)}, __version__, asked)
+    return {"prioritised": work.microseconds(play)}
+
+
+def main() -> None:
+    """Do the work and print its times."""
+    torch.set_num_threads(1)
+    asked = work.options()
+    work.show((adds if asked.adds else rounds)(asked), __version__, asked)
 
 
 if __name__ == "__main__":

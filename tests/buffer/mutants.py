@@ -7,6 +7,7 @@ from tests.buffer.programs import Run
 from tests.helpers.faults import Fault
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, replay
 from trainkit.buffer.samplers import Prioritized
+from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings
 
 
@@ -29,14 +30,14 @@ MUTANTS = {
     "n-step across a cut": Fault(
         owner=replay,
         function="read_windows",
-        old="(rings.final[window[:-1]] < 0) & ",
-        new="~(rings.terminated | rings.truncated)[window[:-1]] & ",
+        old='(records["final"][:-1] < 0) & ',
+        new='~(records["terminated"] | records["truncated"])[:-1] & ',
         check=test_nstep.test_a_window_stops_at_a_cut_but_keeps_the_bootstrap,
     ),
     "n-step across the write head": Fault(
         owner=replay,
         function="read_windows",
-        old=" & (rings.stamp[window[1:]] >= 0)",
+        old=' & (records["stamp"][1:] >= 0)',
         new="",
         check=test_nstep.test_a_window_never_reads_on_from_the_newest_row_into_the_oldest,
     ),
@@ -57,8 +58,10 @@ MUTANTS = {
     "clip after the sum": Fault(
         owner=replay,
         function="read_windows",
-        old="_shape(horizon.reward, rings, window), 0.0)\n    total = (reward * powers[:-1, None]).sum(axis=0)",
-        new="_shape(None, rings, window), 0.0)\n    total = np.sign((reward * powers[:-1, None]).sum(axis=0))",
+        old='_shape(horizon.reward, rings, seen, records["reward"]), 0.0)\n'
+        "    total = (reward * powers[:-1, None]).sum(axis=0)",
+        new='_shape(None, rings, seen, records["reward"]), 0.0)\n'
+        "    total = np.sign((reward * powers[:-1, None]).sum(axis=0))",
         check=partial(
             test_nstep.test_a_reward_rule_shapes_each_reward_before_the_sum, rule="sign", expected=1 - 0.99**2
         ),
@@ -84,11 +87,18 @@ MUTANTS = {
         new="if False:",
         check=test_storage.test_the_observation_after_an_end_is_the_episodes_own_not_the_next_ones_first,
     ),
+    "the row after the last one in memory": Fault(
+        owner=Scratch,
+        function="take",
+        old='column.take(rows, axis=0, mode="wrap")',
+        new='column.take(rows, axis=0, mode="clip")',
+        check=long_stacked_run,
+    ),
     "priority of an overwritten row": Fault(
         owner=Rings,
         function="rows",
-        old="(self.slots(rows) == slots) & (slots >= 0)",
-        new="slots >= 0",
+        old="(self.slots(rows, self.stamp[rows]) == slots) & ",
+        new="",
         check=test_samplers.test_a_late_priority_of_an_overwritten_row_is_ignored_and_raises_nothing,
     ),
     "priority of a row that is gone": Fault(

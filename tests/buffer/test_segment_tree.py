@@ -125,6 +125,17 @@ def test_a_million_writes_leave_no_drift_in_the_total() -> None:
     assert tree.total == size
 
 
+def test_a_total_is_the_same_to_the_last_bit_whatever_else_is_written_at_once() -> None:
+    rng, size = np.random.default_rng(0), 70_000
+    for _ in range(50):
+        leaves, masses, totals = np.arange(16), rng.uniform(0, 1, 16), set()
+        for n_others in range(9):
+            tree, others = SumTree(size), 16 * np.arange(1, n_others + 1)
+            tree.put(np.concatenate([others, leaves]), np.concatenate([np.zeros(n_others), masses]))
+            totals.add(tree.total)
+        assert len(totals) == 1
+
+
 @pytest.mark.parametrize("kind", [SumTree, MinTree])
 @pytest.mark.parametrize("size", [10, 70_001])
 def test_slots_may_be_anything_that_indexes_an_array(kind: type[Any], size: int) -> None:
@@ -154,6 +165,8 @@ def test_find_keeps_the_shape_of_its_points() -> None:
     assert tree.find(4321.5) == 4321
     np.testing.assert_array_equal(tree.find([[0.5, 1.5], [2.5, 4999.5]]), [[0, 1], [2, 4999]])
     assert tree.find([]).shape == (0,)
+    many = np.arange(4999).reshape(-1, 1)  # more than are found at once
+    np.testing.assert_array_equal(tree.find(many + 0.5), many)
 
 
 def test_the_smallest_rises_again_when_its_leaf_does() -> None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import tree
 from trainkit.buffer.nstep import Windows
 from trainkit.buffer.storage import Rings, Rows
 from trainkit.data import TransitionBatch
@@ -14,7 +14,7 @@ from trainkit.errors import ConfigError, nearest
 def read_column(owner: str, name: str, rings: Rings, rows: Rows, windows: Windows) -> NDArray[Any]:
     """Return a column [B, ...] of rows or of their windows; refuse a name that is none, but for `owner`'s own."""
     if name == "n":
-        return windows.n_steps
+        return np.full(len(rows), windows.n_steps)
     if name == "env_id":
         return rows % rings.n_envs
     stored = {
@@ -35,18 +35,27 @@ def cut_up(drawn: TransitionBatch, n_batches: int) -> list[TransitionBatch]:
     """Return equal parts of what was drawn, one after the other; their arrays are views."""
     if n_batches == 1:
         return [drawn]
-    size = len(drawn) // n_batches
-
-    def part(own: slice) -> TransitionBatch:
-        return TransitionBatch(
-            obs=tree.map_tree(lambda leaf: leaf[own], drawn.obs),
-            action=drawn.action[own],
-            reward=drawn.reward[own],
-            discount=drawn.discount[own],
-            next_obs=tree.map_tree(lambda leaf: leaf[own], drawn.next_obs),
-            weight=drawn.weight[own],
-            slots=drawn.slots[own],
-            extras={name: column[own] for name, column in drawn.extras.items()},
+    columns = [_parts(getattr(drawn, name), n_batches) for name in TransitionBatch.__slots__]
+    return [
+        TransitionBatch(
+            obs=obs,
+            action=action,
+            reward=reward,
+            discount=discount,
+            next_obs=next_obs,
+            weight=weight,
+            slots=slots,
+            extras=extras,
         )
+        for obs, action, reward, discount, next_obs, weight, slots, extras in zip(*columns, strict=True)
+    ]
 
-    return [part(slice(begin, begin + size)) for begin in range(0, len(drawn), size)]
+
+def _parts(column: Any, count: int) -> list[Any]:
+    """Return equal parts of a tree of arrays: all of one array at once, for a view costs more than its rows."""
+    if isinstance(column, dict):
+        leaves = {name: _parts(leaf, count) for name, leaf in column.items()}
+        return [{name: parts[i] for name, parts in leaves.items()} for i in range(count)]
+    if isinstance(column, tuple):
+        return list(zip(*(_parts(leaf, count) for leaf in column), strict=True))
+    return list(column.reshape(count, -1, *column.shape[1:]))

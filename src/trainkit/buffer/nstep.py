@@ -1,15 +1,14 @@
 """The return of a window of steps, computed when it is read, from one-step rows."""
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.buffer.storage import Rings, Rows
+from trainkit.buffer.storage import Records, Rings, Rows
 from trainkit.data import Horizon, Obs, RewardRule
 from trainkit.errors import ConfigError
 
@@ -19,8 +18,9 @@ class Windows(NamedTuple):
 
     reward: NDArray[np.float32]  # [B], sum of gamma**i * reward_i over the m real steps
     discount: NDArray[np.float32]  # [B], gamma**m, or 0 after a termination
-    n_steps: NDArray[np.int64]  # [B], m: n, or fewer at an episode's end and at the write head
+    n_steps: NDArray[np.int64] | int  # [B], m: n, or fewer at an episode's end and at the write head; 1 for n = 1
     last: Rows  # [B], the row of each window's last step
+    first: Records  # [B], of each window's first step
 
 
 def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Generator) -> Windows:
@@ -30,28 +30,32 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     discount is that of the steps it really has (Sutton & Barto, 2018, section 7.1, with m for n).
     """
     if horizon.longest == 1:
-        total, n_steps, last = _shape(horizon.reward, rings, rows[None])[0], np.ones(len(rows), np.int64), rows
-        discount = horizon.gamma * ~rings.terminated[rows]
-        return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last)
-    wanted: Any = horizon.n_step
-    if isinstance(wanted, tuple):
-        wanted = rng.integers(wanted[0], wanted[1], size=len(rows), endpoint=True)
+        first = rings.records.take(rows)
+        reward = _shape(horizon.reward, rings, rows[None], first["reward"][None])[0].astype(np.float32)
+        return Windows(reward, np.float32(horizon.gamma) * ~first["terminated"], 1, rows, first)
     step = np.arange(horizon.longest)[:, None]  # [n, 1]
     window = rings.after(rows, step)  # [n, B]
-    counts = np.empty(window.shape, np.bool_)  # whether a step belongs to its window
-    counts[:] = step < wanted
-    counts[1:] &= (rings.final[window[:-1]] < 0) & (rings.stamp[window[1:]] >= 0)  # no end before it, not the head
-    for earlier, later in itertools.pairwise(counts):
-        later &= earlier
-    n_steps = counts.sum(axis=0)
+    records = rings.records.take(window)
+    counts = np.ones(window.shape, np.bool_)  # whether a step belongs to its window
+    counts[1:] = (records["final"][:-1] < 0) & (records["stamp"][1:] >= 0)  # no end before it, not the head
+    if isinstance(horizon.n_step, tuple):
+        counts &= step < rng.integers(*horizon.n_step, size=len(rows), endpoint=True)
+    np.logical_and.accumulate(counts, axis=0, out=counts)
+    n_steps = np.add.reduce(counts, axis=0)
     last = rings.after(rows, n_steps - 1)
-    powers = horizon.gamma ** np.arange(horizon.longest + 1)
-    if callable(horizon.reward):
-        window = np.where(counts, window, last)  # a function sees no row but its window's
-    reward = np.where(counts, _shape(horizon.reward, rings, window), 0.0)
+    powers = _powers(horizon.gamma, horizon.longest)
+    seen = np.where(counts, window, last) if callable(horizon.reward) else window  # a function sees its window alone
+    reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), 0.0)
     total = (reward * powers[:-1, None]).sum(axis=0)
     discount = powers[n_steps] * ~rings.terminated[last]
-    return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last)
+    return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, records[0])
+
+
+@lru_cache
+def _powers(gamma: float, longest: int) -> NDArray[np.float64]:
+    """Return gamma to the 0, 1, ... longest."""
+    powers: NDArray[np.float64] = np.power(gamma, np.arange(longest + 1))
+    return powers
 
 
 class Columns(Mapping[str, Any]):
@@ -70,9 +74,9 @@ class Columns(Mapping[str, Any]):
         return len(self._columns)
 
 
-def _shape(rule: Any, rings: Rings, window: NDArray[np.int64]) -> NDArray[np.float64]:
+def _shape(rule: Any, rings: Rings, window: NDArray[np.int64], reward: NDArray[np.float64]) -> NDArray[np.float64]:
     """Apply a horizon's reward rule row by row, before any sum: the clip of a sum is not the sum of clips."""
-    return shape_reward(rule, rings.reward[window], lambda: _columns(rings, window))
+    return shape_reward(rule, reward, lambda: _columns(rings, window))
 
 
 def _columns(rings: Rings, window: NDArray[np.int64]) -> Columns:
@@ -100,13 +104,13 @@ def shape_reward(
     rule: RewardRule | None, reward: NDArray[np.float64], columns: Callable[[], Mapping[str, Any]]
 ) -> NDArray[np.float64]:
     """Apply a horizon's reward rule to rewards [...]; a function of the rule sees the columns [..., ...]."""
+    if rule is None:
+        return reward
     if callable(rule):
         shaped = np.asarray(rule(columns()))
         if shaped.shape != reward.shape:
             raise ConfigError(f"Horizon.reward must give one reward per row {list(reward.shape)}, got {shaped.shape}")
         return shaped
-    if rule is None:
-        return reward
     if rule == "return_scale":
         raise ConfigError("Horizon.reward 'return_scale' is learnt by a policy: draw with policy.horizon")
     if isinstance(rule, str):

@@ -182,12 +182,12 @@ class ReplayBuffer:
         self._scratch.turn()
         drawn = TransitionBatch(
             obs=rings.obs_at(rows, self._scratch),
-            action=rings.action[rows],
+            action=windows.first["action"].copy(),
             reward=windows.reward,
             discount=windows.discount,
             next_obs=rings.next_obs_at(windows.last, self._scratch),
             weight=weight,
-            slots=rings.slots(rows),
+            slots=rings.slots(rows, windows.first["stamp"]),
             extras={name: self._column(name, rows, windows, step) for name in columns},
         )
         return cut_up(drawn, n_batches)

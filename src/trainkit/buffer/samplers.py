@@ -148,7 +148,7 @@ class Prioritized:
             point = rng.random(n_rows) * total
         rows = self._tree.find(point).reshape(batch_size, n_batches).T.ravel()  # neighbours go to different batches
         mass = self._tree[rows].reshape(n_batches, batch_size)
-        smallest = mass.min(axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
+        smallest = np.minimum.reduce(mass, axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
         return rows, weight.ravel().astype(np.float32)
 
@@ -174,7 +174,7 @@ class Prioritized:
         self._settle()
         if len(rows) == 0:
             return
-        self.largest_priority = max(self.largest_priority, float(priority.max()))
+        self.largest_priority = max(self.largest_priority, float(priority[priority.argmax()]))
         self._set_mass(rows, (priority + self.eps) ** self.alpha)
 
     def clear(self) -> None:
@@ -219,9 +219,9 @@ class Prioritized:
         self._set_mass(rows, np.where(lives, (self.largest_priority + self.eps) ** self.alpha, 0.0))
 
     def _set_mass(self, rows: Rows, mass: NDArray[np.float64]) -> None:
-        self._tree[rows] = mass
+        self._tree.put(rows, mass)
         if self._min_tree is not None:
-            self._min_tree[rows] = np.where(mass > 0.0, mass, np.inf)
+            self._min_tree.put(rows, np.where(mass > 0.0, mass, np.inf))
 
 
 def checked_priority(priority: NDArray[Any], n_rows: int) -> NDArray[np.float64]:
@@ -231,7 +231,7 @@ def checked_priority(priority: NDArray[Any], n_rows: int) -> NDArray[np.float64]
         raise PriorityError(f"update_priorities needs one priority per slot [{n_rows}], got shape {values.shape}")
     if n_rows == 0:
         return values
-    low, high = values.min(), values.max()
+    low, high = values[values.argmin()], values[values.argmax()]  # either finds a nan
     if not (low >= 0.0 and high < np.inf):
         at = int(np.flatnonzero(~((values >= 0.0) & (values < np.inf)))[0])
         raise PriorityError(f"a priority must be finite and >= 0, got {values[at]} at index {at} of {n_rows}")

@@ -25,11 +25,11 @@ class Scratch:
         self._here, self._there = self._there, self._here
 
     def take(self, name: Hashable, column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Gather rows of a column as `column[rows]` does, into this set's array of that name where they are large."""
+        """Gather rows of a column, whose end goes on at its begin; into this set's array of that name if large."""
         if rows.size * column.strides[0] < _SMALL:
-            return column.take(rows, axis=0)
+            return column.take(rows, axis=0, mode="wrap")
         shape = (*rows.shape, *column.shape[1:])
-        kept = self._here.get(name)
+        kept = self._here.get(which := (name, id(column)))
         if kept is None or kept.shape != shape:
-            kept = self._here[name] = np.empty(shape, column.dtype)
-        return column.take(rows, axis=0, out=kept, mode="clip")  # "raise" would gather into a fresh array first
+            kept = self._here[which] = np.empty(shape, column.dtype)
+        return column.take(rows, axis=0, out=kept, mode="wrap")  # "raise" would gather into a fresh array first

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.errors import Checks
-from trainkit.threads import OneThread
 
 _BLOCK = 16
 _TOP = 4096
+_AT_ONCE = 512  # points; more might be multiplied on several threads, which wait for each other longer than that
 _BEFORE = np.tri(_BLOCK, _BLOCK, -1)  # by a block: where each child begins, 4 times as fast as `np.add.accumulate`
 
 
@@ -61,7 +61,15 @@ class _Pyramid:
         index = np.asarray(slots)
         if index.dtype.kind not in "iu":  # a slice, a mask
             index = np.arange(self.size)[slots]  # type: ignore[index]  # any numpy index
-        index = index % self.size  # negative slots count from the end
+        self._lift(index % self.size)  # negative slots count from the end
+
+    def put(self, leaves: NDArray[np.int64], mass: NDArray[np.float64]) -> None:
+        """Do what `tree[leaves] = mass` does, for leaves that are known to lie within [0, size)."""
+        self._leaves[leaves] = mass
+        self._lift(leaves)
+
+    def _lift(self, index: NDArray[np.int64]) -> None:
+        """Combine anew, up to the top, the blocks that changed leaves are in."""
         for blocks, level in zip(self._blocks, self._levels[1:], strict=True):
             index = index // _BLOCK
             level[index] = self._combine(blocks.take(index, axis=0))
@@ -77,7 +85,7 @@ class SumTree(_Pyramid):
     """Masses that can be drawn from in proportion (Schaul et al., 2016, appendix B.2.1)."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(size, partial(np.einsum, "...c->..."), 0.0)
+        super().__init__(size, partial(np.vecdot, np.ones(_BLOCK)), 0.0)  # row by row: `@` rounds by a row's place
         self._begins = np.zeros(len(self._levels[-1]) + 1)  # [n_top + 1]
         self._total = 0.0
 
@@ -94,18 +102,20 @@ class SumTree(_Pyramid):
         can produce, fall to the last leaf that has mass.
         """
         points = np.asarray(mass, np.float64)
+        if points.size > _AT_ONCE:
+            halves = np.array_split(points.ravel(), 2)
+            return np.concatenate([self.find(half) for half in halves]).reshape(points.shape)
         rest, begins = points.ravel(), self._prefix_sums()
         index = begins[1:].searchsorted(rest, side="right")
         begin, every = begins[index], np.arange(len(rest))
         for blocks in reversed(self._blocks):
             rest = rest - begin
-            with OneThread():
-                begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
-            child = (begins[1:] <= rest).sum(axis=0)
+            begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
+            child = np.add.reduce(begins[1:] <= rest, axis=0)
             begin = begins[child, every]
             index = index * _BLOCK + child
         # The product adds up in an order of its own: a point at a border can come out past the last leaf with mass.
-        while self._total > 0.0 and not (has_mass := self._levels[0][index] > 0.0).all():
+        while self._total > 0.0 and np.count_nonzero(has_mass := self._levels[0][index] > 0.0) < len(index):
             index -= ~has_mass
         leaf: NDArray[np.int64] = index.reshape(points.shape)
         return leaf

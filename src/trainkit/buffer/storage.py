@@ -28,6 +28,7 @@ from trainkit.errors import ConfigError
 _FINALS_BLOCK = 16  # final observations are claimed this many at a time, or an eighth of those there are
 
 Rows = NDArray[np.int64]
+Records = NDArray[np.void]  # what `record_of` names, of each row
 
 
 class Rings:
@@ -56,11 +57,11 @@ class Rings:
 
         self.obs = tree.map_tree(column, spec.obs)  # newest frames only
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
-        self._records = np.zeros(self.n_rows, record_of(spec.action))
-        self.action, self.reward = self._records["action"], self._records["reward"]
-        self.terminated, self.truncated = self._records["terminated"], self._records["truncated"]
-        self.final = self._records["final"]  # where in `finals` a live row's next observation is, -1 if not there
-        self.stamp = self._records["stamp"]  # the serial a live row was added with, -1 for all others
+        self.records = np.zeros(self.n_rows, record_of(spec.action))
+        self.action, self.reward = self.records["action"], self.records["reward"]
+        self.terminated, self.truncated = self.records["terminated"], self.records["truncated"]
+        self.final = self.records["final"]  # where in `finals` a live row's next observation is, -1 if not there
+        self.stamp = self.records["stamp"]  # the serial a live row was added with, -1 for all others
         self.final[:] = self.stamp[:] = -1
         self.age = np.zeros(self.n_rows, np.int32)  # steps of the episode before this one
         self.episode = np.zeros(self.n_rows, np.int32)
@@ -191,14 +192,15 @@ class Rings:
                 extras={name: column[rows] for name, column in self.extras.items()},
             )
 
-    def slots(self, rows: Rows) -> NDArray[np.int64]:
-        """Name live rows for good: a slot is never another row's."""
-        return self.stamp[rows] * self.n_rows + rows
+    def slots(self, rows: Rows, stamp: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Name live rows of these stamps for good: a slot is never another row's."""
+        return stamp * self.n_rows + rows
 
-    def rows(self, slots: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return where slots lie, and which of them still hold the row they were given for."""
+    def rows(self, slots: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | slice]:
+        """Return where slots lie, and which of them still hold the row they were given for: a slice where all do."""
         rows = slots % self.n_rows
-        return rows, (self.slots(rows) == slots) & (slots >= 0)
+        lives = (self.slots(rows, self.stamp[rows]) == slots) & (slots >= 0)
+        return rows, lives if np.count_nonzero(lives) < len(rows) else slice(None)
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
         """Return the row `n_steps` further on in the same ring (further back when negative)."""
@@ -223,16 +225,15 @@ class Rings:
     def _read(self, rows: Rows, ahead: int, scratch: Scratch | None) -> Obs:
         """Gather the frames `ahead` of rows, [B, ...]; stacks repeat their episode's first frame before it began."""
         take = Scratch().take if scratch is None else scratch.take
-        newest = stacked = self.after(rows, ahead) if ahead else rows
-        if self._stack > 1:
-            age = self.age[rows] + ahead
-            back = np.minimum(np.arange(self._stack - 1, -1, -1), age[:, None])  # [B, stack]
-            stacked = self.after(newest[:, None], -back)
+        newest = rows + ahead * self.n_envs if ahead else rows  # which `take` wraps around
+        # Lambdas: the annotations of a function defined here would be evaluated at every call, for 5 us.
+        if self._stack == 1:
+            return tree.map_tree(lambda column: take(ahead, column, newest), self.obs)
+        age = self.age[rows] + ahead
+        back = np.minimum(np.arange(self._stack - 1, -1, -1), age[:, None])  # [B, stack]
+        stacked = newest[:, None] - back * self.n_envs
         at = {leaf.stack: newest if leaf.stack == 1 else stacked[:, -leaf.stack :] for leaf in self._obs_specs}
-        # A lambda: the annotations of a function defined here would be evaluated at every call, for 5 us.
-        return tree.map_tree(
-            lambda leaf, column: take((ahead, id(column)), column, at[leaf.stack]), self.spec.obs, self.obs
-        )
+        return tree.map_tree(lambda leaf, column: take(ahead, column, at[leaf.stack]), self.spec.obs, self.obs)
 
     # ---- bookkeeping ----
 
@@ -240,7 +241,7 @@ class Rings:
     def nbytes(self) -> int:
         """Bytes of all columns and final observations."""
         claimed: list[NDArray[Any]] = [*self._obs_columns, *self.extras.values(), *tree.leaves(self.finals)]
-        return sum(array.nbytes for array in (*claimed, self._records, self.age, self.episode))
+        return sum(array.nbytes for array in (*claimed, self.records, self.age, self.episode))
 
     def clear(self) -> None:
         """Forget every row; slots handed out before stay invalid."""
