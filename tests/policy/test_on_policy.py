@@ -12,7 +12,7 @@ from tests.helpers.learning import FOUR_NUMBERS, MASKED, assert_same, is_legal, 
 from tests.helpers.rollouts import PLACE, Table, ended_rows, made, played
 from trainkit import A2CPolicy, Adam, ConfigError, DivergedError, Horizon, PPOPolicy, ReinforcePolicy, Rollout
 from trainkit.errors import NoLegalActionError, SpaceMismatchError
-from trainkit.policy.on_policy import RolloutRows
+from trainkit.policy.rollout_rows import RolloutRows
 
 KINDS = [PPOPolicy, A2CPolicy, ReinforcePolicy]
 MIXED = spaces.Dict({"where": FOUR_NUMBERS, "what": spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2)))})

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks, SpaceMismatchError
-from trainkit.policy.squashed import SquashedGaussian
+from trainkit.policy.squashed import HALF_LOG_2_PI, SquashedGaussian
 from trainkit.spaces import count_actions
 
 Array = NDArray[np.float32]
-
-_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Distribution(Protocol):
@@ -196,7 +194,7 @@ class Gaussian(nn.Module):
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
         z = (action.flatten(1).to(numbers.dtype) - numbers) / self.log_std.exp()
-        return -(0.5 * z.square() + self.log_std + _HALF_LOG_2_PI).sum(dim=1)
+        return -(0.5 * z.square() + self.log_std + HALF_LOG_2_PI).sum(dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         one = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
@@ -209,7 +207,7 @@ class Gaussian(nn.Module):
         std = np.exp(log_std)
         action = numbers if rng is None else numbers + std * rng.standard_normal(numbers.shape, np.float32)
         z = (action - numbers) / std  # of the action as it is rounded, which is what `log_prob` sees
-        log_prob = -(0.5 * z * z + (log_std + _HALF_LOG_2_PI)).sum(axis=1)
+        log_prob = -(0.5 * z * z + (log_std + HALF_LOG_2_PI)).sum(axis=1)
         return action.reshape(-1, *self._shape), log_prob
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from trainkit import tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made
 from trainkit.policy.actor_critic import ActorCriticNetwork
-from trainkit.policy.advantages import gae, normalized
+from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile, Loss, at_step
 from trainkit.policy.device import legal_mask, to_device
@@ -25,42 +24,15 @@ from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host.acting import Answer, HostActorCritic
 from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.rows import HostRows
 from trainkit.policy.meter import Scalar, UpdateResult
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
+from trainkit.policy.rollout_rows import RolloutRows
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import checked_legal, zeros_of
 
 _STORED = {name: ArraySpec(shape=(), dtype=np.dtype(np.float32)) for name in ("log_prob", "value")}
-
-
-class RolloutRows(NamedTuple):
-    """B rows of a rollout on the device."""
-
-    features: Any
-    legal: Tensor | None  # [B, A]
-    action: Tensor  # [B, ...]
-    log_prob: Tensor  # [B], of the action when it was taken
-    value: Tensor  # [B], as the critic said then
-    advantage: Tensor  # [B], normalised in its batch where that is wanted
-    returns: Tensor  # [B], what the critic should have said
-
-    def at(self, index: Tensor) -> "RolloutRows":
-        """Return the rows of an index."""
-        return RolloutRows(*tree.map_tree(lambda column: None if column is None else column[index], tuple(self)))
-
-    def deal(self, n_batches: int) -> Iterator["RolloutRows"]:
-        """Yield the rows in order in batches of equal size, give or take a row; they are views."""
-        pieces = tree.map_tree(lambda column: _pieces(column, n_batches), tuple(self))
-        for _ in range(n_batches):
-            yield RolloutRows(*tree.map_tree(next, pieces))
-
-    def normalized_in(self, n_batches: int) -> "RolloutRows":
-        """Return rows whose advantages are normalised in each of the batches that `deal` would yield, all at once."""
-        size, n_larger = divmod(len(self.advantage), n_batches)
-        larger, smaller = self.advantage.tensor_split([n_larger * (size + 1)])
-        parts = larger.view(n_larger, size + 1), smaller.view(n_batches - n_larger, size)
-        return self._replace(advantage=torch.cat([normalized(part).flatten() for part in parts if len(part)]))
 
 
 class OnpolicyPolicy(Policy):
@@ -257,13 +229,14 @@ class OnpolicyPolicy(Policy):
         self.statistics.fold()
 
     def _updates(self, rollout: Rollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
-        rows = self._rows(rollout)
+        rows = self._at_hand(self._rows(rollout))
         scheduled = {name: at_step(getattr(self, name), step, self.device) for name in self._scheduled}
         n_rows = len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
-            dealt = rows.at(order).normalized_in(n_batches) if self.normalize_advantage else rows.at(order)
+            shuffled = rows.at(order)
+            dealt = shuffled.normalized_in(n_batches) if self.normalize_advantage else shuffled
             for batch in dealt.deal(n_batches):
                 shown = self.minimise("model", self._objective(batch, scheduled), step=step)
                 yield self.end_update(step=step, **shown)
@@ -300,9 +273,13 @@ class OnpolicyPolicy(Policy):
         """Estimate advantages [T, N]."""
         return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
 
-    def _objective(self, rows: RolloutRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
+    def _at_hand(self, rows: RolloutRows) -> RolloutRows | HostRows:
+        """Return all rows of a rollout as they are shuffled and dealt: as they are, or in arrays."""
+        return rows
+
+    def _objective(self, rows: RolloutRows | HostRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
         """Return what an update minimises: the loss of B rows, or what does as it does."""
-        return partial(self._loss, rows, **scheduled)
+        return partial(self._loss, rows.as_tensors(), **scheduled)
 
     def _loss(self, rows: RolloutRows, *_: Any, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (loss, scalars to show) of B rows."""
@@ -324,11 +301,6 @@ class OnpolicyPolicy(Policy):
                 f"{expected}: numbers [B, width] and values [B]"
             )
         super().check_spaces(observation_space, action_space)
-
-
-def _pieces(column: Tensor | None, n: int) -> Iterator[Tensor | None]:
-    """Cut a column in n pieces of equal size, the first ones a row longer where it does not divide."""
-    return repeat(None) if column is None else iter(column.tensor_split(n))
 
 
 def _flat(column: NDArray[Any]) -> NDArray[Any]:

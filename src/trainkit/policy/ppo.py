@@ -13,8 +13,10 @@ from trainkit.policy.advantages import discounted_returns
 from trainkit.policy.compiling import Loss
 from trainkit.policy.gradient_step import ByHand
 from trainkit.policy.host.ppo import HostPPO
+from trainkit.policy.host.rows import HostRows
 from trainkit.policy.meter import Scalar
-from trainkit.policy.on_policy import OnpolicyPolicy, RolloutRows
+from trainkit.policy.on_policy import OnpolicyPolicy
+from trainkit.policy.rollout_rows import RolloutRows
 from trainkit.schedules import Scheduled, as_schedule
 
 
@@ -68,10 +70,16 @@ class PPOPolicy(OnpolicyPolicy):
         if parts.get("compile") is not True and self._keeps(PPOPolicy, "_loss", "_value_loss", "minimise"):
             self._host_learner = HostPPO.for_parts(network, self.distribution, self.device)
 
-    def _objective(self, rows: RolloutRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
+    def _at_hand(self, rows: RolloutRows) -> RolloutRows | HostRows:
+        """Return all rows of a rollout, in arrays where numpy may learn from them."""
+        return rows if self._host_learner is None or not HostRows.can_hold(rows) else HostRows.of(rows)
+
+    def _objective(self, rows: RolloutRows | HostRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
         """Return the loss of B rows, differentiated in numpy where that is quicker."""
         learner = self._host_learner
-        if learner is None or not learner.takes(rows.features, self.network, self.distribution):
+        if learner is None or not isinstance(rows, HostRows):
+            return super()._objective(rows, scheduled)
+        if not learner.takes(len(rows.action), self.network, self.distribution):
             return super()._objective(rows, scheduled)
         numbers = {name: float(number) for name, number in scheduled.items()}
         weighed = partial(learner, rows, value_weight=self.value_weight, clip_value=self.clip_value)

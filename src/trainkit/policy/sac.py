@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Self
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,7 +19,12 @@ from trainkit.policy.compiling import Compile
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.export import reasons
-from trainkit.policy.gradient_step import Adam, Clip
+from trainkit.policy.gradient_step import Adam, ByHand, Clip
+from trainkit.policy.host.layers import mean
+from trainkit.policy.host.layers import weight_metrics as host_weight_metrics
+from trainkit.policy.host.passes import learns_alone
+from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.sac import HostSAC, teach_temperature
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import trying
@@ -115,6 +121,11 @@ class SACPolicy(Policy):
             self.add_gradient_step("temperature", self.learnt_temperature, own, **how)
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
+        features = HostPreprocess.for_module(self.preprocess, self.device)
+        self._host_learner: HostSAC | None = None
+        if compile is not True and self._keeps(SACPolicy, "_learn", "_goal", "minimise", "tensors"):
+            parts = self.actor, self.critics, self.target_critics, self.distribution
+            self._host_learner = HostSAC.for_parts(features, *parts)
         self.eval()
 
     @classmethod
@@ -197,9 +208,19 @@ class SACPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities, mean over the critics of |td|."""
         self.enter(training=True)
-        rows = self.tensors(batch)
         noise, next_noise = self._noise(len(batch))
-        temperature = self._temperature(step)
+        drawn = Drawn(noise, next_noise, self._temperature(step))
+        learner = self._host_learner
+        parts = self.actor, self.critics, self.target_critics, self.distribution
+        if learner is not None and learner.takes(batch, *parts) and self._warms_alone():
+            told = self._learn_by_hand(learner, batch, drawn, step)
+        else:
+            told = self._learn(self.tensors(batch), drawn, step)
+        return self.end_update(step=step, temperature=drawn.temperature, **told)
+
+    def _learn(self, rows: TensorBatch, drawn: "Drawn", step: int) -> dict[str, Any]:
+        """Take the gradient steps on rows that are on the device; return what there is to tell `end_update`."""
+        noise, next_noise, temperature = drawn
 
         def critic_loss() -> tuple[Tensor, tuple[Tensor, Tensor]]:
             goal = self._goal(rows, next_noise, temperature)
@@ -219,9 +240,29 @@ class SACPolicy(Policy):
         if learnt is not None:
             surplus = -(log_prob + self.target_entropy)  # of entropy, row by row
             self.minimise("temperature", lambda: _weighted(rows, learnt.log * surplus), step=step)
-        shown = {"temperature": temperature, "q_mean": q_mean, **weight_metrics(rows.weight)}
-        shown |= {"td_abs_mean": priority.mean(), "entropy": -log_prob.mean()}
-        return self.end_update(step=step, priority=priority, **shown)
+        shown = {"q_mean": q_mean, "td_abs_mean": priority.mean(), "entropy": -log_prob.mean()}
+        return {"priority": priority, **shown, **weight_metrics(rows.weight)}
+
+    def _learn_by_hand(self, learner: HostSAC, batch: TransitionBatch, drawn: "Drawn", step: int) -> dict[str, Any]:
+        """Take the gradient steps in numpy."""
+        self._slots = batch.slots
+        noise, next_noise, temperature = drawn.noise.numpy(), drawn.next_noise.numpy(), float(drawn.temperature)
+        critics = ByHand(partial(learner.teach_critics, batch, next_noise, temperature), (self.critics,))
+        td, q = self.minimise("critic", critics, step=step)
+        actor = ByHand(partial(learner.teach_actor, batch, noise, temperature), (self.actor,))
+        log_prob = self.minimise("actor", actor, step=step)
+        learnt = self.learnt_temperature
+        if learnt is not None:
+            surplus = -(log_prob + self.target_entropy)
+            by_hand = ByHand(partial(teach_temperature, learnt.log, surplus, batch.weight), (learnt,))
+            self.minimise("temperature", by_hand, step=step)
+        priority = np.abs(td).mean(axis=0)
+        shown = {"q_mean": float(q.mean()), "td_abs_mean": mean(priority), "entropy": -mean(log_prob)}
+        return {"priority": priority, **shown, **host_weight_metrics(batch.weight)}
+
+    def _warms_alone(self) -> bool:
+        """Whether the temperature is told, or learns and nobody else waits for its gradient."""
+        return self.learnt_temperature is None or learns_alone(self.learnt_temperature.log)
 
     def _goal(self, rows: TensorBatch, noise: Tensor, temperature: Tensor) -> Tensor:
         """Return what the critics should have said, [B]."""
@@ -269,6 +310,14 @@ class SACPolicy(Policy):
                 "give [B, C], a value from each of C critics"
             )
         super().check_spaces(observation_space, action_space)
+
+
+class Drawn(NamedTuple):
+    """What one update is given besides its rows."""
+
+    noise: Tensor  # [B, D], of this observation's action
+    next_noise: Tensor  # [B, D], of the next one's
+    temperature: Tensor
 
 
 class Logarithm(nn.Module):

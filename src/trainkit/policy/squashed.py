@@ -14,9 +14,9 @@ from trainkit.errors import Checks, SpaceMismatchError
 
 Array = NDArray[np.float32]
 
-_HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 _EDGE = 1e-6  # how near to a bound, in half-widths, a density is still told apart
-_LOG_STD_RANGE = -20.0, 2.0  # of deviations that a network tells (Haarnoja et al., 2018, as their code has it)
+LOG_STD_RANGE = -20.0, 2.0  # of deviations that a network tells (Haarnoja et al., 2018, as their code has it)
 _N_NODES = 32  # of the quadrature
 
 
@@ -74,7 +74,7 @@ class SquashedGaussian(nn.Module):
         """
         mean, log_std = self._normal(numbers)
         u = mean + log_std.exp() * noise
-        return u.tanh(), (-0.5 * noise.square() - log_std - _HALF_LOG_2_PI - _log_slope(u)).sum(dim=1)
+        return u.tanh(), (-0.5 * noise.square() - log_std - HALF_LOG_2_PI - _log_slope(u)).sum(dim=1)
 
     def middle(self, numbers: Tensor) -> Tensor:
         """Return tanh of the normal's mean, [B, D]."""
@@ -101,7 +101,7 @@ class SquashedGaussian(nn.Module):
         mean, log_std = self._normal(numbers)
         u = self.to_unit(action).clamp(_EDGE - 1.0, 1.0 - _EDGE).atanh()
         z = (u - mean) / log_std.exp()
-        normal = -0.5 * z.square() - log_std - _HALF_LOG_2_PI
+        normal = -0.5 * z.square() - log_std - HALF_LOG_2_PI
         return (normal - _log_slope(u) - self._half.log()).sum(dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
@@ -112,7 +112,7 @@ class SquashedGaussian(nn.Module):
         """
         mean, log_std = self._normal(numbers)
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._nodes  # [B, D, Q]
-        of_normal = log_std + _HALF_LOG_2_PI + 0.5
+        of_normal = log_std + HALF_LOG_2_PI + 0.5
         return (of_normal + _log_slope(u) @ self._shares + self._half.log()).sum(dim=1)
 
     def host_act(
@@ -126,7 +126,7 @@ class SquashedGaussian(nn.Module):
         u = np.arctanh(np.clip((action - middle) / half, _EDGE - 1.0, 1.0 - _EDGE))  # as `log_prob` finds it
         z = (u - mean) / std
         log_slope = 2.0 * (math.log(2.0) - u - np.logaddexp(np.float32(0.0), -2.0 * u))
-        log_prob = (-0.5 * z * z - log_std - _HALF_LOG_2_PI - log_slope - np.log(half)).sum(axis=1)
+        log_prob = (-0.5 * z * z - log_std - HALF_LOG_2_PI - log_slope - np.log(half)).sum(axis=1)
         return action.reshape(-1, *self._shape), log_prob
 
     def _normal(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +134,7 @@ class SquashedGaussian(nn.Module):
         if self.log_std is not None:
             return numbers, self.log_std
         mean, log_std = numbers.chunk(2, dim=1)
-        return mean, log_std.clamp(*_LOG_STD_RANGE)
+        return mean, log_std.clamp(*LOG_STD_RANGE)
 
 
 def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, assert_same, linear, observations, parameters_of
 from trainkit import Adam, Clip, DivergedError, PPOPolicy
+from trainkit.policy.compiling import Loss
 from trainkit.policy.distributions import Categorical
-from trainkit.policy.on_policy import RolloutRows
+from trainkit.policy.gradient_step import ByHand
+from trainkit.policy.host.rows import HostRows
+from trainkit.policy.rollout_rows import RolloutRows
 
 TWO_NUMBERS = spaces.Box(-1, 1, (2,), np.float32)
 PARTS: list[Any] = [
@@ -55,10 +58,14 @@ def rows_of(policy: PPOPolicy, envs: Spaces, n_rows: int, seed: int = 0) -> Roll
     return RolloutRows(features, legal, action, log_prob, *others)
 
 
+def objective_of(policy: PPOPolicy, rows: RolloutRows, step: int = 0) -> Loss | ByHand:
+    scheduled = {name: getattr(policy, name)(step) for name in policy._scheduled}
+    return policy._objective(policy._at_hand(rows), scheduled)
+
+
 def learn(policy: PPOPolicy, rows: RolloutRows, step: int) -> dict[str, float]:
     """Take one update and return what it showed."""
-    scheduled = {name: getattr(policy, name)(step) for name in policy._scheduled}
-    shown = policy.minimise("model", policy._objective(rows, scheduled), step=step)
+    shown = policy.minimise("model", objective_of(policy, rows, step), step=step)
     policy.end_update(step=step, **shown)
     return policy.read_metrics()
 
@@ -71,9 +78,10 @@ def gradients_of(policy: PPOPolicy) -> dict[str, Tensor]:
 def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
     (mine, envs), (theirs, _) = made(**dict(parts)), made(**dict(parts))
     by_torch(theirs)
-    assert mine._host_learner is not None
-    for step in range(12):
+    for step in range(30):
         rows = rows_of(theirs, envs, 33, seed=step)
+        assert isinstance(objective_of(mine, rows), ByHand)
+        assert not isinstance(objective_of(theirs, rows), ByHand)
         told, expected = learn(mine, rows, step), learn(theirs, rows, step)
         assert told == {name: pytest.approx(number, rel=1e-4, abs=1e-5) for name, number in expected.items()}
         if step == 0:
@@ -102,6 +110,76 @@ class Own(PPOPolicy):
 def test_other_parts_are_torchs(cls: type[PPOPolicy], parts: dict[str, Any]) -> None:
     policy, _ = made(cls, **parts)
     assert policy._host_learner is None
+
+
+def freeze_the_critic(policy: PPOPolicy) -> None:
+    policy.network.critic.requires_grad_(False)  # type: ignore[union-attr, operator]
+
+
+def freeze_the_deviation(policy: PPOPolicy) -> None:
+    policy.distribution.log_std.requires_grad_(False)  # type: ignore[attr-defined]
+
+
+def watch_the_network(policy: PPOPolicy) -> None:
+    policy.network.register_forward_hook(lambda *_: None)
+
+
+def activate_otherwise(policy: PPOPolicy) -> None:
+    policy.network.actor_torso.body.activation = torch.sigmoid  # type: ignore[union-attr]
+
+
+def stay(policy: PPOPolicy) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "is_numpys"),
+    [
+        (stay, True),
+        (freeze_the_critic, False),
+        (freeze_the_deviation, False),
+        (watch_the_network, False),
+        (activate_otherwise, False),
+    ],
+)
+def test_what_changes_within_a_rollout_hands_its_batches_over(change: Any, is_numpys: bool) -> None:
+    policies = [made(action_space=TWO_NUMBERS)[0], by_torch(made(action_space=TWO_NUMBERS)[0])]
+    rows = rows_of(policies[1], Spaces(FOUR_NUMBERS, TWO_NUMBERS), 24)
+    for policy in policies:
+        for i, batch in enumerate(policy._at_hand(rows).deal(3)):
+            if i == 1:
+                change(policy)
+            objective = policy._objective(batch, {"clip_ratio": 0.2, "entropy_weight": 0.0})
+            if i and policy is policies[0]:
+                assert isinstance(objective, ByHand) is is_numpys
+            policy.end_update(step=0, **policy.minimise("model", objective, step=0))
+    torch.testing.assert_close(parameters_of(policies[0]), parameters_of(policies[1]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_batches", [1, 3, 4, 7])
+@pytest.mark.parametrize("space", [FOUR_NUMBERS, MASKED])
+def test_rows_are_dealt_as_torch_deals_them(space: spaces.Space[Any], n_batches: int) -> None:
+    policy, envs = made(observation_space=space)
+    tensors = rows_of(policy, envs, 33)
+    order = torch.randperm(33, generator=torch.Generator().manual_seed(1))
+    arrays = HostRows.of(tensors).at(order).normalized_in(n_batches).deal(n_batches)
+    for mine, theirs in zip(arrays, tensors.at(order).normalized_in(n_batches).deal(n_batches), strict=True):
+        torch.testing.assert_close(tuple(mine.as_tensors()), tuple(theirs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0.1, 1e4 / 3])
+def test_equal_advantages_become_zero(number: float) -> None:
+    policy, envs = made()
+    rows = HostRows.of(rows_of(policy, envs, 777))
+    equal = rows._replace(advantage=np.full(777, number, np.float32)).normalized_in(2)
+    np.testing.assert_array_equal(equal.advantage, np.zeros(777, np.float32))
+
+
+@pytest.mark.parametrize("features", [torch.zeros(3, 4).bfloat16(), torch.zeros(3, 1, 4), {"a": torch.zeros(3, 4)}])
+def test_features_of_other_kinds_stay_tensors(features: Any) -> None:
+    policy, envs = made()
+    rows = rows_of(policy, envs, 3)._replace(features=features)
+    assert policy._at_hand(rows) is rows
 
 
 def test_a_copy_learns_by_itself() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from trainkit.data import Obs
 from trainkit.policy.actor_critic import ActorCriticNetwork
+from trainkit.policy.critics import ActorNetwork, CriticNetwork, StackedLinear
 from trainkit.policy.distributions import Distribution, HostDistribution
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
@@ -28,9 +29,11 @@ Activation = Callable[[Array], object]
 _MOST_ROWS, _MOST_UNITS = 64, 256  # beyond these torch is faster
 _IN_PLACE: dict[Any, Activation] = {
     torch.relu: lambda y: np.maximum(y, 0.0, out=y),
+    torch.relu_: lambda y: np.maximum(y, 0.0, out=y),
     torch.tanh: lambda y: np.tanh(y, out=y),
 }
-_KINDS = (QNetwork, ActorCriticNetwork, Encoder, ActionHeads, MLP, nn.Linear, NoisyLinear, nn.ModuleList)
+_NETWORKS = QNetwork, ActorCriticNetwork, ActorNetwork, CriticNetwork
+_KINDS = (*_NETWORKS, Encoder, ActionHeads, MLP, nn.Linear, NoisyLinear, StackedLinear, nn.ModuleList)
 
 
 class _Layer(NamedTuple):
@@ -206,7 +209,7 @@ def is_plain(network: nn.Module) -> bool:
     modules = list(network.modules())
     return (
         all(type(module) in _KINDS for module in modules)
-        and all(part.activation in _IN_PLACE for part in modules if isinstance(part, MLP))
+        and all(part.activation in _IN_PLACE for part in modules if isinstance(part, (MLP, CriticNetwork)))
         and all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
         and all(type(child) is MLP for child in _whole(network))
     )
@@ -222,6 +225,10 @@ def _whole(network: nn.Module) -> list[nn.Module]:
     """List the parts that a pass asks for by name."""
     if isinstance(network, QNetwork):
         return [network.encoder.body, network.heads.advantage]
+    if isinstance(network, ActorNetwork):
+        return [network.encoder.body, network.head]
+    if isinstance(network, CriticNetwork):
+        return [network.encoder.body]
     assert isinstance(network, ActorCriticNetwork)
     torsos = [network.actor_torso] if network.critic_torso is None else [network.actor_torso, network.critic_torso]
     return [network.actor, network.critic, *(torso.body for torso in torsos)]

@@ -1,9 +1,11 @@
-"""Small networks in numpy, forward and backward by hand, on views of torch's weights and gradients.
+"""Layers in numpy, forward and backward by hand, on views of torch's weights and gradients.
 
-A backward pass writes the gradients of all weights over what was there. The same equations as in `networks` and
-`noisy`, which tests hold beside torch's own.
+A backward pass writes the gradients of all weights over what was there. The same equations as in `networks`, `noisy`
+and `critics`, which tests hold beside torch's own.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +13,27 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainkit.policy.actor_critic import ActorCriticNetwork
-from trainkit.policy.host.acting import is_plain
-from trainkit.policy.networks import MLP, QNetwork
+from trainkit.policy.critics import StackedLinear
+from trainkit.policy.host.tape import Tape
+from trainkit.policy.networks import MLP
 from trainkit.policy.noisy import NoisyLinear
-from trainkit.policy.segments import parts_of
 
 Array = NDArray[np.float32]
-Tape = list[tuple[Any, ...]]  # what each layer's forward pass leaves; its backward pass takes it off the end
 
 MOST_ROWS = 4_096  # that may be passed through
 _ONES = np.ones(MOST_ROWS, np.float32)
+_LARGE = 2**15  # numbers of a matrix, for which the system is asked anew each time
 
 
 def mean(rows: Array) -> float:
     """Average [B], at a third of `rows.mean()`'s cost."""
     return float(np.add.reduce(rows)) / len(rows)
+
+
+def weight_metrics(weight: Array) -> dict[str, float]:
+    """Show importance weights [B] as `meter.weight_metrics` does."""
+    average, square = mean(weight), float(weight @ weight) / len(weight)
+    return {"weight_mean": average, "effective_share": average * average / square if square else math.nan}
 
 
 class HostLinear:
@@ -39,20 +46,33 @@ class HostLinear:
         self.weight_slope, self.bias_slope = _slopes(layer.weight), _slopes(layer.bias)
 
     def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
-        y: Array = x @ self.weight.T
+        y = _product(x, self.weight.T, tape)
         y += self.bias
-        tape.append((x,))
+        tape.append(x, self.weight)
         return y
 
-    def backward(self, slope: Array, tape: Tape) -> Array:
-        (x,) = tape.pop()
-        return self._differentiate(slope, x, self.weight)
-
-    def _differentiate(self, slope: Array, x: Array, weight: Array) -> Array:
-        np.matmul(slope.T, x, out=self.weight_slope)
+    def write(self, slope: Array, x: Array, *_: Any) -> None:
+        """Write the gradients of the weights for the slope of what came out, and what the forward pass left."""
+        _multiply(slope.T, x, self.weight_slope)
         np.matmul(_ONES[: len(slope)], slope, out=self.bias_slope)  # a quarter of a sum's time
-        dx: Array = slope @ weight if len(weight) > 1 else slope * weight  # a fifth of an outer product's
-        return dx
+
+    def through(self, slope: Array, x: Array, weight: Array, *_: Any, tape: Tape) -> Array:
+        """Return the slope of what went in."""
+        return _product(slope, weight, tape)
+
+
+class HostStacked(HostLinear):
+    """A `StackedLinear`: C layers side by side, from the same rows [B, in] or each from its own, to [C, B, out]."""
+
+    def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
+        y = _product(x, self.weight.transpose(0, 2, 1), tape)
+        y += self.bias
+        tape.append(x, self.weight)
+        return y
+
+    def write(self, slope: Array, x: Array, *_: Any) -> None:
+        _multiply(slope.transpose(0, 2, 1), x, self.weight_slope)
+        np.matmul(_ONES[None, : slope.shape[1]], slope, out=self.bias_slope)
 
 
 class HostNoisy(HostLinear):
@@ -69,28 +89,34 @@ class HostNoisy(HostLinear):
         bias_noise = noise[x.shape[1] :]
         weight_noise: Array = bias_noise[:, None] * noise[: x.shape[1]]
         weight: Array = self.weight + self.weight_sigma * weight_noise
-        y: Array = x @ weight.T
+        y = _product(x, weight.T, tape)
         y += self.bias + self.bias_sigma * bias_noise
-        tape.append((x, weight, weight_noise, bias_noise))
+        tape.append(x, weight, weight_noise, bias_noise)
         return y
 
-    def backward(self, slope: Array, tape: Tape) -> Array:
-        x, weight, weight_noise, bias_noise = tape.pop()
-        dx = self._differentiate(slope, x, weight)
+    def write(self, slope: Array, x: Array, *left: Any) -> None:
+        super().write(slope, x)
+        _, weight_noise, bias_noise = left
         np.multiply(self.weight_slope, weight_noise, out=self.weight_sigma_slope)
         np.multiply(self.bias_slope, bias_noise, out=self.bias_sigma_slope)
-        return dx
+
+
+_TWINS: dict[type, type[HostLinear]] = {NoisyLinear: HostNoisy, StackedLinear: HostStacked}
 
 
 class HostMLP:
-    """The passes of an `MLP` of ReLU or tanh."""
+    """The passes of layers with ReLU or tanh after some of them."""
 
-    def __init__(self, mlp: MLP) -> None:
-        layers: Any = mlp.layers
-        self._layers = [HostNoisy(layer) if isinstance(layer, NoisyLinear) else HostLinear(layer) for layer in layers]
-        self._is_active = mlp.is_active
-        self._is_relu = mlp.activation is torch.relu
-        self.noise_size = mlp.noise_size
+    def __init__(self, layers: Any, is_active: Sequence[bool], activation: object) -> None:
+        self._layers = [_TWINS.get(type(layer), HostLinear)(layer) for layer in layers]
+        self._is_active = is_active
+        self._is_tanh = activation is torch.tanh
+        self.noise_size = sum(layer.noise_size for layer in self._layers)
+
+    @classmethod
+    def of(cls, mlp: MLP) -> "HostMLP":
+        """Return the passes of an `MLP`."""
+        return cls(mlp.layers, mlp.is_active, mlp.activation)
 
     def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
         """Map rows [B, in] to [B, out], with noise [noise_size] where there is any."""
@@ -100,144 +126,46 @@ class HostMLP:
             x = layer.forward(x, None if noise is None else noise[begin:end], tape)
             begin = end
             if is_active:
-                x = np.maximum(x, 0.0, out=x) if self._is_relu else np.tanh(x, out=x)
-                tape.append((x,))
+                x = np.tanh(x, out=x) if self._is_tanh else np.maximum(x, 0.0, out=x)
+                tape.append(x)
         return x
 
-    def backward(self, slope: Array, tape: Tape) -> Array:
-        """Take the slope [B, out] of a loss, write those of all weights, and return the rows' own [B, in]."""
-        for layer, is_active in zip(reversed(self._layers), reversed(self._is_active), strict=True):
-            if is_active:
+    def backward(self, slope: Array, tape: Tape, *, learns: bool = True, reaches_rows: bool = True) -> Array:
+        """Take the slope [B, out] of a loss, and return that of the rows [B, in] if it is to reach them.
+
+        The gradients of all weights are written if they learn.
+        """
+        for position in reversed(range(len(self._layers))):
+            if self._is_active[position]:
                 (y,) = tape.pop()
-                if self._is_relu:
-                    slope *= y > 0.0
-                else:  # 1 - y^2, in the place of y, which nobody needs any more
+                if self._is_tanh:  # 1 - y^2, in the place of y, which nobody needs any more
                     np.multiply(y, y, out=y)
                     slope *= np.subtract(1.0, y, out=y)
-            slope = layer.backward(slope, tape)
+                else:
+                    slope *= y > 0.0
+            layer, left = self._layers[position], tape.pop()
+            if learns:
+                layer.write(slope, *left)
+            if position or reaches_rows:
+                slope = layer.through(slope, *left, tape=tape)
         return slope
 
 
-class HostPasses:
-    """The passes of a network of one vector per row, as its weights and gradients lie now."""
-
-    def __init__(self, network: nn.Module) -> None:
-        mlps = [part for part in network.modules() if isinstance(part, MLP)]
-        self._network, self._parts = (
-            network,
-            [*parts_of(network), *((vars(m), "activation", m.activation) for m in mlps)],
-        )
-        self._places = [(parameter, parameter.data_ptr(), parameter.grad) for parameter in network.parameters()]
-        in_all = sum(1 for _ in network.named_parameters(remove_duplicate=False))  # of one in two places, both
-        self.is_plain = is_plain(network) and in_all == len(self._places)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether modules, weights and gradients still are those that were taken, where they were."""
-        for table, name, child in self._parts:
-            if table.get(name) is not child:
-                return False
-        for parameter, address, gradient in self._places:
-            if parameter.data_ptr() != address or parameter.grad is not gradient:
-                return False
-        return True
-
-    @property
-    def learns_whole(self) -> bool:
-        """Whether the network is plain, every weight learns, and nobody waits for a pass or a gradient."""
-        return self.is_plain and not _is_watched(self._network) and all(learns_alone(p) for p, _, _ in self._places)
+def _product(x: Array, y: Array, tape: Tape) -> Array:
+    """Multiply matrices [..., B, K] and [..., K, N], large ones in memory that the tape keeps."""
+    n_rows, width = x.shape[-2], y.shape[-1]
+    if n_rows * width >= _LARGE:
+        return _multiply(x, y, tape.room(*y.shape[:-2], n_rows, width))
+    product: Array = x @ y if x.shape[-1] > 1 else x * y  # a fifth of an outer product's time
+    return product
 
 
-def learns_alone(parameter: nn.Parameter) -> bool:
-    """Whether a weight learns, and nobody else waits for its gradient."""
-    hooks = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
-    return parameter.requires_grad and not hooks
-
-
-def _is_watched(network: nn.Module) -> bool:
-    """Whether somebody waits for the passes of a network, whose parts are called by name."""
-    return bool(
-        network._forward_hooks or network._forward_pre_hooks or network._backward_hooks or network._backward_pre_hooks
-    )
-
-
-class HostQNetwork(HostPasses):
-    """The passes of a `QNetwork`, where it is plain."""
-
-    def __init__(self, network: QNetwork) -> None:
-        super().__init__(network)
-        if not self.is_plain:
-            return
-        heads = network.heads
-        self._n_actions, self._width = heads.n_actions, heads.width
-        self._body, self._advantage = HostMLP(network.encoder.body), HostMLP(heads.advantage)
-        self._state_value = None if heads.state_value is None else HostMLP(heads.state_value)
-
-    def forward(self, x: Array, noise: Array | None, legal: NDArray[np.bool_] | None, tape: Tape) -> Array:
-        """Return the numbers [B, A, W] of rows [B, F]."""
-        x = self._body.forward(x, None, tape)
-        split = self._advantage.noise_size
-        advantage = self._advantage.forward(x, None if noise is None else noise[:split], tape)
-        advantage = advantage.reshape(-1, self._n_actions, self._width)
-        if self._state_value is None:
-            return advantage
-        state_value = self._state_value.forward(x, None if noise is None else noise[split:], tape)
-        share = _shares(legal, self._n_actions)
-        tape.append((share,))
-        numbers: Array = advantage - np.add.reduce(advantage * share, axis=1, keepdims=True)
-        numbers += state_value[:, None]
-        return numbers
-
-    def backward(self, slope: Array, tape: Tape) -> None:
-        """Write the gradients of all weights for the slope [B, A, W] of a loss."""
-        n_rows = len(slope)
-        if self._state_value is None:
-            dx = self._advantage.backward(slope.reshape(n_rows, -1), tape)
-        else:
-            (share,) = tape.pop()
-            of_all: Array = np.add.reduce(slope, axis=1)
-            dx = self._state_value.backward(of_all.copy(), tape)
-            dx += self._advantage.backward((slope - share * of_all[:, None]).reshape(n_rows, -1), tape)
-        self._body.backward(dx, tape)
-
-
-class HostActorCriticNetwork(HostPasses):
-    """The passes of an `ActorCriticNetwork`, where it is plain."""
-
-    def __init__(self, network: ActorCriticNetwork) -> None:
-        super().__init__(network)
-        if not self.is_plain:
-            return
-        self._actor_torso = HostMLP(network.actor_torso.body)
-        self._critic_torso = None if network.critic_torso is None else HostMLP(network.critic_torso.body)
-        self._actor, self._critic = HostMLP(network.actor), HostMLP(network.critic)
-
-    def forward(self, features: Array, tape: Tape) -> tuple[Array, Array]:
-        """Return the numbers [B, width] and values [B] of rows [B, F]."""
-        x = self._actor_torso.forward(features, None, tape)
-        numbers = self._actor.forward(x, None, tape)
-        y = x if self._critic_torso is None else self._critic_torso.forward(features, None, tape)
-        return numbers, self._critic.forward(y, None, tape)[:, 0]
-
-    def backward(self, of_numbers: Array, of_value: Array, tape: Tape) -> None:
-        """Write the gradients of all weights for the slopes [B, width] and [B] of a loss."""
-        dy = self._critic.backward(of_value[:, None], tape)
-        if self._critic_torso is not None:
-            self._critic_torso.backward(dy, tape)
-        dx = self._actor.backward(of_numbers, tape)
-        if self._critic_torso is None:
-            dx += dy
-        self._actor_torso.backward(dx, tape)
-
-
-def _shares(legal: NDArray[np.bool_] | None, n_actions: int) -> Array:
-    """Return how much each action counts in the mean over the legal ones, [B, A, 1] or [1, 1, 1]."""
-    if legal is None:
-        return np.full((1, 1, 1), 1.0 / n_actions, np.float32)
-    counts = legal[:, :, None].astype(np.float32)
-    n_legal: Array = np.add.reduce(counts, axis=1, keepdims=True)
-    share: Array = counts / n_legal.clip(min=1.0)
-    return share
+def _multiply(x: Array, y: Array, out: Array) -> Array:
+    """Write a product, a large one by torch, whose library takes a seventh less time than numpy's."""
+    if out.shape[-2] * out.shape[-1] >= _LARGE:
+        torch.matmul(torch.from_numpy(x), torch.from_numpy(y), out=torch.from_numpy(out))
+        return out
+    return np.matmul(x, y, out=out)
 
 
 def _numbers(parameter: nn.Parameter) -> Array:

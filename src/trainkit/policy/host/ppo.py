@@ -4,22 +4,22 @@ The same update as `PPOPolicy._loss` and its differentiation, equation by equati
 float32's last digits.
 """
 
-import math
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.distributions import Categorical, Distribution, Gaussian
 from trainkit.policy.host.acting import is_plain
-from trainkit.policy.host.layers import MOST_ROWS, Array, HostActorCriticNetwork, Tape, learns_alone, mean
-from trainkit.policy.on_policy import RolloutRows
+from trainkit.policy.host.layers import MOST_ROWS, Array, mean
+from trainkit.policy.host.passes import HostActorCriticNetwork, learns_alone
+from trainkit.policy.host.rows import HostRows
+from trainkit.policy.host.tape import Tape
+from trainkit.policy.squashed import HALF_LOG_2_PI
 from trainkit.threads import OneThread
-
-_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class HostFamily(Protocol):
@@ -42,26 +42,28 @@ class HostCategoricalFamily:
     def forward(
         self, numbers: Array, action: NDArray[Any], legal: NDArray[np.bool_] | None, tape: Tape
     ) -> tuple[Array, Array]:
-        logits = numbers if legal is None else np.where(legal, numbers, np.float32(-np.inf))
-        logits = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
+        logits = numbers.T.copy()  # [A, B], where sums over actions take a fifth of the time
+        if legal is not None:
+            logits[~legal.T] = -np.inf
+        logits -= np.maximum.reduce(logits, axis=0)
         power = np.exp(logits)
-        total = np.add.reduce(power, axis=1, keepdims=True)
+        total = np.add.reduce(power, axis=0)
         p, log_p = power / total, logits - np.log(total)
-        chosen = np.arange(len(action)), action
+        chosen = action, np.arange(len(action))
         log_prob: Array = log_p[chosen]
         if legal is not None:
-            log_p = np.where(legal, log_p, np.float32(0.0))  # never 0 * infinity
-        entropy: Array = -np.add.reduce(p * log_p, axis=1)
-        tape.append((chosen, p, log_p, entropy))
+            log_p[~legal.T] = 0.0  # never 0 * infinity
+        entropy: Array = -np.add.reduce(p * log_p, axis=0)
+        tape.append(chosen, p, log_p, entropy)
         return log_prob, entropy
 
     def backward(self, of_log_prob: Array, of_entropy: float, tape: Tape) -> Array:
         chosen, p, log_p, entropy = tape.pop()
-        slope: Array = p * -of_log_prob[:, None]
+        slope: Array = p * -of_log_prob
         slope[chosen] += of_log_prob
         if of_entropy:
-            slope -= np.float32(of_entropy) * p * (log_p + entropy[:, None])
-        return slope
+            slope -= np.float32(of_entropy) * p * (log_p + entropy)
+        return slope.T
 
 
 class HostGaussianFamily:
@@ -78,9 +80,9 @@ class HostGaussianFamily:
     ) -> tuple[Array, Array]:
         std = np.exp(self._log_std)
         z = (action.reshape(numbers.shape).astype(np.float32) - numbers) / std
-        log_prob: Array = -(np.float32(0.5) * z * z + (self._log_std + np.float32(_HALF_LOG_2_PI))).sum(axis=1)
-        entropy = (self._log_std + np.float32(_HALF_LOG_2_PI + 0.5)).sum()
-        tape.append((z, std))
+        log_prob: Array = -(np.float32(0.5) * z * z + (self._log_std + np.float32(HALF_LOG_2_PI))).sum(axis=1)
+        entropy = (self._log_std + np.float32(HALF_LOG_2_PI + 0.5)).sum()
+        tape.append(z, std)
         return log_prob, np.full(len(numbers), entropy)
 
     def backward(self, of_log_prob: Array, of_entropy: float, tape: Tape) -> Array:
@@ -101,6 +103,7 @@ class HostPPO:
 
     def __init__(self, network: ActorCriticNetwork, distribution: Categorical | Gaussian) -> None:
         self._network, self._distribution = network, distribution
+        self._tape = Tape()
         self._taken: HostActorCriticNetwork | None = None  # as it was at the last update
         self.modules: tuple[nn.Module, ...] = network, distribution  # that learn
 
@@ -113,11 +116,9 @@ class HostPPO:
             return cls(network, distribution)
         return None
 
-    def takes(self, features: object, network: object, distribution: object) -> bool:
-        """Whether these are not too many rows of one float vector, the parts its own, and all weights learn."""
-        if not isinstance(features, Tensor) or features.dtype != torch.float32:
-            return False
-        if features.dim() != 2 or len(features) > MOST_ROWS:
+    def takes(self, n_rows: int, network: object, distribution: object) -> bool:
+        """Whether these are not too many rows, the parts its own, and all weights learn."""
+        if n_rows > MOST_ROWS:
             return False
         if network is not self._network or distribution is not self._distribution:
             return False
@@ -125,7 +126,7 @@ class HostPPO:
 
     def __call__(
         self,
-        rows: RolloutRows,
+        rows: HostRows,
         *,
         clip_ratio: float,
         clip_value: float | None,
@@ -134,17 +135,16 @@ class HostPPO:
     ) -> tuple[float, dict[str, float]]:
         """Write the gradients where torch keeps them and return (loss, scalars to show)."""
         network, family = self._network_passes(), self._family()
-        here = _arrays(rows)
-        tape, n_rows, advantage = Tape(), len(here.action), here.advantage
+        tape, n_rows, advantage = self._tape.rewind(), len(rows.action), rows.advantage
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
-            numbers, value = network.forward(here.features, tape)
-            log_prob, entropy = family.forward(numbers, here.action, here.legal, tape)
-            log_ratio = log_prob - here.log_prob
+            numbers, value = network.forward(rows.features, tape)
+            log_prob, entropy = family.forward(numbers, rows.action, rows.legal, tape)
+            log_ratio = log_prob - rows.log_prob
             ratio = np.exp(log_ratio)
             surrogate = ratio * advantage
             bound = advantage + np.float32(clip_ratio) * np.abs(advantage)  # beyond it lies what the clip takes away
             policy_loss = -mean(np.minimum(surrogate, bound))
-            value_loss, of_value = _judge(value, here, clip_value)
+            value_loss, of_value = _judge(value, rows, clip_value)
 
             of_log_prob = np.where(surrogate <= bound, surrogate / -n_rows, np.float32(0.0))
             of_numbers = family.backward(of_log_prob, -entropy_weight / n_rows, tape)
@@ -161,7 +161,7 @@ class HostPPO:
         return policy_loss + value_weight * value_loss - entropy_weight * shown["entropy"], shown
 
     def _network_passes(self) -> HostActorCriticNetwork:
-        """Return the passes of the network, taken anew where its weights are others or elsewhere."""
+        """Return the passes of the network, taken anew where its weights are others or elsewrows."""
         if self._taken is None or not self._taken.is_live:
             self._taken = HostActorCriticNetwork(self._network)
         return self._taken
@@ -173,7 +173,7 @@ class HostPPO:
         return HostCategoricalFamily()
 
 
-def _judge(value: Array, rows: Any, clip_value: float | None) -> tuple[float, Array]:
+def _judge(value: Array, rows: HostRows, clip_value: float | None) -> tuple[float, Array]:
     """Return the critic's loss, of the clipped value where that is worse, and its slope [B]."""
     error = value - rows.returns
     square = error * error
@@ -184,8 +184,3 @@ def _judge(value: Array, rows: Any, clip_value: float | None) -> tuple[float, Ar
         slope *= (np.abs(move) <= clip_value) | (square > near * near)  # a clipped value does not move
         square = np.maximum(square, near * near)
     return mean(square), slope
-
-
-def _arrays(rows: RolloutRows) -> Any:
-    """Return the same rows in arrays, which share their memory."""
-    return RolloutRows._make(None if column is None else column.numpy() for column in rows)

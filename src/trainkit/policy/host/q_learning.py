@@ -5,8 +5,6 @@ float32's last digits. For images, CUDA, other dtypes, networks, values and back
 such update, and torch does it.
 """
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -14,8 +12,10 @@ from torch import Tensor, nn
 from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup
 from trainkit.policy.host.acting import is_plain
-from trainkit.policy.host.layers import Array, HostQNetwork, Tape, mean
+from trainkit.policy.host.layers import Array, mean, weight_metrics
+from trainkit.policy.host.passes import HostQNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.tape import Tape
 from trainkit.policy.host.values import HostValue, host_value
 from trainkit.policy.networks import QNetwork
 from trainkit.policy.values import Value
@@ -48,6 +48,7 @@ class HostLearner:
         self._networks = online, target
         self.modules: tuple[nn.Module, ...] = (online,)  # that learn
         self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
+        self._tape, self._aside = Tape(), Tape()  # of the pass that is differentiated, and of the others
         self._parts, self._value = (value[0], backup), value[1]
         self._is_double = type(backup) is DoubleBackup
 
@@ -89,7 +90,7 @@ class HostLearner:
         online, target = self._passes()
         noise_here = None if noise is None else noise.numpy()[0]
         noise_there = None if target_noise is None else target_noise.numpy()[0]
-        value, tape = self._value, Tape()
+        value, tape, aside = self._value, self._tape.rewind(), self._aside.rewind()
         rows = np.arange(len(batch))
         if batch.action.min() < 0:  # which numpy would count from the end
             raise IndexError(f"an action must be at least 0, got {batch.action.min()}")
@@ -98,8 +99,8 @@ class HostLearner:
             chosen = numbers[rows, batch.action]
 
             next_obs, next_legal = self._features(batch.next_obs), legal_actions(batch.next_obs)
-            following = target.forward(next_obs, noise_there, next_legal, [])
-            judged = online.forward(next_obs, noise_here, next_legal, []) if self._is_double else following
+            following = target.forward(next_obs, noise_there, next_legal, aside)
+            judged = online.forward(next_obs, noise_here, next_legal, aside) if self._is_double else following
             after = following[rows, _best_action(value.mean(judged), next_legal)]
 
             goal = value.goal(after, batch.reward, batch.discount)
@@ -109,7 +110,7 @@ class HostLearner:
             online.backward(slopes, tape)
             shown = {"q_mean": mean(value.mean(chosen))}
             shown |= value.metrics(chosen, goal, after, batch.reward, batch.discount)
-            shown |= _weight_metrics(batch.weight)
+            shown |= weight_metrics(batch.weight)
         return float(batch.weight @ loss) / len(batch), (priority, shown)
 
     def _passes(self) -> list[HostQNetwork]:
@@ -123,9 +124,3 @@ def _best_action(q: Array, legal: NDArray[np.bool_] | None) -> NDArray[np.intp]:
     """Return the legal action [B] of the largest value in q [B, A]."""
     best: NDArray[np.intp] = (q if legal is None else np.where(legal, q, -np.inf)).argmax(axis=1)
     return best
-
-
-def _weight_metrics(weight: Array) -> dict[str, float]:
-    """Show importance weights [B] as `meter.weight_metrics` does."""
-    average, square = mean(weight), float(weight @ weight) / len(weight)
-    return {"weight_mean": average, "effective_share": average * average / square if square else math.nan}
