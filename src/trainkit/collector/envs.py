@@ -5,7 +5,6 @@ checked, so that no row leaves this file that must not be learnt from.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
@@ -171,7 +170,7 @@ class Envs:
             self._steps += 1
         else:
             self._steps[env_ids] += 1
-        raw, (frame, lives) = self._sound(raw, partial(self._vetted, acted=acted))
+        raw, (frame, lives) = self._sound(raw, self._vetted, acted)
         if len(raw.env_ids) < len(env_ids):
             action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
         self._played.add(action, env_ids)
@@ -244,7 +243,7 @@ class Envs:
     def _turn(self, away: Ids, here: Ids) -> None:
         """Let some environments await an action no longer, and others from now on."""
         self._is_ready[away], self._is_ready[here] = False, True
-        ready = np.flatnonzero(self._is_ready)
+        (ready,) = self._is_ready.nonzero()
         self.ready = self.all_ids if len(ready) == self.n else ready
 
     # ---- episodes that begin ----
@@ -302,11 +301,11 @@ class Envs:
             lives = [left if ended and own is None else own for own, left, ended in known]
         return frame, self._vetting.lives(lives, raw.env_ids)
 
-    def _sound(self, rows: _Rows, read: Callable[[_Rows], _Read]) -> tuple[_Rows, _Read]:
+    def _sound(self, rows: _Rows, read: Callable[..., _Read], *known: Any) -> tuple[_Rows, _Read]:
         """Read rows, without those whose environment returned what must not be learnt from."""
         while True:
             try:
-                return rows, read(rows)
+                return rows, read(rows, *known)
             except BadEnvDataError as error:
                 rows = rows.without(self._lose(error))
 

@@ -30,14 +30,14 @@ class VectorBackend:
         self.seeds_episodes = False  # of one seed, all at once
         self._reader = RowReader(self.observation_space)
         self._over = np.zeros(self.n, np.bool_)  # [N], where an episode ended in the last step
-        self._begins = np.zeros(self.n, np.bool_)  # [N], asked to begin at the next step (NEXT_STEP)
+        self._to_begin: Ids = np.arange(0)  # asked to at the next step (NEXT_STEP)
         self._last_obs: Obs = None  # after autoreset, [N, ...]
         self._last_infos: dict[str, Any] = {}
         self._all_ids = np.arange(self.n)
         self._idle_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # their action does not matter
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
-        self._over, self._begins = np.zeros((2, self.n), np.bool_)
+        self._over, self._to_begin = np.zeros(self.n, np.bool_), self._all_ids[:0]
         seed = seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
         return self._reset(self._all_ids, seed=seed, options=None if options is None else dict(options))
 
@@ -57,7 +57,7 @@ class VectorBackend:
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
         if self._mode is AutoresetMode.NEXT_STEP:
-            self._begins[env_ids] = True
+            self._to_begin = np.union1d(self._to_begin, env_ids) if len(self._to_begin) else env_ids
             return None
         if self._mode is AutoresetMode.SAME_STEP:
             rows = self._reader.rows(self._last_obs, self.n, env_ids)
@@ -89,10 +89,10 @@ class VectorBackend:
         next_obs = reader.rows(obs, n, env_ids)
         row_infos = VectorInfos(infos, env_ids)
         begun: Begun | None = None
-        if self._mode is AutoresetMode.NEXT_STEP and np.count_nonzero(self._begins):
-            ids = np.flatnonzero(self._begins)
+        if len(self._to_begin):
+            ids = self._to_begin
             begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, ids))
-            self._begins[:] = False
+            self._to_begin = ids[:0]
         self._over = ended = terminated | truncated
         if self._mode is AutoresetMode.SAME_STEP and np.count_nonzero(ended):
             self._last_obs, self._last_infos = obs, infos

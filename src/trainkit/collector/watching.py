@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ class Episode:
     user_data: dict[Any, Any] = field(default_factory=dict, init=False)
     _slots: list[int] = field(default_factory=list, init=False)
     _first_obs: Obs = field(default=None, init=False)  # rows [N, ...], None before its reset
-    _last: tuple[Transition, Infos, int] | None = field(default=None, init=False)  # a vector step, our row of it
+    _last: tuple[Transition, Infos] | None = field(default=None, init=False)  # the last vector step it took part in
+    _row: int = field(default=0, init=False)  # its row there
 
     def __repr__(self) -> str:
         return f"Episode(env_id={self.env_id}, length={self.length}, total_reward={self.total_reward:.5g})"
@@ -42,8 +44,7 @@ class Episode:
     def obs(self) -> Obs:
         """The observation it stands at, None before its reset."""
         if self._last is not None:
-            step, _, row = self._last
-            return _row(step.next_obs, row)
+            return _row(self._last[0].next_obs, self._row)
         return None if self._first_obs is None else _row(self._first_obs, self.env_id)
 
     @property
@@ -71,8 +72,7 @@ class Episode:
         """What the environment told with the last step; empty before the first."""
         if self._last is None:
             return {}
-        _, infos, row = self._last
-        return infos.row(row)
+        return self._last[1].row(self._row)
 
     @property
     def slots(self) -> NDArray[np.int64] | None:
@@ -80,10 +80,7 @@ class Episode:
         return np.array(self._slots, np.int64) if self._slots else None
 
     def _of_last(self, column: str) -> Any:
-        if self._last is None:
-            return None
-        step, _, row = self._last
-        return getattr(step, column)[row]
+        return None if self._last is None else getattr(self._last[0], column)[self._row]
 
 
 News = Iterator[tuple[Any, ...]]
@@ -125,15 +122,15 @@ class Watch:
 
     def stepped(self, step: Transition, infos: Infos, slots: NDArray[np.int64] | None) -> None:
         """Note a step of K environments."""
-        env_ids, rewards = step.env_ids.tolist(), step.reward.tolist()
-        for row, env_id in enumerate(env_ids):
+        last, env_ids = (step, infos), step.env_ids.tolist()
+        names = repeat(None) if slots is None else slots.tolist()
+        for row, (env_id, reward, slot) in enumerate(zip(env_ids, step.reward.tolist(), names, strict=False)):
             episode = self._episodes[env_id]
             episode.length += 1
-            episode.total_reward += rewards[row]
-            episode._last = (step, infos, row)
-        if slots is not None:
-            for env_id, slot in zip(env_ids, slots.tolist(), strict=True):
-                self._episodes[env_id]._slots.append(slot)
+            episode.total_reward += reward
+            episode._last, episode._row = last, row
+            if slot is not None:
+                episode._slots.append(slot)
         self._note("on_episode_step", env_ids)
 
     def ended(self, env_ids: NDArray[np.intp]) -> None:

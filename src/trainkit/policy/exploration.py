@@ -116,8 +116,9 @@ class EpsilonGreedy:
         n_rows, n_actions = q.shape
         coin, place = rng.random((2, n_rows))  # one call: `integers` takes six times as long
         explores = coin < self._epsilon_of(slice(n_rows) if env_ids is None else env_ids, step)
-        anything = (place * n_actions).astype(np.int64) if legal is None else random_legal(legal, rng)
-        action: NDArray[np.int64] = np.where(explores, anything, q.argmax(axis=1))
+        anything = place * n_actions if legal is None else random_legal(legal, rng)
+        action: NDArray[np.int64] = q.argmax(axis=1)
+        np.copyto(action, anything, where=explores, casting="unsafe")  # a place is cut to a whole number
         return action
 
     def probability(
