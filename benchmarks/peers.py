@@ -139,7 +139,7 @@ def heading(options: argparse.Namespace) -> list[str]:
         "that episodes are as short on all sides; trainkit and Tianshou ask their networks all the same, RLlib too, "
         "Stable-Baselines3 does not, which spares it a forward pass per vector step. `default` is trainkit as it "
         "comes, which lets numbers below 1e-38 count as 0 within an update; `auto` adds `compile='auto'`, which "
-        "compiles what is not differentiated by hand: SAC here, and nothing of the Q-learners but Nature CNN's.",
+        "compiles what is not differentiated by hand: Nature CNN's here, and nothing else.",
         "",
         "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
         "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "

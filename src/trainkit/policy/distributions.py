@@ -85,13 +85,13 @@ class Categorical(nn.Module):
         self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
     ) -> tuple[NDArray[Any], Array]:
         logits = numbers if legal is None else np.where(legal, numbers, np.float32(-np.inf))
-        logits = logits - logits.max(axis=1, keepdims=True)
-        mass = np.exp(logits).cumsum(axis=1)  # an illegal action adds nothing
+        logits = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
+        mass = np.add.accumulate(np.exp(logits), axis=1)  # an illegal action adds nothing
         total = mass[:, -1]
         if rng is None:
             action = logits.argmax(axis=1)
         else:  # the first whose mass reaches beyond; a float64 below 1 times a float32 stays below the total
-            action = (mass <= (rng.random(len(total)) * total)[:, None]).sum(axis=1)
+            action = np.add.reduce(mass <= (rng.random(len(total)) * total)[:, None], axis=1)
         return action, logits[np.arange(len(total)), action] - np.log(total)
 
 

@@ -253,7 +253,7 @@ class OnpolicyPolicy(Policy):
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
-                _, last = self.network(self.features(rollout.last_obs))
+                last = self._values(rollout.last_obs)
                 next_value.view(-1)[torch.as_tensor(rollout.last_rows, device=self.device)] = last
             over = ended | ~torch.as_tensor(is_row, device=self.device)
             advantage = self._advantages(reward, value, next_value, terminated, over)
@@ -266,6 +266,13 @@ class OnpolicyPolicy(Policy):
         with torch.no_grad():
             features = self.preprocess(on_device)
         return RolloutRows(features, legal_mask(on_device), action, log_prob, old, own, own + old)
+
+    def _values(self, obs: Obs) -> Tensor:
+        """Return the values [K] of raw observations, without gradients."""
+        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), self.network):
+            return torch.from_numpy(self._host.values(obs))
+        value: Tensor = self.network(self.features(obs))[1]
+        return value
 
     def _advantages(
         self, reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor

@@ -182,6 +182,16 @@ def test_features_of_other_kinds_stay_tensors(features: Any) -> None:
     assert policy._at_hand(rows) is rows
 
 
+@pytest.mark.parametrize("n_rows", [1, 64, 65])
+@pytest.mark.parametrize("parts", [{}, {"shared": True}, {"normalize_obs": True, "observation_space": MASKED}])
+def test_what_follows_a_rollout_is_judged_as_torch_judges_it(parts: dict[str, Any], n_rows: int) -> None:
+    policy, envs = made(**parts)
+    obs = observations(envs.observation_space, n_rows)
+    with torch.no_grad():
+        expected = policy.network(policy.features(obs)).value
+        torch.testing.assert_close(policy._values(obs), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_copy_learns_by_itself() -> None:
     policy, envs = made(action_space=TWO_NUMBERS)
     rows = rows_of(policy, envs, 16)

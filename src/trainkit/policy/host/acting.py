@@ -19,6 +19,7 @@ from trainkit.policy.distributions import Distribution, HostDistribution
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
+from trainkit.policy.segments import parts_of
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.spaces import legal_actions
 from trainkit.threads import OneThread
@@ -62,7 +63,7 @@ class HostPass:
     def __init__(self, preprocess: HostPreprocess, network: nn.Module) -> None:
         self._features, self._network = preprocess, network
         self._layers: dict[str, list[_Layer]] = {}  # of every MLP, by its name: modules are slow to find
-        self._seen: list[tuple[dict[str, Any], str, Any]] = []  # (where, name, module or parameter)
+        self._seen: list[tuple[dict[str, Any], str, object]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
 
     def takes(self, obs: Obs, n_rows: int, network: object) -> bool:
@@ -103,11 +104,8 @@ class HostPass:
             return False
         modules = dict(self._network.named_modules())
         self._layers = {name: _layers_of(part) for name, part in modules.items() if isinstance(part, MLP)}
-        for part in modules.values():
-            tables: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
-            self._seen += [(table, name, child) for table in tables for name, child in table.items()]
-            if isinstance(part, MLP):
-                self._seen.append((vars(part), "activation", part.activation))
+        active = [part for part in modules.values() if isinstance(part, MLP)]
+        self._seen = [*parts_of(self._network), *((vars(part), "activation", part.activation) for part in active)]
         self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
         return True
 
@@ -196,6 +194,11 @@ class HostActorCritic(HostPass):
             numbers, value = self(self._features(obs))
             action, log_prob = self._distribution.host_act(numbers, legal, rng)
         return Answer(action, log_prob, value, numbers)
+
+    def values(self, obs: Obs) -> Array:
+        """Return the values [K] of raw observations [K, ...]."""
+        with OneThread(), np.errstate(all="ignore"):
+            return self(self._features(obs))[1]
 
     def __call__(self, features: Array) -> tuple[Array, Array]:
         """Return numbers [K, width] and values [K]."""

@@ -30,6 +30,11 @@ class HostPasses:
         for table, name, child in self._parts:
             if table.get(name) is not child:
                 return False
+        return self.is_in_place
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether weights and gradients still are where they were."""
         for parameter, address, gradient in self._places:
             if parameter.data_ptr() != address or parameter.grad is not gradient:
                 return False

@@ -122,7 +122,9 @@ class HostPPO:
             return False
         if network is not self._network or distribution is not self._distribution:
             return False
-        return self._network_passes().learns_whole and all(map(learns_alone, self._distribution.parameters()))
+        if self._taken is None or not self._taken.is_live:
+            self._taken = HostActorCriticNetwork(self._network)
+        return self._taken.learns_whole and all(map(learns_alone, self._distribution.parameters()))
 
     def __call__(
         self,
@@ -134,7 +136,7 @@ class HostPPO:
         entropy_weight: float,
     ) -> tuple[float, dict[str, float]]:
         """Write the gradients where torch keeps them and return (loss, scalars to show)."""
-        network, family = self._network_passes(), self._family()
+        network, family = self._passes(), self._family()
         tape, n_rows, advantage = self._tape.rewind(), len(rows.action), rows.advantage
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             numbers, value = network.forward(rows.features, tape)
@@ -160,9 +162,9 @@ class HostPPO:
             }
         return policy_loss + value_weight * value_loss - entropy_weight * shown["entropy"], shown
 
-    def _network_passes(self) -> HostActorCriticNetwork:
-        """Return the passes of the network, taken anew where its weights are others or elsewrows."""
-        if self._taken is None or not self._taken.is_live:
+    def _passes(self) -> HostActorCriticNetwork:
+        """Return the passes that `takes` looked at, taken anew where the step has moved the weights since."""
+        if self._taken is None or not self._taken.is_in_place:
             self._taken = HostActorCriticNetwork(self._network)
         return self._taken
 

@@ -44,9 +44,13 @@ class HostRows(NamedTuple):
         return HostRows._make(None if column is None else column.take(index, axis=0) for column in self)
 
     def normalized_in(self, n_batches: int) -> "HostRows":
-        """Return rows whose advantages are normalised in each of the batches that `deal` would yield."""
-        batches = np.array_split(self.advantage.astype(np.float64), n_batches)  # wide: equal ones must become 0
-        return self._replace(advantage=np.concatenate([_normalized(batch) for batch in batches], dtype=np.float32))
+        """Return rows whose advantages are normalised in each of the batches that `deal` would yield, all at once."""
+        size, n_larger = divmod(len(self.advantage), n_batches)
+        wide = self.advantage.astype(np.float64)  # equal ones must become 0
+        larger, smaller = np.split(wide, [n_larger * (size + 1)])
+        parts = larger.reshape(n_larger, size + 1), smaller.reshape(n_batches - n_larger, size)
+        normalized = [_normalized(part).ravel() for part in parts if len(part)]
+        return self._replace(advantage=np.concatenate(normalized, dtype=np.float32))
 
     def deal(self, n_batches: int) -> Iterator["HostRows"]:
         """Yield the rows in order in batches of equal size, give or take a row; they are views."""
@@ -58,7 +62,9 @@ class HostRows(NamedTuple):
 
 
 def _normalized(advantage: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return advantages [B] with mean 0 and population deviation 1; of one row, or of equal ones, 0."""
-    centred: NDArray[np.float64] = advantage - np.add.reduce(advantage) / len(advantage)
-    deviation = np.sqrt(centred @ centred / len(centred))
-    return centred / (deviation + 1e-8)
+    """Return advantages [N, B] with mean 0 and population deviation 1 over B; of one row, or of equal ones, 0."""
+    n_rows = advantage.shape[1]
+    centred: NDArray[np.float64] = advantage - np.add.reduce(advantage, axis=1, keepdims=True) / n_rows
+    variance = np.add.reduce(centred * centred, axis=1, keepdims=True) / n_rows
+    centred /= np.sqrt(variance) + 1e-8
+    return centred
