@@ -33,7 +33,7 @@ class AdvantageLearning:
 class SoftActorCritic(tk.Policy):
     """Follow the softmax of an actor that two critics teach: SAC for discrete actions (Christodoulou, 2019)."""
 
-    def __init__(self, envs: tk.Envs, *, temperature: float = 0.1, gamma: float = 0.97, lr: Any = LR) -> None:
+    def __init__(self, envs: tk.Envs, *, temperature: float = 0.1, gamma: float = 0.99, lr: Any = LR) -> None:
         spaces: dict[str, Any] = {"observation_space": envs.observation_space, "action_space": envs.action_space}
         preprocess = tk.Preprocess(envs.observation_space)
         super().__init__(**spaces, preprocess=preprocess, horizon=tk.Horizon(3, gamma))
@@ -87,7 +87,7 @@ def train(policy: tk.Policy, envs: tk.Envs) -> float:
         max_epoch=8,
         step_per_epoch=5_000,
         batch_size=128,
-        update_per_step=0.25,
+        update_per_step=0.5,
         learning_starts=1_000,
         seed=1,
     )
@@ -100,7 +100,7 @@ def main() -> None:
     """Train both."""
     torch.set_num_threads(1)  # networks this small are fastest on one
     envs = tk.make_envs("CartPole-v1", 8)
-    learner = tk.DQNPolicy.for_envs(envs, backup=AdvantageLearning(), gamma=0.98, lr=LR, target=tk.Target(80))
+    learner = tk.DQNPolicy.for_envs(envs, backup=AdvantageLearning(), n_step=3, gamma=0.98, lr=LR, target=tk.Target(80))
     print(f"advantage learning: {train(learner, envs):.0f}")
     envs = tk.make_envs("CartPole-v1", 8)
     print(f"soft actor-critic: {train(SoftActorCritic(envs), envs):.0f}")

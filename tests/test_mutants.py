@@ -11,7 +11,7 @@ from tests.policy.host import test_q_learning
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
-from trainkit.policy.host.layers import HostQNetwork
+from trainkit.policy.host.passes import HostQNetwork
 from trainkit.policy.host.q_learning import HostLearner
 from trainkit.policy.meter import Meter
 from trainkit.trainer.intervals import Credit

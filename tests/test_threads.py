@@ -8,7 +8,7 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info
 
 from tests.helpers.learning import batch_of, made
-from trainkit.policy.host.layers import HostQNetwork
+from trainkit.policy.host.passes import HostQNetwork
 from trainkit.threads import OneThread
 
 
