@@ -134,6 +134,16 @@ def test_time_runs_from_0_to_1_and_stays_there() -> None:
         TimeFeature(0)
 
 
+def test_a_method_that_an_object_chose_when_it_was_bound_is_called() -> None:
+    class Tenfold(tk.Processor):
+        def bind(self, observation_space: Any, action_space: Any, n: int) -> Any:
+            self.begin = lambda obs, env_ids: 10 * obs  # type: ignore[method-assign]
+            return observation_space, action_space
+
+    plain, tenfold = (tk.make_envs("CartPole-v1", 2, seed=1, processors=own) for own in ((), (Tenfold(),)))
+    np.testing.assert_array_equal(tenfold.reset(), 10 * plain.reset())
+
+
 class TestFlatten:
     SPACE = gym.spaces.Dict(
         {

@@ -251,3 +251,18 @@ def test_a_callback_is_not_told_of_what_it_does_not_want_to_hear() -> None:
     next(make_trainer(callbacks=[ends, steps]))
     assert ends.heard == {"on_collect_end", "on_episode_end"}
     assert steps.heard == {"on_episode_step"}
+
+
+def test_a_method_that_is_replaced_on_the_way_is_the_one_that_hears() -> None:
+    class Heard(tk.Callback):
+        n_heard = 0
+
+        def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            self.n_heard += 1
+
+    own, others = Heard(), []
+    trainer = make_trainer(callbacks=[own])
+    own.on_collect_end = lambda trainer, stats: others.append(stats)  # type: ignore[method-assign]
+    next(trainer)
+    assert others
+    assert own.n_heard == 0

@@ -77,3 +77,15 @@ def test_what_cannot_be_shown_is_refused() -> None:
         tk.LogInfo()
     with pytest.raises(tk.ConfigError, match=r"LogInfo.of must be one of .*, got 'total'"):
         tk.LogInfo("x", of="total")  # type: ignore[arg-type]  # refused
+
+
+def test_a_subclass_that_hears_of_steps_is_told_of_them() -> None:
+    class Steps(tk.LogInfo):
+        n_heard = 0
+
+        def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+            self.n_heard += 1
+
+    own = Steps("score")
+    one_epoch(own)
+    assert own.n_heard > 0

@@ -154,3 +154,10 @@ def test_one_thread_gives_the_same_bits_as_torch_told_by_hand() -> None:
 
 def test_who_asks_for_none_has_none_to_tell() -> None:
     assert make_trainer().state_dict()["threads"] == {"count": None}
+
+
+def test_a_run_that_was_saved_when_nobody_knew_of_them_goes_on() -> None:
+    trainer = make_trainer()
+    state = trainer.state_dict()
+    del state["threads"]
+    trainer.load_state_dict(state)

@@ -154,7 +154,7 @@ class _Layer:
         self._own: dict[str, Callable[..., Any]] = {  # the methods it overrides, by name
             name: getattr(processor, name)
             for name in ("begin", "observe", "act")
-            if getattr(type(processor), name) is not getattr(Processor, name)
+            if getattr(getattr(processor, name), "__func__", None) is not getattr(Processor, name)
         }
 
     def taken(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:

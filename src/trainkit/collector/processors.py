@@ -76,8 +76,6 @@ class TimeFeature(Processor):
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
         self._steps = np.zeros(n, np.int64)  # [N], of the episode that runs
-        shares = np.arange(self._limit + 1) / self._limit
-        self._shares: NDArray[np.float32] = shares.astype(np.float32)[:, None]  # [limit + 1, 1], after so many steps
         return _space_beside(observation_space, {"time": spaces.Box(0.0, 1.0, (1,), np.float32)}), action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
@@ -93,7 +91,8 @@ class TimeFeature(Processor):
 
     def _seen(self, obs: Obs, env_ids: Ids) -> Obs:
         steps = self._steps if len(env_ids) == len(self._steps) else self._steps[env_ids]
-        return _beside(obs, {"time": self._shares.take(steps, axis=0, mode="clip")})
+        share = np.minimum(steps / self._limit, 1.0)
+        return _beside(obs, {"time": share.astype(np.float32)[:, None]})
 
 
 class DiscretizeActions(Processor):

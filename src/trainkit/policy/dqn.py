@@ -122,7 +122,7 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         self._host = HostNetwork.for_network(features, self.network, self.value)
-        is_ours = penalty is None and self._keeps(DQNPolicy, "_loss", "_learn", "minimise", "tensors")
+        is_ours = penalty is None and self._keeps(DQNPolicy, "_loss", "_learn", "minimise", "tensors", "_columns")
         by_torch = compile is True or cuda_graph or precision != "float32"
         parts = features, self.network, self.target_network, self.value, self.backup
         self._host_learner = HostLearner.for_parts(*parts) if is_ours and not by_torch else None
@@ -229,7 +229,7 @@ class DQNPolicy(Policy):
         self.enter(training=False)
         n_rows = len(tree.first_leaf(obs))
         noise = self._draws.noise(n_rows, self.generator) if explore else None
-        if self._host is not None and self._host.takes(obs, n_rows, self.network):
+        if self._host is not None and self._host.takes(obs, n_rows, self.preprocess, self.network):
             return self._host.action_values(obs, None if noise is None else noise.numpy())
         with torch.no_grad():
             numbers = self._predict(to_device(obs, self.device), noise).numbers
@@ -252,7 +252,7 @@ class DQNPolicy(Policy):
         self.enter(training=True)
         learner = self._host_learner
         parts = self.network, self.target_network, self.value, self.backup
-        if learner is not None and self.penalty is None and learner.takes(batch, *parts):
+        if learner is not None and self.penalty is None and learner.takes(batch, self.preprocess, *parts):
             told = self._learn_by_hand(learner, batch, step)
         elif self._graph is None:
             told = self._learn(self.tensors(batch), step)

@@ -171,8 +171,9 @@ class OnpolicyPolicy(Policy):
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
         legal = checked_legal(obs, env_ids)
-        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), self.network):
-            action, log_prob, value, numbers = self._host.act(obs, legal, self.rng if explore else None)
+        host = self._host_for(obs)
+        if host is not None:
+            action, log_prob, value, numbers = host.act(obs, legal, self.rng if explore else None)
         else:
             action, log_prob, value, numbers = self._answer(obs, explore)
         is_sound = np.isfinite(log_prob + value)
@@ -267,10 +268,16 @@ class OnpolicyPolicy(Policy):
             features = self.preprocess(on_device)
         return RolloutRows(features, legal_mask(on_device), action, log_prob, old, own, own + old)
 
+    def _host_for(self, obs: Obs) -> HostActorCritic | None:
+        """Return the passes in numpy, where they take these observations."""
+        host, n_rows = self._host, len(tree.first_leaf(obs))
+        return host if host is not None and host.takes(obs, n_rows, self.preprocess, self.network) else None
+
     def _values(self, obs: Obs) -> Tensor:
         """Return the values [K] of raw observations, without gradients."""
-        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), self.network):
-            return torch.from_numpy(self._host.values(obs))
+        host = self._host_for(obs)
+        if host is not None:
+            return torch.from_numpy(host.values(obs))
         value: Tensor = self.network(self.features(obs))[1]
         return value
 

@@ -22,9 +22,9 @@ from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host.layers import mean
 from trainkit.policy.host.layers import weight_metrics as host_weight_metrics
-from trainkit.policy.host.passes import learns_alone
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.sac import HostSAC, teach_temperature
+from trainkit.policy.host.watchers import learns_alone
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import trying
@@ -123,7 +123,7 @@ class SACPolicy(Policy):
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         self._host_learner: HostSAC | None = None
-        if compile is not True and self._keeps(SACPolicy, "_learn", "_goal", "minimise", "tensors"):
+        if compile is not True and self._keeps(SACPolicy, "_learn", "_goal", "minimise", "tensors", "_columns"):
             parts = self.actor, self.critics, self.target_critics, self.distribution
             self._host_learner = HostSAC.for_parts(features, *parts)
         self.eval()
@@ -212,7 +212,7 @@ class SACPolicy(Policy):
         drawn = Drawn(noise, next_noise, self._temperature(step))
         learner = self._host_learner
         parts = self.actor, self.critics, self.target_critics, self.distribution
-        if learner is not None and learner.takes(batch, *parts) and self._warms_alone():
+        if learner is not None and learner.takes(batch, self.preprocess, *parts) and self._warms_alone():
             told = self._learn_by_hand(learner, batch, drawn, step)
         else:
             told = self._learn(self.tensors(batch), drawn, step)
@@ -253,7 +253,7 @@ class SACPolicy(Policy):
         log_prob = self.minimise("actor", actor, step=step)
         learnt = self.learnt_temperature
         if learnt is not None:
-            surplus = -(log_prob + self.target_entropy)
+            surplus = -(log_prob + float(self.target_entropy))
             by_hand = ByHand(partial(teach_temperature, learnt.log, surplus, batch.weight), (learnt,))
             self.minimise("temperature", by_hand, step=step)
         priority = np.abs(td).mean(axis=0)

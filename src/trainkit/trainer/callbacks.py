@@ -135,7 +135,6 @@ class Callback:
 
 
 News = Iterable[tuple[Any, ...]]  # what an event's hearers are told besides the trainer, one thing after the other
-_Hearer = tuple[Callback, Callable[..., Any]]  # who hears an event, and its method
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 _WATCHED = ["on_env_created", *(name for name in EVENTS if name.startswith("on_episode_"))]  # by collectors
@@ -153,10 +152,8 @@ class Hooks:
                 raise ConfigError(f"callback {type(callback).__name__} was given twice: give it once")
             seen.append(callback)
         self._callbacks = seen
-        self._hearers: dict[str, list[_Hearer]] = {
-            event: [(c, getattr(c, event)) for c in seen if c.hears(event)] for event in EVENTS
-        }
-        self._unheard: list[tuple[str, Trainer, News, list[_Hearer]]] = []  # what an exception kept from some
+        self._hearers = {event: [c for c in seen if c.hears(event)] for event in EVENTS}
+        self._unheard: list[tuple[str, Trainer, News, list[Callback]]] = []  # what an exception kept from some
 
     def fire(self, event: str, trainer: "Trainer", *news: Any) -> None:
         """Tell everybody who overrides it; an exception goes through with the callback's name attached."""
@@ -175,9 +172,9 @@ class Hooks:
 
     def refine(self, trainer: "Trainer", batch: L) -> L:
         """Let everybody see what is about to be learnt from, each what the one before made of it."""
-        for callback, hear in self._hearers["on_train_batch"]:
+        for callback in self._hearers["on_train_batch"]:
             try:
-                made = hear(trainer, batch)
+                made = callback.on_train_batch(trainer, batch)
             except BaseException as error:
                 _name_the_place(error, callback, "on_train_batch", trainer)
                 raise
@@ -200,7 +197,7 @@ class Hooks:
     def watch(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
         """Have a collector tell of its episodes, if anybody wants to hear of them."""
         places = ("all", "evaluation" if in_evaluation else "training")
-        own = {event: [pair for pair in self._hearers[event] if pair[0].episodes in places] for event in _WATCHED}
+        own = {event: [c for c in self._hearers[event] if c.episodes in places] for event in _WATCHED}
         own["on_env_created"] = self._hearers["on_env_created"]
         heard = [event for event, hearers in own.items() if hearers]
 
@@ -218,13 +215,15 @@ class Hooks:
         """Leave untold what an exception kept from some."""
         self._unheard.clear()
 
-    def _tell(self, event: str, trainer: "Trainer", news: News, hearers: list[_Hearer]) -> None:
+    def _tell(self, event: str, trainer: "Trainer", news: News, hearers: list[Callback]) -> None:
         """Tell everybody of one thing, then of the next."""
+        methods = [getattr(callback, event) for callback in hearers]
         for told in news:
-            for position, (callback, hear) in enumerate(hearers):
+            for position, hear in enumerate(methods):
                 try:
                     hear(trainer, *told)
                 except BaseException as error:
+                    callback = hearers[position]
                     first = position if isinstance(error, KeyboardInterrupt) else position + 1
                     self._unheard.insert(0, (event, trainer, [told], hearers[first:]))
                     _name_the_place(error, callback, event, trainer)

@@ -39,7 +39,8 @@ class LogInfo(Callback):
 
     def hears(self, event: str) -> bool:
         """Whether it is to be told: of steps only where it sums them up."""
-        return super().hears(event) and not (event == "on_episode_step" and self._of == "last")
+        needs_no_steps = self._of == "last" and type(self).on_episode_step is LogInfo.on_episode_step
+        return super().hears(event) and not (event == "on_episode_step" and needs_no_steps)
 
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
         info = episode.info

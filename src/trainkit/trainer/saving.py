@@ -174,7 +174,8 @@ class Resumable:
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
         self._reports.load_state_dict(state["reports"])
-        self._threads.load_state_dict(state["threads"])
+        if "threads" in state:  # of a run that knew of them
+            self._threads.load_state_dict(state["threads"])
 
     def _make_whole(self) -> None:
         """Bring the run to a moment that can be saved."""

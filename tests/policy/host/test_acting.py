@@ -1,6 +1,7 @@
 """The numpy pass of small networks gives what torch gives, and sees every change of the weights."""
 
 import copy
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -62,7 +63,7 @@ def test_masked_dueling_mean_equals_torchs() -> None:
 def test_an_actor_critics_numbers_and_values_equal_torchs(shared: bool, hidden: tuple[int, ...]) -> None:
     policy = tk.PPOPolicy.for_envs(Spaces(), hidden=hidden, shared=shared, device="cpu", seed=1)
     assert policy._host is not None
-    assert policy._host.takes(rows(), 5, policy.network)
+    assert policy._host.takes(rows(), 5, policy.preprocess, policy.network)
     with torch.no_grad():
         expected = policy.network(torch.from_numpy(rows()))
     for own, theirs in zip(policy._host(rows()), expected, strict=True):
@@ -156,20 +157,21 @@ def test_large_networks_batches_and_other_dtypes_are_left_to_torch() -> None:
     policy = make_policy()
     host = policy._host
     assert host is not None
-    assert host.takes(rows(64), 64, policy.network)
-    assert not host.takes(rows(65), 65, policy.network)
-    assert not host.takes(rows(64), 64, make_policy().network)
+    assert host.takes(rows(64), 64, policy.preprocess, policy.network)
+    assert not host.takes(rows(65), 65, policy.preprocess, policy.network)
+    assert not host.takes(rows(64), 64, policy.preprocess, make_policy().network)
     assert HostNetwork.for_network(None, large.network, tk.ExpectedValue()) is None
 
 
 def test_without_a_space_only_float32_vectors_are_acted_on_in_numpy() -> None:
     network = tk.QNetwork((4,), 3, hidden=(8,))
-    host = tk.DQNPolicy(network, action_space=Spaces.action_space, device="cpu")._host
+    policy = tk.DQNPolicy(network, action_space=Spaces.action_space, device="cpu")
+    host, preprocess = policy._host, policy.preprocess
     assert host is not None
-    assert host.takes(rows(), 5, network)
-    assert not host.takes(rows().astype(np.float64), 5, network)
-    assert not host.takes({"a": rows()}, 5, network)
-    assert not host.takes(rows()[:, :, None], 5, network)
+    assert host.takes(rows(), 5, preprocess, network)
+    assert not host.takes(rows().astype(np.float64), 5, preprocess, network)
+    assert not host.takes({"a": rows()}, 5, preprocess, network)
+    assert not host.takes(rows()[:, :, None], 5, preprocess, network)
 
 
 @pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy])
@@ -190,3 +192,35 @@ def test_nested_and_normalised_observations_are_acted_on_as_by_torch(kind: type[
         assert column.shape == expected.extras[name].shape
     if isinstance(own, tk.DQNPolicy):
         np.testing.assert_allclose(own.action_values(obs), theirs.action_values(obs), atol=1e-6)
+
+
+def bend(policy: Any) -> None:
+    policy.preprocess = torch.nn.Tanh()
+
+
+def watch_the_preprocess(policy: Any) -> None:
+    policy.preprocess.register_forward_hook(lambda _, given, told: 2 * told)
+
+
+def watch_the_first_layer(policy: Any) -> None:
+    layer = next(
+        part for part in policy.network.modules() if isinstance(part, torch.nn.Module) and hasattr(part, "bias")
+    )
+    layer.register_forward_hook(lambda _, given, told: 2 * told)
+
+
+@pytest.mark.parametrize("change", [bend, watch_the_preprocess, watch_the_first_layer])
+@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy])
+def test_what_is_before_the_network_or_waits_within_is_acted_on_too(kind: Any, change: Any) -> None:
+    own, theirs = (kind.for_envs(Spaces(), hidden=(16,), device="cpu", seed=1) for _ in range(2))
+    theirs._host = None
+    before = answers(own)
+    for policy in (own, theirs):
+        change(policy)
+    np.testing.assert_array_equal(answers(own), answers(theirs))
+    assert change is watch_the_first_layer or np.abs(answers(own) - before).max() > 1e-3
+
+
+def answers(policy: Any) -> Any:
+    """Return what a policy's network says of some rows."""
+    return policy.action_values(rows()) if isinstance(policy, tk.DQNPolicy) else policy.act(rows()).extras["value"]

@@ -70,14 +70,15 @@ def test_a_number_outside_its_space_is_refused(number: int) -> None:
 
 
 def test_where_nothing_is_known_of_a_space_vectors_alone_are_taken() -> None:
-    twin = HostPreprocess.for_module(WithoutMask(), CPU)
+    module = WithoutMask()
+    twin = HostPreprocess.for_module(module, CPU)
     assert twin is not None
     vectors = np.zeros((3, 2), np.float32)
-    assert twin.takes(vectors)
-    assert twin.takes({"obs": vectors, "action_mask": np.ones((3, 2))})
+    assert twin.takes(vectors, module)
+    assert twin.takes({"obs": vectors, "action_mask": np.ones((3, 2))}, module)
     assert twin({"obs": vectors, "action_mask": np.ones((3, 2))}) is vectors
     for other in (vectors.astype(np.float64), vectors[0], (vectors, vectors), {"a": vectors}):
-        assert not twin.takes(other)
+        assert not twin.takes(other, module)
 
 
 def test_images_modules_of_ones_own_and_other_devices_have_no_twin() -> None:

@@ -264,6 +264,14 @@ def wait_for_a_pass(policy: DQNPolicy) -> None:
     policy.network.register_forward_hook(lambda _, given, told: told._replace(numbers=2 * told.numbers))
 
 
+def replace_the_preprocess(policy: DQNPolicy) -> None:
+    policy.preprocess = torch.nn.Tanh()
+
+
+def watch_the_preprocess(policy: DQNPolicy) -> None:
+    policy.preprocess.register_forward_hook(lambda _, given, told: 2 * told)
+
+
 def use_a_layer_twice(policy: DQNPolicy) -> None:
     layers = policy.network.encoder.body.layers  # type: ignore[union-attr]
     layers[1] = layers[0] if layers[0].in_features == 8 else layers[2]  # type: ignore[index, operator, union-attr]
@@ -290,6 +298,8 @@ def turn_sooner(policy: DQNPolicy) -> None:
         wait_for_a_gradient,
         wait_for_what_was_added_up,
         wait_for_a_pass,
+        replace_the_preprocess,
+        watch_the_preprocess,
         share_a_bias,
         use_a_layer_twice,
         bend_otherwise,

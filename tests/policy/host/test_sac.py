@@ -15,6 +15,7 @@ from trainkit import Adam, Clip, DivergedError, SACPolicy, TransitionBatch
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.host.layers import HostMLP
 from trainkit.policy.host.tape import Tape
+from trainkit.policy.networks import MLP
 from trainkit.policy.squashed import SquashedGaussian
 
 PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
@@ -180,6 +181,14 @@ def test_other_parts_are_torchs(make: Callable[[], SACPolicy]) -> None:
     assert make()._host_learner is None
 
 
+def test_critics_with_a_body_of_their_own_are_torchs() -> None:
+    critics = CriticNetwork((4,), 2, hidden=(8,))
+    critics.encoder.body = MLP([4, 4])
+    ways = by_hand(policy := of_other_parts(critics=critics))
+    policy.update(rows(), step=0)
+    assert ways == ["_learn"]
+
+
 def test_images_are_torchs() -> None:
     assert made(space=spaces.Box(0, 255, (40, 40), np.uint8), hidden=(8,))._host_learner is None
 
@@ -206,6 +215,26 @@ def freeze_the_critics(policy: SACPolicy) -> None:
 
 def watch_the_actor(policy: SACPolicy) -> None:
     policy.actor.register_forward_hook(lambda *_: None)
+
+
+def watch_a_layer(policy: SACPolicy) -> None:
+    policy.critics.layers[0].register_forward_hook(lambda _, given, told: 2 * told)  # type: ignore[index, union-attr]
+
+
+def watch_the_target(policy: SACPolicy) -> None:
+    policy.target_critics.register_forward_hook(lambda _, given, told: 2 * told)
+
+
+def watch_the_preprocess(policy: SACPolicy) -> None:
+    policy.preprocess.register_forward_hook(lambda _, given, told: 2 * told)
+
+
+def replace_the_preprocess(policy: SACPolicy) -> None:
+    policy.preprocess = torch.nn.Tanh()
+
+
+def ask_for_entropy_by_a_tensor(policy: SACPolicy) -> None:
+    policy.target_entropy = torch.tensor(-3.0)  # type: ignore[assignment]
 
 
 def wait_for_a_gradient(policy: SACPolicy) -> None:
@@ -245,6 +274,11 @@ def move_a_weight(policy: SACPolicy) -> None:
         (freeze_a_layer, "_learn"),
         (freeze_the_critics, "_learn"),
         (watch_the_actor, "_learn"),
+        (ask_for_entropy_by_a_tensor, "_learn_by_hand"),
+        (watch_a_layer, "_learn"),
+        (watch_the_target, "_learn"),
+        (watch_the_preprocess, "_learn"),
+        (replace_the_preprocess, "_learn"),
         (wait_for_a_gradient, "_learn"),
         (wait_for_the_temperatures, "_learn"),
         (replace_the_target, "_learn"),

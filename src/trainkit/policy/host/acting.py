@@ -17,6 +17,7 @@ from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.critics import ActorNetwork, CriticNetwork, StackedLinear
 from trainkit.policy.distributions import Distribution, HostDistribution
 from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.watchers import Hooks, hooks_of
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.segments import parts_of
@@ -65,11 +66,12 @@ class HostPass:
         self._layers: dict[str, list[_Layer]] = {}  # of every MLP, by its name: modules are slow to find
         self._seen: list[tuple[dict[str, Any], str, object]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
+        self._hooks: Hooks = []
 
-    def takes(self, obs: Obs, n_rows: int, network: object) -> bool:
-        """Whether these are few rows that become vectors, and the network is its own and still a plain one."""
-        is_small = n_rows <= _MOST_ROWS and network is self._network and self._features.takes(obs)
-        return is_small and (self._is_live() or self._take_views())
+    def takes(self, obs: Obs, n_rows: int, preprocess: object, network: object) -> bool:
+        """Whether these are few rows that become vectors, and the policy's modules are its own and still plain ones."""
+        is_small = n_rows <= _MOST_ROWS and network is self._network and self._features.takes(obs, preprocess)
+        return is_small and (self._is_live() or self._take_views()) and not any(self._hooks)
 
     def _mlp(self, name: str, x: Array, noise: Array | None = None) -> Array:
         """Turn [in, K] into [out, K]; noise is [its size, K]."""
@@ -107,6 +109,7 @@ class HostPass:
         active = [part for part in modules.values() if isinstance(part, MLP)]
         self._seen = [*parts_of(self._network), *((vars(part), "activation", part.activation) for part in active)]
         self._addresses = [(parameter, parameter.data_ptr()) for parameter in self._network.parameters()]
+        self._hooks = hooks_of(self._network)
         return True
 
 

@@ -9,6 +9,7 @@ from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.host.acting import is_plain
 from trainkit.policy.host.layers import Array, HostMLP
 from trainkit.policy.host.tape import Tape
+from trainkit.policy.host.watchers import hooks_of, learns_alone
 from trainkit.policy.networks import MLP, QNetwork
 from trainkit.policy.segments import parts_of
 
@@ -18,7 +19,7 @@ class HostPasses:
 
     def __init__(self, network: nn.Module) -> None:
         active = [part for part in network.modules() if isinstance(part, (MLP, CriticNetwork))]
-        self._network = network
+        self._hooks = hooks_of(network)
         self._parts = [*parts_of(network), *((vars(part), "activation", part.activation) for part in active)]
         self._places = [(parameter, parameter.data_ptr(), parameter.grad) for parameter in network.parameters()]
         in_all = sum(1 for _ in network.named_parameters(remove_duplicate=False))  # of one in two places, both
@@ -43,20 +44,12 @@ class HostPasses:
     @property
     def learns_whole(self) -> bool:
         """Whether the network is plain, every weight learns, and nobody waits for a pass or a gradient."""
-        return self.is_plain and not _is_watched(self._network) and all(learns_alone(p) for p, _, _ in self._places)
+        return self.passes_alone and all(learns_alone(p) for p, _, _ in self._places)
 
-
-def learns_alone(parameter: nn.Parameter) -> bool:
-    """Whether a weight learns, and nobody else waits for its gradient."""
-    hooks = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
-    return parameter.requires_grad and not hooks
-
-
-def _is_watched(network: nn.Module) -> bool:
-    """Whether somebody waits for the passes of a network, whose parts are called by name."""
-    return bool(
-        network._forward_hooks or network._forward_pre_hooks or network._backward_hooks or network._backward_pre_hooks
-    )
+    @property
+    def passes_alone(self) -> bool:
+        """Whether the network is plain, and nobody waits for a pass."""
+        return self.is_plain and not any(self._hooks)
 
 
 class HostQNetwork(HostPasses):
@@ -150,6 +143,7 @@ class HostCriticNetwork(HostPasses):
 
     def __init__(self, network: CriticNetwork) -> None:
         super().__init__(network)
+        self.is_plain = self.is_plain and not network.encoder.body.layers  # features go as they are
         if self.is_plain:
             is_active = [True] * (len(network.layers) - 1) + [False]
             self._critics = HostMLP(network.layers, is_active, network.activation)

@@ -12,6 +12,7 @@ from torch import nn
 
 from trainkit import tree
 from trainkit.data import Obs
+from trainkit.policy.host.watchers import hooks_of
 from trainkit.policy.normalize import Normalizer
 from trainkit.policy.preprocess import Preprocess, WithoutMask, without_mask
 
@@ -26,6 +27,7 @@ class HostPreprocess:
     """
 
     def __init__(self, preprocess: Preprocess | WithoutMask) -> None:
+        self._module, self._hooks = preprocess, hooks_of(preprocess)
         self._is_identity = preprocess.is_identity
         self._convert: list[Callable[[NDArray[Any]], Array]] = []
         self._normalizers: list[Any] = []
@@ -41,8 +43,13 @@ class HostPreprocess:
             return None
         return None if getattr(preprocess, "sees_images", False) else cls(preprocess)  # type: ignore[arg-type]
 
-    def takes(self, obs: Obs) -> bool:
-        """Whether it can make features of these: where nothing is known of a space, of float32 vectors alone."""
+    def takes(self, obs: Obs, module: object) -> bool:
+        """Whether it is still this module's twin, and can make features of these observations.
+
+        Where nothing is known of a space, these are float32 vectors alone.
+        """
+        if module is not self._module or any(self._hooks):
+            return False
         if self._convert:
             return True
         rows = without_mask(obs)

@@ -69,16 +69,16 @@ class HostLearner:
             return None
         return cls(preprocess, online, target, (value, twin), backup)
 
-    def takes(self, batch: TransitionBatch, *parts: object) -> bool:
+    def takes(self, batch: TransitionBatch, preprocess: object, *parts: object) -> bool:
         """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn.
 
-        `parts` are the policy's: its networks, value and backup.
+        `preprocess` and `parts` are the policy's: its networks, value and backup.
         """
-        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs):
+        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs, preprocess):
             return False
         is_ours = all(part is own for part, own in zip(parts, (*self._networks, *self._parts), strict=True))
         online, target = self._passes()
-        return is_ours and online.learns_whole and target.is_plain
+        return is_ours and online.learns_whole and target.passes_alone
 
     def __call__(
         self, batch: TransitionBatch, noise: Tensor | None, target_noise: Tensor | None

@@ -64,17 +64,17 @@ class HostSAC:
             return None
         return cls(preprocess, actor, critics, target, distribution) if is_plain(actor) and is_plain(critics) else None
 
-    def takes(self, batch: TransitionBatch, *parts: object) -> bool:
+    def takes(self, batch: TransitionBatch, preprocess: object, *parts: object) -> bool:
         """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn.
 
-        `parts` are the policy's: its actor, critics, target and distribution.
+        `preprocess` and `parts` are the policy's: its actor, critics, target and distribution.
         """
-        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs):
+        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs, preprocess):
             return False
         own = self._actor, self._critics, self._target, self._distribution
         is_ours = all(part is mine for part, mine in zip(parts, own, strict=True))
         actor, critics, target = self._passes()
-        return is_ours and actor.learns_whole and critics.learns_whole and target.is_plain
+        return is_ours and actor.learns_whole and critics.learns_whole and target.passes_alone
 
     def teach_critics(
         self, batch: TransitionBatch, noise: Array, temperature: float
