@@ -165,6 +165,8 @@ def learn(task: Task, preset: str, seed: int, n_evaluations: int) -> Run:
             summary = tk.evaluate(trainer.policy, task.env, n_episode=task.episodes, n_envs=50, seed=fresh).returns
             assert summary is not None  # the episodes were asked for
             returns.append(summary.mean)
+    if len(returns) < n_evaluations:  # Ctrl-C, or the system's wish: no run to keep, nor to follow by the next
+        raise SystemExit(f"{task.title} {preset} {seed} was stopped after {len(returns)} evaluations")
     seconds = time.process_time() - began
     return Run(preset=preset, settings=settings_of(task, preset), seed=seed, returns=tuple(returns), seconds=seconds)
 

@@ -152,7 +152,7 @@ def test_a_copy_of_a_policy_acts_by_its_own_weights() -> None:
 
 
 def test_large_networks_batches_and_other_dtypes_are_left_to_torch() -> None:
-    large = tk.DQNPolicy.for_envs(Spaces(), hidden=(512,), device="cpu", seed=1)
+    large = tk.DQNPolicy.for_envs(Spaces(), hidden=(512, 512), device="cpu", seed=1)
     assert large._host is None
     policy = make_policy()
     host = policy._host

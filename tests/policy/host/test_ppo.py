@@ -101,7 +101,7 @@ class Own(PPOPolicy):
     ("cls", "parts"),
     [
         (Own, {}),
-        (PPOPolicy, {"hidden": (300,)}),
+        (PPOPolicy, {"hidden": (400, 400)}),
         (PPOPolicy, {"action_space": TWO_NUMBERS, "squash": True}),
         (PPOPolicy, {"action_space": spaces.MultiDiscrete([2, 3])}),
         (PPOPolicy, {"action_space": spaces.MultiBinary(3)}),

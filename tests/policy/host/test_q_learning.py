@@ -182,7 +182,7 @@ class Own(DQNPolicy):
         {"value": ExpectedValue(rescale=1e-2)},
         {"backup": MunchausenBackup(0.1)},
         {"penalty": ConservativePenalty(1.0)},
-        {"hidden": (300,)},
+        {"hidden": (400, 400)},
     ],
     ids=str,
 )

@@ -166,7 +166,7 @@ def of_other_parts(**parts: Any) -> SACPolicy:
     [
         pytest.param(lambda: made(OwnGoal), id="own goal"),
         pytest.param(lambda: made(OwnRows), id="own rows"),
-        pytest.param(lambda: made(hidden=(300,)), id="wide"),
+        pytest.param(lambda: made(hidden=(400, 400)), id="wide"),
         pytest.param(lambda: made(activation=torch.sigmoid), id="sigmoid"),
         pytest.param(lambda: of_other_parts(actor=OwnActor((4,), 4, hidden=(8,))), id="own actor"),
         pytest.param(lambda: of_other_parts(critics=OwnCritics((4,), 2, hidden=(8,))), id="own critics"),

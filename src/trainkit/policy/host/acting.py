@@ -28,7 +28,7 @@ from trainkit.threads import OneThread
 Array = NDArray[np.float32]
 Activation = Callable[[Array], object]
 
-_MOST_ROWS, _MOST_UNITS = 64, 256  # beyond these torch is faster
+_MOST_ROWS, _MOST_WEIGHTS = 64, 2**17  # of a matrix; beyond these torch is as fast, on more threads faster
 _IN_PLACE: dict[Any, Activation] = {
     torch.relu: lambda y: np.maximum(y, 0.0, out=y),
     torch.relu_: lambda y: np.maximum(y, 0.0, out=y),
@@ -216,7 +216,7 @@ def is_plain(network: nn.Module) -> bool:
     return (
         all(type(module) in _KINDS for module in modules)
         and all(part.activation in _IN_PLACE for part in modules if isinstance(part, (MLP, CriticNetwork)))
-        and all(p.dtype == torch.float32 and max(p.shape) <= _MOST_UNITS for p in network.parameters())
+        and all(p.dtype == torch.float32 and p.shape[-2:].numel() <= _MOST_WEIGHTS for p in network.parameters())
         and all(type(child) is MLP for child in _whole(network))
     )
 
