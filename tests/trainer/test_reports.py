@@ -180,6 +180,7 @@ def test_settings_are_described_once_before_the_first_number() -> None:
         "learning_starts": 4,
         "refresh_priorities": "update",
         "updates_per_round": 1,
+        "overlap": False,
     }
 
 

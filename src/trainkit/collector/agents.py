@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds
+from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work
 from trainkit.collector.reading import ListInfos, RowReader
 from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, ConfigError
@@ -62,7 +62,8 @@ class GamesBackend:
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
         return self._reset(env_ids, seeds, options)
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+        work()
         n_rows = len(env_ids)
         next_obs = self._reader.empty(n_rows)
         reward = np.zeros(n_rows, np.float64)

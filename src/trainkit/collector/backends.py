@@ -1,7 +1,8 @@
 """The ways to drive N environments: what each answers, in *rows that are real steps*, whatever happens below.
 
 reset(seeds, options)       begin an episode everywhere
-step(action, ids)           step these environments; the answer's `next_obs` are true successors
+step(action, ids, work)     step these environments, and call `work`, which raises nothing, while they do so where
+                            they can; the answer's `next_obs` are true successors
 begin(ids, seeds, options)  begin the next episode where one ended; None where the environment does so by itself
                             at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`; who does
                             not seed episodes gets no seeds
@@ -24,6 +25,7 @@ from trainkit.protocols import EnvSpaces
 Ids = NDArray[np.intp]
 Seeds = Sequence[int]
 Options = dict[str, Any] | None  # of a reset
+Work = Callable[[], object]
 
 # What calling an environment may raise: one that wants to exit has failed, too.
 RAISED = (Exception, SystemExit)
@@ -108,7 +110,7 @@ class Backend(Protocol):
 
     def reset(self, seeds: Seeds, options: Options) -> Begun: ...
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep: ...
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep: ...
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None: ...
 

@@ -12,6 +12,7 @@ from trainkit.collector.agents import whole_games
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
+from trainkit.collector.meanwhile import Meanwhile
 from trainkit.collector.restarts import left
 from trainkit.collector.resuming import Resumable
 from trainkit.collector.stacks import put_rows, rows_of
@@ -41,6 +42,8 @@ class Collector(Resumable):
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
         between_steps: called before every vector step when set; what it raises leaves everything whole, and
             `resume` goes on.
+        meanwhile: called once in every vector step when set, while the environments step where they can do so by
+            themselves (processes, ale-py); what it raises is raised once the step is whole, and `resume` goes on.
         recorders: hear every transition and every cut, buffer or not.
         watch: hears of every event in the life of an episode, when set; what it raises leaves everything whole, too.
     """
@@ -68,6 +71,7 @@ class Collector(Resumable):
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
+        self.meanwhile: Callable[[], None] | None = None
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
         self.is_seeded = False
@@ -179,6 +183,11 @@ class Collector(Resumable):
         return self.resume()
 
     @property
+    def n_vector_steps_left(self) -> int:
+        """Vector steps until a collect of steps that runs, or was interrupted, has its number; 0 without one."""
+        return -(-self._owed // self.envs.n) if self._is_open else 0
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether a collect was left unfinished by an exception."""
         return self._is_open
@@ -195,7 +204,8 @@ class Collector(Resumable):
             while not self._goal.is_reached:
                 if self.between_steps is not None:
                     self.between_steps()
-                self._vector_step(self._tally)
+                with Meanwhile(self.meanwhile) as meanwhile:
+                    self._vector_step(self._tally, meanwhile)
                 self._settle()
         finally:
             self._tally.seconds += time.perf_counter() - began
@@ -212,7 +222,7 @@ class Collector(Resumable):
         """Steps to be made up for, negative where the last collect went over."""
         return self._goal.owed if isinstance(self._goal, StepGoal) else 0
 
-    def _vector_step(self, tally: Tally) -> None:
+    def _vector_step(self, tally: Tally, meanwhile: Meanwhile) -> None:
         """Act, step, store: one action in every environment that awaits one."""
         clock, envs = time.perf_counter, self.envs
         env_ids = self._goal.open(envs.ready)
@@ -222,7 +232,7 @@ class Collector(Resumable):
         output = self._act(obs, env_ids)
         acted = clock()
         self._needs_reset = True  # should anything fail before the step is whole
-        outcome = envs.step(output.action, env_ids)
+        outcome = envs.step(output.action, env_ids, meanwhile)
         stepped = clock()
         if outcome.lost:
             obs, output = left(env_ids, outcome.env_ids, obs, output)
@@ -244,7 +254,8 @@ class Collector(Resumable):
             if self._observes:
                 self.policy.observe(transition)
         tally.act_seconds += acted - began
-        tally.env_seconds += stepped - acted
+        tally.env_seconds += stepped - acted - meanwhile.seconds
+        tally.seconds -= meanwhile.seconds
         tally.store_seconds += clock() - stepped
         tally.n_step += n_rows
         tally.n_vector_step += 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainkit import seeding
 from trainkit.collector.actions import Actions
-from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Work
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
 from trainkit.collector.reading import Infos
@@ -151,8 +151,8 @@ class Envs:
         self._start(self.all_ids, self._options if options is None else options, is_reset=True)
         return self.obs
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> VectorStep:
-        """Step environments [K] with actions [K, ...] and return what came of it.
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work = lambda: None) -> VectorStep:
+        """Step environments [K] with actions [K, ...] and return what came of it; call `work` while they step.
 
         Raises:
             EnvError: an environment raised, or returned what must not be learnt from, and is not to be made anew;
@@ -161,7 +161,7 @@ class Envs:
         self._actions.check(action, env_ids, self._when)
         acted = action, env_ids
         try:
-            raw = self._backend.step(self._actions.as_taken(action), env_ids)
+            raw = self._backend.step(self._actions.as_taken(action), env_ids, work)
         except Failure as failure:
             raise self._explain(failure, acted) from failure.__cause__
         for lost in raw.failures.values():

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Seeds
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Seeds, Work
 from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, CheckpointError, ConfigError
 from trainkit.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
@@ -80,16 +80,16 @@ class Processed:
         begun = self._backend.begin(env_ids, seeds, options)
         return None if begun is None else self._begun(begun)
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         if len(env_ids):
             taken = self._taken(action, env_ids)
-            raw = self._backend.step(taken[0], env_ids)
+            raw = self._backend.step(taken[0], env_ids, work)
             if raw.failures:
                 answered = np.isin(env_ids, raw.env_ids)
                 taken = [own[answered] for own in taken]
         else:  # every environment is being reset by its next step
             taken = []
-            raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids)
+            raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids, work)
         if len(raw.env_ids):
             next_obs = raw.next_obs
             for layer, own in zip(self._layers, taken[1:], strict=True):

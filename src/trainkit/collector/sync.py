@@ -17,6 +17,7 @@ from trainkit.collector.backends import (
     Options,
     RawStep,
     Seeds,
+    Work,
     call_or_read,
     check_equal,
     read_begun,
@@ -60,7 +61,9 @@ class SyncBackend:
 
         return read_begun(self._reader, env_ids, take)
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+        work()
+
         def take(row: int, env_id: int) -> Any:
             try:
                 return self.envs[env_id].step(action[row])

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds
+from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work
 from trainkit.collector.reading import RowReader, VectorInfos
 from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, ConfigError
@@ -35,13 +35,14 @@ class VectorBackend:
         self._last_infos: dict[str, Any] = {}
         self._all_ids = np.arange(self.n)
         self._idle_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # their action does not matter
+        self._halves = _halves_of(venv)
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         self._over, self._to_begin = np.zeros(self.n, np.bool_), self._all_ids[:0]
         seed = seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
         return self._reset(self._all_ids, seed=seed, options=None if options is None else dict(options))
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         if self._mode is AutoresetMode.DISABLED and np.count_nonzero(self._over):
             self._reset_rows(np.flatnonzero(self._over))  # idle environments must not step past an end
         if len(env_ids) < self.n:
@@ -49,7 +50,14 @@ class VectorBackend:
             actions[env_ids] = action
         else:
             actions = action
-        result = self._call(self.venv.step, actions)
+        if self._halves is None:
+            work()
+            result = self._call(self.venv.step, actions)
+        else:
+            send, receive = self._halves
+            self._call(send, actions)
+            work()
+            result = self._call(receive)
         try:
             return self._read_step(result, env_ids)
         except MISREAD as error:
@@ -132,6 +140,17 @@ class VectorBackend:
         for row in np.flatnonzero(self._over[env_ids]).tolist():
             one = tree.map_tree(operator.itemgetter(env_ids[row]), final)
             self._reader.write(next_obs, row, one)
+
+
+def _halves_of(venv: VectorEnv[Any, Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """Return what sends actions and what receives their outcome, where a step can be taken in two: ale-py, processes.
+
+    Not below a wrapper, which would not hear of them.
+    """
+    for names in (("send", "recv"), ("step_async", "step_wait")):
+        if not isinstance(venv, VectorWrapper) and all(callable(getattr(venv, name, None)) for name in names):
+            return getattr(venv, names[0]), getattr(venv, names[1])
+    return None
 
 
 def _autoreset_mode(venv: VectorEnv[Any, Any, Any]) -> AutoresetMode:

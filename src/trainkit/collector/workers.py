@@ -17,6 +17,7 @@ from trainkit.collector.backends import (
     Options,
     RawStep,
     Seeds,
+    Work,
     check_equal,
     read_begun,
     read_steps,
@@ -69,9 +70,10 @@ class WorkerBackend:
             self._workers[env_id].ask("reset", (seed, options))
         return read_begun(self._reader, env_ids, self._take)
 
-    def step(self, action: NDArray[Any], env_ids: Ids) -> RawStep:
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         for row, env_id in enumerate(env_ids.tolist()):
             self._workers[env_id].ask("step", action[row])
+        work()
         return read_steps(self._reader, env_ids, self._take)
 
     def rebuild(self, env_id: int) -> None:

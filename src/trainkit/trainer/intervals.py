@@ -166,14 +166,16 @@ class Stopwatch:
         return self.seconds
 
     @contextmanager
-    def measure(self, part: str) -> Iterator[None]:
-        """Let one part of it run."""
+    def measure(self, part: str, *, within: str | None = None) -> Iterator[None]:
+        """Let one part of it run; where it is done within another, that one's time stands still."""
         began = time.perf_counter()
         try:
             yield
         finally:
             seconds = time.perf_counter() - began
             self._add(part, seconds)
+            if within is not None:
+                self._add(within, -seconds)
             self.updating += seconds if part == "update" else 0.0
 
     def _add(self, part: str, seconds: float) -> None:

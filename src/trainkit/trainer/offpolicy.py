@@ -34,6 +34,8 @@ class OffpolicyTrainer(Trainer):
             been drawn, so that drawing does not wait for a GPU; after a "round".
         updates_per_round: with "round", so many updates are saved up, and their batches drawn in one pass; what is
             owed at an epoch's end is done then. For uniform buffers too. 16 is a good number; else 1.
+        overlap: take the updates that a collect owes during the next one, a share in each vector step, while the
+            environments step by themselves: processes (backend="async"), ale-py. Acting is a round of updates late.
         common: see `Options`.
     """
 
@@ -55,6 +57,7 @@ class OffpolicyTrainer(Trainer):
         warmup: Literal["policy", "random"] = "policy",
         refresh_priorities: Refresh = "update",
         updates_per_round: int = 1,
+        overlap: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
         name = type(self).__name__
@@ -93,7 +96,7 @@ class OffpolicyTrainer(Trainer):
             ratio = Fraction(str(training_intensity)) / batch_size
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
-        self.refresh_priorities, self.updates_per_round = refresh_priorities, updates_per_round
+        self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
         how = refresh_priorities, updates_per_round, self._refine, self._timed
         self._updates = ReplayUpdates(policy, buffer, batch_size, *how)
         self._collector = train_collector
@@ -105,14 +108,20 @@ class OffpolicyTrainer(Trainer):
     def settings(self) -> dict[str, Any]:
         """Name what was chosen, for dashboards and manifests."""
         names = ["batch_size", "step_per_collect", "update_per_step", "learning_starts"]
-        names += ["refresh_priorities", "updates_per_round"]
+        names += ["refresh_priorities", "updates_per_round", "overlap"]
         buffer = f"{type(self.buffer).__name__}({self.buffer.capacity})"
         return super().settings() | {"buffer": buffer} | {name: getattr(self, name) for name in names}
 
     @property
     def _is_due(self) -> bool:
-        """Whether a round has begun, or enough is owed for one."""
-        return self._updates.n_drawn > 0 or self._credit.owed >= self.updates_per_round
+        """Whether updates come before the next collect: a round has begun, or enough is owed for one."""
+        return self._n_due > 0 and not self.overlap
+
+    @property
+    def _n_due(self) -> int:
+        """Updates to take now: what is left of a round that has begun, and whole rounds that are owed."""
+        n_drawn = self._updates.n_drawn
+        return n_drawn + (self._credit.owed - n_drawn) // self.updates_per_round * self.updates_per_round
 
     @property
     def _is_whole(self) -> bool:
@@ -128,7 +137,8 @@ class OffpolicyTrainer(Trainer):
             self._reports.add_collect(stats)
             self._watch_for_success(stats)
             self._hooks.fire("on_collect_end", self, stats)
-        self._learn(self.updates_per_round)
+        if not self.overlap:
+            self._learn(self.updates_per_round)
 
     def _end_epoch(self) -> None:
         """Learn what was saved up, before anybody looks."""
@@ -139,6 +149,7 @@ class OffpolicyTrainer(Trainer):
         """Collect, or go on with a collect that was interrupted."""
         collector = self._collector
         collector.between_steps = self._interrupt.check
+        collector.meanwhile = self._learn_share if self.overlap else None
         if collector.is_interrupted:
             return collector.resume()
         self._hooks.fire("on_collect_start", self)
@@ -156,9 +167,19 @@ class OffpolicyTrainer(Trainer):
         with self._watch.measure("update"):
             while self._updates.n_drawn or self._credit.owed >= least:
                 self._interrupt.check()
-                self._updates.update(self._credit.owed, step=self.env_step)
-                self._credit.pay()
-                self._hooks.fire("on_update_end", self)
+                self._update()
+
+    def _learn_share(self) -> None:
+        """Take one vector step's share of the updates that are due, so that the last step leaves none."""
+        n_due = self._n_due
+        with self._watch.measure("update", within="collect"):
+            for _ in range(-(-n_due // self._collector.n_vector_steps_left) if n_due else 0):
+                self._update()
+
+    def _update(self) -> None:
+        self._updates.update(self._credit.owed, step=self.env_step)
+        self._credit.pay()
+        self._hooks.fire("on_update_end", self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""

@@ -34,6 +34,7 @@ from trainkit import (
     DoubleBackup,
     DQNPolicy,
     ExpectedValue,
+    MaxBackup,
     MunchausenBackup,
     QNetwork,
     QuantileValue,
@@ -49,6 +50,11 @@ MORE_PARTS: list[Any] = [
     pytest.param({"value": ExpectedValue(delta=0.3), "double": True, "max_grad_norm": 0.05}, id="delta, clipped"),
     pytest.param({"value": CategoricalValue(7, -1, 1, priority="ce"), "head": (6,), "hidden": ()}, id="heads alone"),
     pytest.param({"noisy": True, "head": (6,), "max_grad_norm": 0.5}, id="noisy"),
+    pytest.param({"value": QuantileValue(7), "double": True, "dueling": True}, id="quantiles"),
+    pytest.param({"value": QuantileValue(3, kappa=0.0), "space": MASKED}, id="plain quantiles, masked"),
+    pytest.param({"backup": MunchausenBackup()}, id="munchausen"),
+    pytest.param({"backup": MunchausenBackup(0.5, lowest=-0.3), "space": MASKED, "dueling": True}, id="soft, masked"),
+    pytest.param({"backup": MunchausenBackup(0.2), "value": QuantileValue(5), "noisy": True}, id="munchausen, all"),
     pytest.param({"dueling": True, "double": True, "space": MASKED}, id="dueling, masked"),
     pytest.param(
         {"dueling": True, "noisy": True, "value": CategoricalValue(5, -2, 2), "space": MASKED}, id="all, masked"
@@ -97,6 +103,10 @@ def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
             ExpectedValue(delta=0.1),
             CategoricalValue(2, 0, 1),
             CategoricalValue(51, -10, 10, priority="ce"),
+            QuantileValue(1),
+            QuantileValue(8, kappa=0.3),
+            QuantileValue(51, kappa=0.0),
+            QuantileValue(200),
         ]
     ),
 )
@@ -178,9 +188,9 @@ class Own(DQNPolicy):
 @pytest.mark.parametrize(
     "parts",
     [
-        {"value": QuantileValue(4)},
+        {"value": QuantileValue(4, rescale=1e-2)},
         {"value": ExpectedValue(rescale=1e-2)},
-        {"backup": MunchausenBackup(0.1)},
+        {"backup": type("OwnBackup", (MaxBackup,), {})()},
         {"penalty": ConservativePenalty(1.0)},
         {"hidden": (400, 400)},
     ],

@@ -6,12 +6,12 @@ such update, and torch does it.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.data import TransitionBatch
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup
+from trainkit.policy.backups import Backup
 from trainkit.policy.host.acting import is_plain
+from trainkit.policy.host.backups import HostBackup, HostBatch, Legal, host_backup
 from trainkit.policy.host.layers import Array, mean, weight_metrics
 from trainkit.policy.host.passes import HostQNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
@@ -33,7 +33,7 @@ class HostLearner:
         online: learns.
         target: says what follows.
         value: what the numbers mean, and its twin.
-        backup: which next value counts.
+        backup: which next value counts, and its twin.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class HostLearner:
         online: QNetwork,
         target: QNetwork,
         value: tuple[Value, HostValue],
-        backup: Backup,
+        backup: tuple[Backup, HostBackup],
     ) -> None:
         self._features = preprocess
         self._networks = online, target
         self.modules: tuple[nn.Module, ...] = (online,)  # that learn
         self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
         self._tape, self._aside = Tape(), Tape()  # of the pass that is differentiated, and of the others
-        self._parts, self._value = (value[0], backup), value[1]
-        self._is_double = type(backup) is DoubleBackup
+        self._parts = value[0], backup[0]
+        self._value, self._backup = value[1], backup[1]
 
     @classmethod
     def for_parts(
@@ -62,12 +62,13 @@ class HostLearner:
         backup: Backup,
     ) -> "HostLearner | None":
         """Return the learner for parts on the CPU that all have a twin here, None for others."""
-        twin = host_value(value)
-        if preprocess is None or twin is None or type(backup) not in (MaxBackup, DoubleBackup):
+        value_here = host_value(value)
+        backup_here = None if value_here is None else host_backup(backup, value_here)
+        if preprocess is None or value_here is None or backup_here is None:
             return None
         if type(online) is not QNetwork or type(target) is not QNetwork or not is_plain(online):
             return None
-        return cls(preprocess, online, target, (value, twin), backup)
+        return cls(preprocess, online, target, (value, value_here), (backup, backup_here))
 
     def takes(self, batch: TransitionBatch, preprocess: object, *parts: object) -> bool:
         """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn.
@@ -94,22 +95,28 @@ class HostLearner:
         rows = np.arange(len(batch))
         if batch.action.min() < 0:  # which numpy would count from the end
             raise IndexError(f"an action must be at least 0, got {batch.action.min()}")
+
+        def ask_online(features: Array, legal: Legal | None) -> Array:
+            return online.forward(features, noise_here, legal, aside)
+
+        def ask_target(features: Array, legal: Legal | None) -> Array:
+            return target.forward(features, noise_there, legal, aside)
+
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
-            numbers = online.forward(self._features(batch.obs), noise_here, legal_actions(batch.obs), tape)
-            chosen = numbers[rows, batch.action]
-
+            obs, legal = self._features(batch.obs), legal_actions(batch.obs)
             next_obs, next_legal = self._features(batch.next_obs), legal_actions(batch.next_obs)
-            following = target.forward(next_obs, noise_there, next_legal, aside)
-            judged = online.forward(next_obs, noise_here, next_legal, aside) if self._is_double else following
-            after = following[rows, _best_action(value.mean(judged), next_legal)]
+            numbers = online.forward(obs, noise_here, legal, tape)
+            chosen = numbers[rows, batch.action]
+            here = HostBatch(obs, legal, batch.action, batch.reward, next_obs, next_legal)
+            after, reward = self._backup(ask_online, ask_target, here, value)
 
-            goal = value.goal(after, batch.reward, batch.discount)
+            goal = value.goal(after, reward, batch.discount)
             loss, priority, slope = value.loss(chosen, goal)
             slopes = np.zeros_like(numbers)
             slopes[rows, batch.action] = slope * (batch.weight / len(batch))[:, None]
             online.backward(slopes, tape)
             shown = {"q_mean": mean(value.mean(chosen))}
-            shown |= value.metrics(chosen, goal, after, batch.reward, batch.discount)
+            shown |= value.metrics(chosen, goal, after, reward, batch.discount)
             shown |= weight_metrics(batch.weight)
         return float(batch.weight @ loss) / len(batch), (priority, shown)
 
@@ -118,9 +125,3 @@ class HostLearner:
         if not self._taken or not all(taken.is_live for taken in self._taken):
             self._taken = [HostQNetwork(network) for network in self._networks]
         return self._taken
-
-
-def _best_action(q: Array, legal: NDArray[np.bool_] | None) -> NDArray[np.intp]:
-    """Return the legal action [B] of the largest value in q [B, A]."""
-    best: NDArray[np.intp] = (q if legal is None else np.where(legal, q, -np.inf)).argmax(axis=1)
-    return best

@@ -8,7 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from trainkit.policy.host.layers import Array, mean
-from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
+from trainkit.policy.host.quantiles import quantile_huber
+from trainkit.policy.quantiles import QuantileValue
+from trainkit.policy.values import CategoricalValue, ExpectedValue, ReturnValue, Value
 
 
 class HostValue(Protocol):
@@ -33,8 +35,12 @@ class HostValue(Protocol):
 
 def host_value(value: Value) -> HostValue | None:
     """Return the twin of a value, None where it has none."""
-    if type(value) is ExpectedValue and value.rescale is None:
+    if isinstance(value, ReturnValue) and value.rescale is not None:
+        return None
+    if type(value) is ExpectedValue:
         return HostExpectedValue(value)
+    if type(value) is QuantileValue:
+        return HostQuantileValue(value)
     return HostCategoricalValue(value) if type(value) is CategoricalValue else None
 
 
@@ -64,6 +70,29 @@ class HostExpectedValue:
 
     def metrics(self, chosen: Array, goal: Array, after: Array, reward: Array, discount: Array) -> dict[str, float]:
         return {"td_abs_mean": mean(np.abs(goal - chosen)[:, 0])}
+
+
+class HostQuantileValue:
+    """`QuantileValue`, its loss as in `host.quantiles`."""
+
+    def __init__(self, value: QuantileValue) -> None:
+        self._fractions: Array = value.fractions.numpy()
+        self._kappa = value.kappa
+
+    def mean(self, numbers: Array) -> Array:
+        average: Array = np.add.reduce(numbers, axis=-1) / np.float32(numbers.shape[-1])
+        return average
+
+    def goal(self, after: Array, reward: Array, discount: Array) -> Array:
+        after = np.where(discount[:, None] > 0.0, after, np.float32(0.0))  # never 0 * infinity
+        goal: Array = reward[:, None] + discount[:, None] * after
+        return goal
+
+    def loss(self, chosen: Array, goal: Array) -> tuple[Array, Array, Array]:
+        return quantile_huber(chosen, goal, self._fractions, self._kappa)
+
+    def metrics(self, chosen: Array, goal: Array, after: Array, reward: Array, discount: Array) -> dict[str, float]:
+        return {"td_abs_mean": mean(np.abs(self.mean(goal) - self.mean(chosen)))}
 
 
 class HostCategoricalValue:

@@ -1,0 +1,140 @@
+"""Updates taken while environments step: as many as without, in a fixed order, whoever steps or interrupts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.trainer.test_interrupt import Keyboard
+from tests.trainer.toys import everything, make_trainer, untimed
+
+
+class Taken(tk.Callback):
+    """Write down the collector's clock at every update."""
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self.at.append(trainer.env_step)
+
+
+def taken(**options: Any) -> list[int]:
+    """Return the clock at every update of a run that overlaps."""
+    told = Taken()
+    make_trainer(overlap=True, callbacks=[told], **options).run()
+    return told.at
+
+
+def test_what_a_collect_owes_is_taken_while_the_next_one_steps() -> None:
+    # 4 rows are a batch; from then on each 2 rows owe one update, taken one vector step later, the last at the end
+    assert taken(max_epoch=1, step_per_epoch=12) == [4, 6, 8, 10, 12]
+    assert taken(max_epoch=1, step_per_epoch=12, n_envs=1) == [5, 7, 9, 11]
+
+
+def test_a_longer_collect_has_a_share_in_each_of_its_steps() -> None:
+    # of 8 rows 4 are owed, over 4 vector steps; of 6 over 3; what is owed at an epoch's end is taken then
+    assert taken(max_epoch=1, step_per_epoch=16, step_per_collect=8, batch_size=8) == [8, 10, 12, 14, *[16] * 4]
+    ratio = {"update_per_step": 1.0, "step_per_collect": 6, "batch_size": 6}
+    assert taken(max_epoch=1, step_per_epoch=12, **ratio) == [6, 6, 8, 8, 10, 10, *[12] * 6]
+
+
+@pytest.mark.parametrize("per_round", [2, 3])
+def test_rounds_are_shared_out_too(per_round: int) -> None:
+    rounds = {"refresh_priorities": "round", "updates_per_round": per_round, "step_per_collect": 8}
+    at = taken(max_epoch=2, step_per_epoch=32, **rounds)
+    assert len(at) == 32  # half an update for every row, those of the first batch among them
+    shares = np.unique(at, return_counts=True)[1]
+    assert shares.max() <= 8
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 2.5])
+def test_updates_are_as_many_as_without(ratio: float) -> None:
+    counts = [
+        [result.info.gradient_step for result in make_trainer(overlap=overlap, update_per_step=ratio)]
+        for overlap in (False, True)
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_the_bits_are_the_same_whoever_steps() -> None:
+    finals = []
+    for backend in ("sync", "async"):
+        trainer = make_trainer(overlap=True, step_per_collect=6, env_options={"backend": backend})
+        with trainer:
+            trainer.run()
+            finals.append(everything(trainer))
+    assert finals[0] == finals[1]
+
+
+def test_without_updates_it_changes_nothing() -> None:
+    plain, overlapping = (make_trainer(overlap=overlap, update_per_step=0) for overlap in (False, True))
+    plain.run(), overlapping.run()
+    assert everything(plain) == everything(overlapping)
+
+
+@pytest.mark.parametrize("moment", range(3, 60, 4))
+def test_ctrl_c_at_any_moment_changes_nothing(moment: int) -> None:
+    def run(*moments: int) -> dict[str, Any]:
+        keyboard = Keyboard(moments)
+        trainer = make_trainer(
+            overlap=True,
+            step_per_collect=6,
+            max_epoch=2,
+            on_step=lambda: keyboard.tick("step"),
+            callbacks=[keyboard],
+        )
+        while not trainer.is_finished:
+            try:
+                trainer.run()
+            except KeyboardInterrupt:
+                keyboard.is_heard = True
+        assert len(keyboard.pressed_in) == len(moments)
+        return everything(trainer)
+
+    assert run(moment) == run()
+
+
+def test_an_update_that_fails_leaves_the_step_whole_and_the_count_exact() -> None:
+    trainer = make_trainer(overlap=True, step_per_collect=6)
+    update, n_calls = trainer.policy.update, 0
+
+    def told(batch: tk.TransitionBatch, *, step: int) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 7:
+            raise RuntimeError("on purpose")
+        return update(batch, step=step)
+
+    trainer.policy.update = told  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trainer.run()
+    assert len(trainer.buffer) == trainer.env_step
+    trainer.run()
+    assert (trainer.env_step, trainer.gradient_step) == (72, make_trainer(step_per_collect=6).run().gradient_step)
+
+
+def test_a_saved_run_goes_on_to_the_same_bits(tmp_path: Any) -> None:
+    straight = make_trainer(overlap=True, step_per_collect=6)
+    results = [untimed(result) for result in straight]
+    broken = make_trainer(overlap=True, step_per_collect=6)
+    next(broken)
+    broken.save(tmp_path / "run")
+    again = make_trainer(overlap=True, step_per_collect=6)
+    again.load(tmp_path / "run")
+    assert [untimed(result) for result in again] == results[1:]
+    assert everything(again) == everything(straight)
+
+
+def test_the_shares_of_time_add_up() -> None:
+    for result in make_trainer(overlap=True, update_per_step=2.0):
+        time = result.stats.time
+        assert min(time.collect, time.update, time.other) >= 0.0
+        assert time.collect + time.update + time.evaluate + time.other == pytest.approx(1.0)
+        assert time.update > time.collect
+
+
+def test_a_flag_is_asked_for() -> None:
+    with pytest.raises(tk.errors.ConfigError, match="overlap"):
+        make_trainer(overlap=1)
