@@ -54,6 +54,24 @@ def test_importing_is_quick_and_starts_nothing() -> None:
     assert told[1:] == ["False False False", "0 0"]
 
 
+def test_a_first_policy_loads_no_symbolic_algebra() -> None:
+    """`torch.nn.utils.skip_init` would, by way of the meta device: half a second."""
+    told = run_python(
+        """
+        import sys
+        import gymnasium, trainkit as tk
+        before = set(sys.modules)
+        for shape in ((4,), (3, 84, 84)):
+            class Spaces:
+                observation_space = gymnasium.spaces.Box(0, 255, shape, "uint8")
+                action_space = gymnasium.spaces.Discrete(2)
+            tk.DQNPolicy.for_envs(Spaces, device="cpu")
+        print("sympy" in set(sys.modules) - before)
+        """
+    )
+    assert told.split() == ["False"]
+
+
 def test_training_changes_no_number_of_threads_and_leaves_none_behind() -> None:
     def threads() -> set[str]:
         return {thread.name for thread in threading.enumerate()} - {"tqdm_monitor"}  # tqdm's own, one for all bars

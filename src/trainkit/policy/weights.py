@@ -85,13 +85,28 @@ def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) ->
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
+class _BlankLinear(nn.Linear):
+    def reset_parameters(self) -> None:
+        """Draw nothing."""
+
+
+class _BlankConv2d(nn.Conv2d):
+    def reset_parameters(self) -> None:
+        """Draw nothing."""
+
+
+# `torch.nn.utils.skip_init` does the same on its way over the meta device, whose first use loads sympy: half a second.
+
+
 def blank_linear(in_features: int, out_features: int) -> nn.Linear:
     """Make a linear layer without drawing from the global generator; its numbers are whatever was there."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, in_features, out_features)  # type: ignore[no-untyped-call]  # torch
+    layer = _BlankLinear(in_features, out_features)
+    layer.__class__ = nn.Linear  # type: ignore[assignment]  # no other afterwards than anybody's
     return layer
 
 
 def blank_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
     """Make a convolution without drawing from the global generator; its numbers are whatever was there."""
-    layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, in_channels, out_channels, kernel, stride)  # type: ignore[no-untyped-call]  # torch
+    layer = _BlankConv2d(in_channels, out_channels, kernel, stride)
+    layer.__class__ = nn.Conv2d  # type: ignore[assignment]  # no other afterwards than anybody's
     return layer
