@@ -378,8 +378,22 @@ def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
 def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
     annotation = inspect.signature(type(preset).__call__).parameters["overrides"].annotation
     assert annotation.__args__ == (presets.QOverrides,)
-    known = {*presets.QSettings.__annotations__, *TrainerOptions.__annotations__}
+    known = {
+        *presets.QSettings.__annotations__,
+        *presets.QPreset.switches.__annotations__,
+        *TrainerOptions.__annotations__,
+    }
     assert set(presets.QOverrides.__annotations__) == known
+
+
+def test_switches_are_passed_on_to_policy_and_trainer() -> None:
+    trainer = tiny(overlap=True, refresh_priorities="round", updates_per_round=4, precision="float32", compile="auto")
+    assert (trainer.overlap, trainer.refresh_priorities, trainer.updates_per_round) == (True, "round", 4)
+    assert trainer.policy.recipe["arguments"]["compile"] == "auto"
+    with pytest.raises(tk.ConfigError, match="cuda_graph needs a policy on CUDA"):
+        tiny(cuda_graph=True, device="cpu")
+    with pytest.raises(tk.ConfigError, match=r"\.overlap must be"):
+        tiny(overlap="yes")
 
 
 def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:

@@ -179,5 +179,6 @@ def test_an_unknown_override_is_refused_with_the_nearest() -> None:
 def test_the_overrides_are_typed_for_completion() -> None:
     annotation = inspect.signature(type(presets.sac).__call__).parameters["overrides"].annotation
     assert annotation.__args__ == (presets.SACOverrides,)
-    known = {*presets.SACSettings.__annotations__, *TrainerOptions.__annotations__}
+    known = {*presets.SACSettings.__annotations__, *presets.SACPreset.switches.__annotations__}
+    known |= {*TrainerOptions.__annotations__}
     assert set(presets.SACOverrides.__annotations__) == known

@@ -80,7 +80,7 @@ class DeviceError(TrainkitError, RuntimeError):
 
 
 class BusyError(TrainkitError, RuntimeError):
-    """Refuse to enter an iterator that is already running."""
+    """Refuse what cannot be done now: to enter an iterator that runs, to ask environments in the middle of a step."""
 
 
 class Checks:

@@ -131,9 +131,66 @@ def test_what_it_raises_comes_when_the_step_is_whole(backend: Any) -> None:
 def test_an_environment_that_fails_beside_work_that_fails_hides_neither() -> None:
     collector = collector_of(tk.make_envs(Fails, 1))
     collector.meanwhile = lambda: [][collector.env_step - 1 :][0] if collector.env_step else None
-    with pytest.raises(IndexError) as raised:
+    with pytest.raises(EnvError, match="on purpose") as raised:
         collector.collect(n_step=5)
-    assert isinstance(raised.value.__context__, EnvError)
+    assert raised.value.__notes__ == ["and what was done meanwhile raised IndexError('list index out of range')"]
+
+
+def test_ctrl_c_comes_before_an_environment_that_fails() -> None:
+    collector = collector_of(tk.make_envs(Fails, 1))
+
+    def work() -> None:
+        if collector.env_step:
+            raise KeyboardInterrupt
+
+    collector.meanwhile = work
+    with pytest.raises(KeyboardInterrupt):
+        collector.collect(n_step=5)
+
+
+class Doubling(AsyncVectorEnv):
+    """Another step than gymnasium's."""
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, *rest = super().step(actions)
+        return obs, 2 * reward, *rest
+
+
+class Radio(SyncVectorEnv):
+    """Send and receive something else."""
+
+    def send(self, message: str) -> None:
+        raise AssertionError
+
+    recv = send
+
+
+@pytest.mark.parametrize("kind", [Doubling, Radio])
+def test_only_a_step_that_is_known_is_taken_in_two(kind: Any) -> None:
+    collector = collector_of(tk.make_envs(gymnasium_s(kind, None)))
+    done: list[int] = []
+    collector.meanwhile = lambda: done.append(collector.env_step)
+    try:
+        collector.collect(n_step=6)
+        batch = collector.buffer.sample(4, horizon=tk.Horizon(1, 0.9))  # type: ignore[union-attr]
+        assert (batch.reward == (2.0 if kind is Doubling else 1.0)).all()
+        assert done == [0, 2, 4]
+    finally:
+        collector.close()
+
+
+def test_in_the_middle_of_a_step_environments_are_not_to_be_asked_nor_saved() -> None:
+    collector = collector_of(tk.make_envs(Waits, 2, backend="async"))
+    try:
+        for forbidden in (lambda: collector.envs.call("spec"), collector.envs.reset, collector.state_dict):
+            collector.meanwhile = forbidden
+            with pytest.raises(tk.errors.BusyError, match="in the middle of a step"):
+                collector.collect(n_step=2)
+            collector.meanwhile = None
+            collector.resume()
+        assert (collector.env_step, collector.envs.call("_clock")) == (6, [3, 3])
+    finally:
+        collector.close()
 
 
 def test_its_time_is_not_the_environments() -> None:

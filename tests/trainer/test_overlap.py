@@ -1,5 +1,6 @@
 """Updates taken while environments step: as many as without, in a fixed order, whoever steps or interrupts."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,21 +8,22 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.test_interrupt import Keyboard
-from tests.trainer.toys import everything, make_trainer, untimed
+from tests.trainer.toys import Walk, everything, make_trainer, untimed
+from trainkit.trainer.saving import _tell_changes
 
 
 class Taken(tk.Callback):
-    """Write down the collector's clock at every update."""
+    """Write down the collector's clock at which every update was taken."""
 
     def __init__(self) -> None:
         self.at: list[int] = []
 
     def on_update_end(self, trainer: tk.Trainer) -> None:
-        self.at.append(trainer.env_step)
+        self.at.append(trainer.policy.last_step)
 
 
 def taken(**options: Any) -> list[int]:
-    """Return the clock at every update of a run that overlaps."""
+    """Return those of a run that overlaps."""
     told = Taken()
     make_trainer(overlap=True, callbacks=[told], **options).run()
     return told.at
@@ -74,6 +76,64 @@ def test_without_updates_it_changes_nothing() -> None:
     assert everything(plain) == everything(overlapping)
 
 
+def test_callbacks_hear_of_updates_when_the_step_is_whole_and_may_save(tmp_path: Path) -> None:
+    class Save(tk.Callback):
+        def on_update_end(self, trainer: tk.Trainer) -> None:
+            if trainer.gradient_step == 13:
+                trainer.save(tmp_path / "run")
+
+    straight = make_trainer(overlap=True, step_per_collect=6, callbacks=[Save()])
+    straight.run()
+    again = make_trainer(overlap=True, step_per_collect=6)
+    again.load(tmp_path / "run")
+    again.run()
+    assert everything(again) == everything(straight)
+
+
+def test_collecting_by_hand_learns_nothing() -> None:
+    class Stop(tk.Callback):
+        def on_update_end(self, trainer: tk.Trainer) -> None:
+            if trainer.gradient_step >= 3:
+                raise KeyboardInterrupt
+
+    trainer = make_trainer(overlap=True, step_per_collect=8, update_per_step=1.0, callbacks=[Stop()])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    n_updates = trainer.gradient_step
+    trainer.train_collector.collect(n_step=4)
+    trainer.train_collector.collect(n_episode=2)
+    assert trainer.gradient_step == n_updates
+
+
+class Brittle(Walk):
+    """Fail in every ninth step of a process."""
+
+    n_steps = 0
+
+    def step(self, action: int) -> Any:
+        self.n_steps += 1
+        if self.n_steps % 9 == 0:
+            raise ValueError("on purpose")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("per_collect", [2, 6])
+def test_environments_may_fail_and_take_their_rows_with_them(per_collect: int) -> None:
+    options = {"env": Brittle, "env_options": {"on_error": "restart"}, "step_per_collect": per_collect}
+    plain, overlapping = (make_trainer(overlap=overlap, **options).run() for overlap in (False, True))  # type: ignore[arg-type]
+    assert overlapping.env_step == plain.env_step == 72
+    assert overlapping.gradient_step == plain.gradient_step > 30
+
+
+def test_an_older_checkpoint_that_does_not_know_of_it_differs_only_where_it_is_on(caplog: Any) -> None:
+    off, on = (make_trainer(overlap=overlap)._about() for overlap in (False, True))
+    older = {**off, "settings": {name: value for name, value in off["settings"].items() if name != "overlap"}}
+    _tell_changes(Path("run"), older, off)
+    assert "overlap" not in caplog.text
+    _tell_changes(Path("run"), older, on)
+    assert "overlap None -> True" in caplog.text
+
+
 @pytest.mark.parametrize("moment", range(3, 60, 4))
 def test_ctrl_c_at_any_moment_changes_nothing(moment: int) -> None:
     def run(*moments: int) -> dict[str, Any]:
@@ -115,7 +175,7 @@ def test_an_update_that_fails_leaves_the_step_whole_and_the_count_exact() -> Non
     assert (trainer.env_step, trainer.gradient_step) == (72, make_trainer(step_per_collect=6).run().gradient_step)
 
 
-def test_a_saved_run_goes_on_to_the_same_bits(tmp_path: Any) -> None:
+def test_a_saved_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     straight = make_trainer(overlap=True, step_per_collect=6)
     results = [untimed(result) for result in straight]
     broken = make_trainer(overlap=True, step_per_collect=6)

@@ -27,6 +27,11 @@ Seeds = Sequence[int]
 Options = dict[str, Any] | None  # of a reset
 Work = Callable[[], object]
 
+
+def no_work() -> None:
+    """Let environments step and wait for them."""
+
+
 # What calling an environment may raise: one that wants to exit has failed, too.
 RAISED = (Exception, SystemExit)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit import seeding
 from trainkit.collector.agents import whole_games
-from trainkit.collector.backends import Ids
+from trainkit.collector.backends import Ids, Work
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
 from trainkit.collector.meanwhile import Meanwhile
@@ -42,8 +42,8 @@ class Collector(Resumable):
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
         between_steps: called before every vector step when set; what it raises leaves everything whole, and
             `resume` goes on.
-        meanwhile: called once in every vector step when set, while the environments step where they can do so by
-            themselves (processes, ale-py); what it raises is raised once the step is whole, and `resume` goes on.
+        meanwhile: called once in every vector step when set, where they can (processes, ale-py) while environments
+            step, and so without asking them for anything; what it raises comes when the step is whole.
         recorders: hear every transition and every cut, buffer or not.
         watch: hears of every event in the life of an episode, when set; what it raises leaves everything whole, too.
     """
@@ -72,6 +72,7 @@ class Collector(Resumable):
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
         self.meanwhile: Callable[[], None] | None = None
+        self._at_work: Meanwhile | None = None
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
         self.is_seeded = False
@@ -204,10 +205,11 @@ class Collector(Resumable):
             while not self._goal.is_reached:
                 if self.between_steps is not None:
                     self.between_steps()
-                with Meanwhile(self.meanwhile) as meanwhile:
-                    self._vector_step(self._tally, meanwhile)
+                with Meanwhile(self.meanwhile, self._tally) as self._at_work:
+                    self._vector_step(self._tally, self._at_work.work)
                 self._settle()
         finally:
+            self._at_work = None
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
         self._needs_reset |= isinstance(self._goal, EpisodeGoal)
@@ -222,7 +224,7 @@ class Collector(Resumable):
         """Steps to be made up for, negative where the last collect went over."""
         return self._goal.owed if isinstance(self._goal, StepGoal) else 0
 
-    def _vector_step(self, tally: Tally, meanwhile: Meanwhile) -> None:
+    def _vector_step(self, tally: Tally, work: Work) -> None:
         """Act, step, store: one action in every environment that awaits one."""
         clock, envs = time.perf_counter, self.envs
         env_ids = self._goal.open(envs.ready)
@@ -232,7 +234,7 @@ class Collector(Resumable):
         output = self._act(obs, env_ids)
         acted = clock()
         self._needs_reset = True  # should anything fail before the step is whole
-        outcome = envs.step(output.action, env_ids, meanwhile)
+        outcome = envs.step(output.action, env_ids, work)
         stepped = clock()
         if outcome.lost:
             obs, output = left(env_ids, outcome.env_ids, obs, output)
@@ -254,8 +256,7 @@ class Collector(Resumable):
             if self._observes:
                 self.policy.observe(transition)
         tally.act_seconds += acted - began
-        tally.env_seconds += stepped - acted - meanwhile.seconds
-        tally.seconds -= meanwhile.seconds
+        tally.env_seconds += stepped - acted
         tally.store_seconds += clock() - stepped
         tally.n_step += n_rows
         tally.n_vector_step += 1

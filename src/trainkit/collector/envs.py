@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainkit import seeding
 from trainkit.collector.actions import Actions
-from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Work
+from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Work, no_work
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
 from trainkit.collector.reading import Infos
@@ -151,7 +151,7 @@ class Envs:
         self._start(self.all_ids, self._options if options is None else options, is_reset=True)
         return self.obs
 
-    def step(self, action: NDArray[Any], env_ids: Ids, work: Work = lambda: None) -> VectorStep:
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work = no_work) -> VectorStep:
         """Step environments [K] with actions [K, ...] and return what came of it; call `work` while they step.
 
         Raises:

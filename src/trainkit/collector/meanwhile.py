@@ -4,30 +4,40 @@ import time
 from types import TracebackType
 from typing import Self
 
-from trainkit.collector.backends import Work
+from trainkit.collector.backends import Work, no_work
+from trainkit.collector.episodes import Tally
 
 
 class Meanwhile:
-    """Call some work, if there is any; on leaving, raise what it raised.
+    """Do something within a step, and on leaving raise what it raised.
+
+    Args:
+        call: what; None is nothing.
+        tally: of the collect, whose time it does not count.
 
     Attributes:
-        seconds: that it took.
+        work: to be called within the step; it raises nothing.
+        is_at_work: whether it is being done, and environments may be in the middle of a step.
     """
 
-    def __init__(self, work: Work | None) -> None:
-        self._work = work
+    def __init__(self, call: Work | None, tally: Tally) -> None:
+        self._call, self._tally = call, tally
         self._error: BaseException | None = None
-        self.seconds = 0.0
+        self.work: Work = no_work if call is None else self._do
+        self.is_at_work = False
 
-    def __call__(self) -> None:
-        if self._work is None:
-            return
+    def _do(self) -> None:
+        assert self._call is not None
         began = time.perf_counter()
+        self.is_at_work = True
         try:
-            self._work()
+            self._call()
         except BaseException as error:  # noqa: BLE001  # raised on leaving
             self._error = error
-        self.seconds += time.perf_counter() - began
+        self.is_at_work = False
+        seconds = time.perf_counter() - began
+        self._tally.seconds -= seconds
+        self._tally.env_seconds -= seconds
 
     def __enter__(self) -> Self:
         return self
@@ -36,5 +46,8 @@ class Meanwhile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         own, self._error = self._error, None
-        if own is not None:
+        if own is None:
+            return
+        if error is None or (isinstance(error, Exception) and not isinstance(own, Exception)):  # Ctrl-C comes first
             raise own
+        error.add_note(f"and what was done meanwhile raised {own!r}")

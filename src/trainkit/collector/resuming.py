@@ -8,8 +8,10 @@ import numpy as np
 
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import Episodes, Goal, Tally, saved_goal
+from trainkit.collector.meanwhile import Meanwhile
 from trainkit.collector.replays import play_again
 from trainkit.collector.watching import Watch
+from trainkit.errors import BusyError
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +27,7 @@ class Resumable:
     _goal: Goal
     _is_open: bool
     _needs_reset: bool
+    _at_work: Meanwhile | None
     _rng: np.random.Generator
     _state: Any
     _tally: Tally
@@ -34,7 +37,16 @@ class Resumable:
         self._needs_reset = True
 
     def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
-        """Return counts and generators, how running episodes came to be, what is left of a collect; may be views."""
+        """Return counts and generators, how running episodes came to be, what is left of a collect; may be views.
+
+        Raises:
+            BusyError: the environments are in the middle of a step.
+        """
+        if self._at_work is not None and self._at_work.is_at_work:
+            raise BusyError(
+                "a collector cannot be saved in the middle of a step, where `meanwhile` and on_train_batch are called: "
+                "save when it is whole, as in on_update_end"
+            )
         with_running = with_running and not self._needs_reset
         return {name: getattr(self, name) for name in _KEPT} | {
             "goal": self._goal.state_dict(),

@@ -1,15 +1,16 @@
 """Driving a gymnasium vector environment, whatever autoreset it has."""
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work
+from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work, no_work
 from trainkit.collector.reading import RowReader, VectorInfos
 from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, ConfigError
@@ -35,7 +36,6 @@ class VectorBackend:
         self._last_infos: dict[str, Any] = {}
         self._all_ids = np.arange(self.n)
         self._idle_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # their action does not matter
-        self._halves = _halves_of(venv)
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         self._over, self._to_begin = np.zeros(self.n, np.bool_), self._all_ids[:0]
@@ -50,11 +50,12 @@ class VectorBackend:
             actions[env_ids] = action
         else:
             actions = action
-        if self._halves is None:
+        halves = None if work is no_work else _halves_of(self.venv)
+        if halves is None:
             work()
             result = self._call(self.venv.step, actions)
         else:
-            send, receive = self._halves
+            send, receive = halves
             self._call(send, actions)
             work()
             result = self._call(receive)
@@ -143,13 +144,15 @@ class VectorBackend:
 
 
 def _halves_of(venv: VectorEnv[Any, Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Return what sends actions and what receives their outcome, where a step can be taken in two: ale-py, processes.
-
-    Not below a wrapper, which would not hear of them.
-    """
-    for names in (("send", "recv"), ("step_async", "step_wait")):
-        if not isinstance(venv, VectorWrapper) and all(callable(getattr(venv, name, None)) for name in names):
-            return getattr(venv, names[0]), getattr(venv, names[1])
+    """Return what sends actions and what receives their outcome, where a step is known to be the one and the other."""
+    known: list[tuple[Any, str, str]] = [(AsyncVectorEnv, "step_async", "step_wait")]
+    ale = sys.modules.get("ale_py.vector_env")
+    if ale is not None:
+        known.append((ale.AtariVectorEnv, "send", "recv"))
+    for kind, send, receive in known:
+        names = "step", send, receive
+        if all(getattr(type(venv), name, None) is getattr(kind, name) and name not in vars(venv) for name in names):
+            return getattr(venv, send), getattr(venv, receive)
     return None
 
 

@@ -24,7 +24,7 @@ from trainkit.collector.backends import (
 )
 from trainkit.collector.reading import RowReader
 from trainkit.collector.worker import Worker
-from trainkit.errors import ConfigError, EnvError
+from trainkit.errors import BusyError, ConfigError, EnvError
 from trainkit.spaces import Spaces, check_spaces
 
 _MAKING_S = 60.0  # to make an environment, at least, where steps have a limit: simulators take their time
@@ -46,6 +46,7 @@ class WorkerBackend:
         self.n = len(factories)
         self._factories, self._timeout_s = factories, timeout_s
         self._workers: list[Worker] = []
+        self._is_stepping = False  # whether they are, while other work is done here
         # With a priority it runs before multiprocessing itself ends what is left, with a SIGTERM that they ignore.
         self._close = multiprocessing.util.Finalize(self, _stop_all, (self._workers,), exitpriority=10)
         with contextlib.ExitStack() as made:
@@ -63,6 +64,7 @@ class WorkerBackend:
         return self.begin(np.arange(self.n), seeds, options)
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
+        self._refuse_in_step("reset")
         for env_id in env_ids.tolist():
             if not self._workers[env_id].is_usable:  # as was told when it ended, or Ctrl-C struck in mid-message
                 self.rebuild(env_id)
@@ -73,7 +75,11 @@ class WorkerBackend:
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         for row, env_id in enumerate(env_ids.tolist()):
             self._workers[env_id].ask("step", action[row])
-        work()
+        self._is_stepping = True
+        try:
+            work()
+        finally:
+            self._is_stepping = False
         return read_steps(self._reader, env_ids, self._take)
 
     def rebuild(self, env_id: int) -> None:
@@ -82,12 +88,20 @@ class WorkerBackend:
         check_equal(env_id, self._spaces_of(env_id), self)
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        self._refuse_in_step(f"asked for {name}")
         for env_id in env_ids.tolist():
             self._workers[env_id].ask(name, args)
         return [self._workers[env_id].answer(self._timeout_s) for env_id in env_ids.tolist()]
 
     def close(self) -> None:
         self._close()
+
+    def _refuse_in_step(self, what: str) -> None:
+        if self._is_stepping:
+            raise BusyError(
+                f"environments cannot be {what} in the middle of a step, where `Collector.meanwhile` and "
+                "on_train_batch are called: wait until it is whole, as in on_update_end"
+            )
 
     def _take(self, row: int, env_id: int) -> Any:
         return self._workers[env_id].answer(self._timeout_s)

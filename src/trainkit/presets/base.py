@@ -11,6 +11,7 @@ from trainkit.collector.make import EnvSpec
 from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.hints import misfit
 from trainkit.policy import Preprocess
+from trainkit.policy.compiling import Compile
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer.options import CommonOptions
@@ -40,6 +41,12 @@ class Settings(TypedDict, total=False):
     device: str
 
 
+class Switches(TypedDict, total=False):
+    """How a policy computes: no matter of a table, as the policy's own unless given."""
+
+    compile: Compile
+
+
 class Preset:
     """A named table of settings per domain; called with an environment, it returns a trainer.
 
@@ -51,6 +58,7 @@ class Preset:
     """
 
     known: ClassVar[type]  # the TypedDict of its settings
+    switches: ClassVar[type] = Switches
     __call__: Callable[..., Any]  # with an environment, a seed and settings by name, as the subclass types them
 
     def __init__(
@@ -98,8 +106,9 @@ class Preset:
     def _refuse_misfits(self, overrides: Mapping[str, Any]) -> None:
         """Refuse settings that are not what their annotations say; what is done with them may come much later."""
         checks = Checks(repr(self))
+        hints = self.known.__annotations__ | self.switches.__annotations__
         for name, value in overrides.items():
-            wrong = misfit(value, self.known.__annotations__.get(name, Any))
+            wrong = misfit(value, hints.get(name, Any))
             checks.require(wrong is None, f".{name} {wrong}")
         checks.done()
 
@@ -188,6 +197,11 @@ def _is_mujoco(env: object) -> bool:
     """Whether an id is one of Gymnasium's own that MuJoCo simulates."""
     spec = gym.registry.get(env) if isinstance(env, str) else None
     return spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
+
+
+def given(switches: type, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those switches that somebody has set."""
+    return {name: chosen[name] for name in switches.__annotations__ if name in chosen}
 
 
 def over_the_run(chosen: Mapping[str, Any], per_epoch: str = "step_per_epoch") -> dict[str, Any]:

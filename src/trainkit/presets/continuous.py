@@ -6,8 +6,8 @@ from typing import Any, Literal, Unpack
 from trainkit.collector import Envs
 from trainkit.collector.make import EnvSpec
 from trainkit.policy import Adam, SACPolicy
-from trainkit.presets.base import Preset
-from trainkit.presets.off_policy import OffpolicySettings, offpolicy_trainer
+from trainkit.presets.base import Preset, Switches, given
+from trainkit.presets.off_policy import OffpolicySettings, OffpolicySwitches, offpolicy_trainer
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
@@ -23,7 +23,11 @@ class SACSettings(OffpolicySettings, total=False):
     target_entropy: float | None  # None: minus the number of places of an action
 
 
-class SACOverrides(SACSettings, TrainerOptions, total=False):
+class SACSwitches(Switches, OffpolicySwitches, total=False):
+    """All switches of SAC's preset."""
+
+
+class SACOverrides(SACSettings, SACSwitches, TrainerOptions, total=False):
     """All overrides of SAC's preset."""
 
 
@@ -31,6 +35,7 @@ class SACPreset(Preset):
     """SAC's table of settings; called with an environment, it returns a trainer."""
 
     known = SACSettings
+    switches = SACSwitches
 
     def __call__(self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[SACOverrides]) -> OffpolicyTrainer:
         """Return a trainer.
@@ -39,7 +44,7 @@ class SACPreset(Preset):
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id), whose
                 actions are a bounded Box.
             seed: of everything.
-            overrides: of `settings()`, or options of `OffpolicyTrainer`.
+            overrides: of `settings()`, a switch of `SACPolicy`, or options of `OffpolicyTrainer`.
         """
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
@@ -50,8 +55,8 @@ class SACPreset(Preset):
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> SACPolicy:
         names = ("hidden", "normalize_obs", "gamma", "reward", "n_step", "tau", "max_grad_norm", "device")
         own = ("temperature", "initial_temperature", "target_entropy")
-        optimizer = Adam(chosen["lr"], eps=chosen["adam_eps"])
-        return SACPolicy.for_envs(envs, optimizer=optimizer, **{name: chosen[name] for name in (*names, *own)})
+        parts = {name: chosen[name] for name in (*names, *own)} | given(Switches, chosen)
+        return SACPolicy.for_envs(envs, optimizer=Adam(chosen["lr"], eps=chosen["adam_eps"]), **parts)
 
     def _trainer(
         self, policy: SACPolicy, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]

@@ -1,14 +1,15 @@
 """What the presets of off-policy learners share: their buffer, and the rates of their trainer."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.collector import Collector, Envs
-from trainkit.presets.base import Settings
+from trainkit.presets.base import Settings, given
 from trainkit.protocols import Learner
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
+from trainkit.trainer.updates import Refresh
 
 
 class OffpolicySettings(Settings, total=False):
@@ -26,6 +27,14 @@ class OffpolicySettings(Settings, total=False):
     warmup: Literal["policy", "random"]
 
 
+class OffpolicySwitches(TypedDict, total=False):
+    """When updates are taken and priorities written: as `OffpolicyTrainer` does unless given."""
+
+    refresh_priorities: Refresh
+    updates_per_round: int
+    overlap: bool
+
+
 def offpolicy_trainer(
     policy: Learner, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
 ) -> OffpolicyTrainer:
@@ -34,5 +43,5 @@ def offpolicy_trainer(
     if chosen["prioritized"]:
         buffer = PrioritizedReplayBuffer(chosen["capacity"], alpha=chosen["alpha"], beta=chosen["beta"])
     names = ("max_epoch", "step_per_epoch", "batch_size", "step_per_collect", "update_per_step", "learning_starts")
-    rates = {name: chosen[name] for name in (*names, "warmup")}
+    rates = {name: chosen[name] for name in (*names, "warmup")} | given(OffpolicySwitches, chosen)
     return OffpolicyTrainer(policy, Collector(policy, envs, buffer), **rates, **common)

@@ -11,7 +11,7 @@ from trainkit.collector.make import EnvSpec
 from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.atari import ATARI_ENVS
-from trainkit.presets.base import Preset, Settings
+from trainkit.presets.base import Preset, Settings, Switches, given
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OnpolicyTrainer
@@ -37,7 +37,7 @@ class OnpolicySettings(Settings, total=False):
     batch_size: int | None
 
 
-class OnpolicyOverrides(OnpolicySettings, TrainerOptions, total=False):
+class OnpolicyOverrides(OnpolicySettings, Switches, TrainerOptions, total=False):
     """All overrides of an on-policy learner's preset."""
 
 
@@ -60,7 +60,7 @@ class OnpolicyPreset(Preset):
                 "ALE/..." and observations that are images take the "atari" table, Gymnasium's ids of MuJoCo "mujoco",
                 other Box actions "continuous".
             seed: of everything.
-            overrides: of `settings()`, or options of `OnpolicyTrainer`.
+            overrides: of `settings()`, a switch of the policy, or options of `OnpolicyTrainer`.
         """
         trainer: OnpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
@@ -74,7 +74,7 @@ class OnpolicyPreset(Preset):
         return f"{self._learner.__name__} has none" if is_others else None
 
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> OnpolicyPolicy:
-        own = {name: chosen[name] for name in _OF[self._learner]}
+        own = {name: chosen[name] for name in _OF[self._learner]} | given(Switches, chosen)
         layers = ("hidden", "shared", "squash", "log_std", "normalize_obs")
         names = (*layers, "gamma", "reward", "lr", "adam_eps", "max_grad_norm", "device")
         return self._learner.for_envs(envs, **{name: chosen[name] for name in names}, **own)

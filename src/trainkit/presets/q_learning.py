@@ -24,8 +24,9 @@ from trainkit.policy import (
 )
 from trainkit.policy.backups import Backup
 from trainkit.policy.exploration import Exploration
-from trainkit.presets.base import Preset
-from trainkit.presets.off_policy import OffpolicySettings, offpolicy_trainer
+from trainkit.policy.precision import Precision
+from trainkit.presets.base import Preset, Switches, given
+from trainkit.presets.off_policy import OffpolicySettings, OffpolicySwitches, offpolicy_trainer
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
@@ -54,7 +55,18 @@ class QSettings(OffpolicySettings, total=False):
     target_tau: Scheduled | Linear
 
 
-class QOverrides(QSettings, TrainerOptions, total=False):
+class LearningSwitches(Switches, total=False):
+    """How a Q-learner computes: as `DQNPolicy` does unless given."""
+
+    cuda_graph: bool
+    precision: Precision
+
+
+class QSwitches(LearningSwitches, OffpolicySwitches, total=False):
+    """All switches of a Q-learner's preset."""
+
+
+class QOverrides(QSettings, QSwitches, TrainerOptions, total=False):
     """All overrides of a Q-learner's preset."""
 
 
@@ -62,6 +74,7 @@ class QPreset(Preset):
     """A Q-learner's table of settings; called with an environment, it returns a trainer."""
 
     known = QSettings
+    switches = QSwitches
 
     def __call__(self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]) -> OffpolicyTrainer:
         """Return a trainer.
@@ -70,7 +83,7 @@ class QPreset(Preset):
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). Ids
                 "ALE/..." and observations that are images take the "atari" table.
             seed: of everything.
-            overrides: of `settings()`, or options of `OffpolicyTrainer`.
+            overrides: of `settings()`, switches of `DQNPolicy`, or options of `OffpolicyTrainer`.
         """
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer
@@ -98,6 +111,7 @@ class QPreset(Preset):
             max_grad_norm=chosen["max_grad_norm"],
             target=Target(chosen["target_every"], tau=chosen["target_tau"]),
             device=chosen["device"],
+            **given(LearningSwitches, chosen),
         )
 
     def _trainer(

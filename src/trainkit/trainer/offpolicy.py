@@ -35,7 +35,9 @@ class OffpolicyTrainer(Trainer):
         updates_per_round: with "round", so many updates are saved up, and their batches drawn in one pass; what is
             owed at an epoch's end is done then. For uniform buffers too. 16 is a good number; else 1.
         overlap: take the updates that a collect owes during the next one, a share in each vector step, while the
-            environments step by themselves: processes (backend="async"), ale-py. Acting is a round of updates late.
+            environments step by themselves: processes (backend="async"), ale-py. What acts, and what is evaluated or
+            saved within an epoch, is so many updates behind; callbacks hear of them, and Ctrl-C is heard, when the step
+            is whole. A `step_timeout_s` must leave room for a share.
         common: see `Options`.
     """
 
@@ -96,6 +98,7 @@ class OffpolicyTrainer(Trainer):
             ratio = Fraction(str(training_intensity)) / batch_size
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
+        self._n_untold = 0  # updates that callbacks have not heard of
         self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
         how = refresh_priorities, updates_per_round, self._refine, self._timed
         self._updates = ReplayUpdates(policy, buffer, batch_size, *how)
@@ -121,7 +124,8 @@ class OffpolicyTrainer(Trainer):
     def _n_due(self) -> int:
         """Updates to take now: what is left of a round that has begun, and whole rounds that are owed."""
         n_drawn = self._updates.n_drawn
-        return n_drawn + (self._credit.owed - n_drawn) // self.updates_per_round * self.updates_per_round
+        n_rounds = (self._credit.owed - n_drawn) // self.updates_per_round if len(self.buffer) else 0
+        return n_drawn + n_rounds * self.updates_per_round  # environments that fail may take all rows with them
 
     @property
     def _is_whole(self) -> bool:
@@ -132,6 +136,7 @@ class OffpolicyTrainer(Trainer):
         if not self._is_due:
             with self._watch.measure("collect"):
                 stats = self._collect()
+            self._tell_of_updates()
             if self.env_step >= self._learns_from:
                 self._credit.add(stats.n_step)
             self._reports.add_collect(stats)
@@ -148,13 +153,20 @@ class OffpolicyTrainer(Trainer):
     def _collect(self) -> CollectStats:
         """Collect, or go on with a collect that was interrupted."""
         collector = self._collector
-        collector.between_steps = self._interrupt.check
+        collector.between_steps = self._between_steps
         collector.meanwhile = self._learn_share if self.overlap else None
-        if collector.is_interrupted:
-            return collector.resume()
-        self._hooks.fire("on_collect_start", self)
-        is_random = self._warmup == "random" and self.env_step < self._learns_from
-        return collector.collect(n_step=self.step_per_collect, random=is_random)
+        try:
+            if collector.is_interrupted:
+                return collector.resume()
+            self._hooks.fire("on_collect_start", self)
+            is_random = self._warmup == "random" and self.env_step < self._learns_from
+            return collector.collect(n_step=self.step_per_collect, random=is_random)
+        finally:
+            collector.between_steps = collector.meanwhile = None  # by hand it collects, and no more
+
+    def _between_steps(self) -> None:
+        self._tell_of_updates()
+        self._interrupt.check()
 
     def _refine(self, batch: TransitionBatch) -> TransitionBatch:
         return self._hooks.refine(self, batch)
@@ -165,9 +177,10 @@ class OffpolicyTrainer(Trainer):
     def _learn(self, least: int) -> None:
         """Finish a round that has begun, and update as long as so many are owed."""
         with self._watch.measure("update"):
-            while self._updates.n_drawn or self._credit.owed >= least:
+            while self._updates.n_drawn or (self._credit.owed >= least and len(self.buffer)):
                 self._interrupt.check()
                 self._update()
+                self._tell_of_updates()
 
     def _learn_share(self) -> None:
         """Take one vector step's share of the updates that are due, so that the last step leaves none."""
@@ -179,7 +192,13 @@ class OffpolicyTrainer(Trainer):
     def _update(self) -> None:
         self._updates.update(self._credit.owed, step=self.env_step)
         self._credit.pay()
-        self._hooks.fire("on_update_end", self)
+        self._n_untold += 1
+
+    def _tell_of_updates(self) -> None:
+        """Tell of updates, where everything is whole."""
+        while self._n_untold:
+            self._n_untold -= 1
+            self._hooks.fire("on_update_end", self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""

@@ -268,7 +268,9 @@ def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, A
     changes = [
         f"{name} {_as_code(theirs)} -> {_as_code(mine)}"
         for name in sorted(saved | here)
-        if name not in _FREE and saved.get(name) != here.get(name)
+        if name not in _FREE
+        and saved.get(name) != here.get(name)
+        and (name in saved or here[name])  # an older one knows nothing of switches that are off
         for theirs, mine in [_without_the_same(saved.get(name), here.get(name))]
     ]
     if changes:

@@ -141,6 +141,37 @@ def test_values_are_torchs_whatever_the_rows(seed: int, reward: float, discount:
     assert told == {name: pytest.approx(float(number), rel=1e-3, abs=1e-4) for name, number in expected.items()}
 
 
+@pytest.mark.parametrize("kappa", [0.0, 1.0])
+def test_quantiles_that_meet_their_goals_stay(kappa: float) -> None:
+    value = QuantileValue(4, kappa=kappa)
+    twin, numbers = host_value(value), np.array([[0, 0, 1, 2], [5, 5, 5, 5]], np.float32)
+    assert twin is not None
+    leaf = torch.from_numpy(numbers.copy()).requires_grad_()
+    their_loss, their_priority = value.loss(leaf, torch.from_numpy(numbers))
+    their_loss.sum().backward()
+    assert leaf.grad is not None
+    for mine, theirs in zip(twin.loss(numbers, numbers), (their_loss, their_priority, leaf.grad), strict=True):
+        np.testing.assert_allclose(mine, theirs.detach().numpy(), atol=1e-7)
+
+
+def test_quantiles_of_large_returns_lose_no_digits() -> None:
+    value, rng = QuantileValue(200), np.random.default_rng(0)
+    twin, place = host_value(value), 1e5
+    assert twin is not None
+    chosen, goal = (place + 0.01 * rng.normal(size=(2, 8, 200))).astype(np.float32)
+    theirs = value.loss(torch.from_numpy(chosen).double(), torch.from_numpy(goal).double())[0]
+    np.testing.assert_allclose(twin.loss(chosen, goal)[0], theirs.numpy(), rtol=1e-5)
+
+
+def test_a_kappa_set_later_is_heard() -> None:
+    mine, theirs, _ = pair({"value": QuantileValue(5)})
+    for policy in (mine, theirs):
+        assert isinstance(policy.value, QuantileValue)
+        policy.value.kappa = 0.1
+        policy.update(batch_of(16), step=0)
+    assert mine.read_metrics()["loss"] == pytest.approx(theirs.read_metrics()["loss"], rel=1e-5)
+
+
 def test_gradients_are_finite_differences() -> None:
     policy = made(dueling=True, double=True, value=CategoricalValue(5, -2, 2), noisy=True)
     batch = batch_of(8)

@@ -76,8 +76,7 @@ class HostQuantileValue:
     """`QuantileValue`, its loss as in `host.quantiles`."""
 
     def __init__(self, value: QuantileValue) -> None:
-        self._fractions: Array = value.fractions.numpy()
-        self._kappa = value.kappa
+        self._of = value
 
     def mean(self, numbers: Array) -> Array:
         average: Array = np.add.reduce(numbers, axis=-1) / np.float32(numbers.shape[-1])
@@ -89,7 +88,7 @@ class HostQuantileValue:
         return goal
 
     def loss(self, chosen: Array, goal: Array) -> tuple[Array, Array, Array]:
-        return quantile_huber(chosen, goal, self._fractions, self._kappa)
+        return quantile_huber(chosen, goal, self._of.fractions.numpy(), self._of.kappa)
 
     def metrics(self, chosen: Array, goal: Array, after: Array, reward: Array, discount: Array) -> dict[str, float]:
         return {"td_abs_mean": mean(np.abs(self.mean(goal) - self.mean(chosen)))}
