@@ -90,6 +90,26 @@ def test_callbacks_hear_of_updates_when_the_step_is_whole_and_may_save(tmp_path:
     assert everything(again) == everything(straight)
 
 
+@pytest.mark.parametrize("moment", range(1, 12))
+def test_a_callback_that_raises_costs_no_update(moment: int) -> None:
+    class Raise(tk.Callback):
+        n_told = 0
+
+        def on_update_end(self, trainer: tk.Trainer) -> None:
+            self.n_told += 1
+            if self.n_told == moment:
+                raise RuntimeError("on purpose")
+
+    hearer = Raise()
+    trainer = make_trainer(overlap=True, step_per_collect=6, callbacks=[hearer])
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trainer.run()
+    info = trainer.run()
+    plain = make_trainer(step_per_collect=6).run()
+    assert (info.env_step, info.gradient_step) == (plain.env_step, plain.gradient_step)
+    assert hearer.n_told == info.gradient_step
+
+
 def test_collecting_by_hand_learns_nothing() -> None:
     class Stop(tk.Callback):
         def on_update_end(self, trainer: tk.Trainer) -> None:

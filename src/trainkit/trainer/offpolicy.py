@@ -136,11 +136,11 @@ class OffpolicyTrainer(Trainer):
         if not self._is_due:
             with self._watch.measure("collect"):
                 stats = self._collect()
-            self._tell_of_updates()
             if self.env_step >= self._learns_from:
                 self._credit.add(stats.n_step)
             self._reports.add_collect(stats)
             self._watch_for_success(stats)
+            self._tell_of_updates()
             self._hooks.fire("on_collect_end", self, stats)
         if not self.overlap:
             self._learn(self.updates_per_round)
