@@ -136,6 +136,16 @@ def test_an_environment_that_fails_beside_work_that_fails_hides_neither() -> Non
     assert raised.value.__notes__ == ["and what was done meanwhile raised IndexError('list index out of range')"]
 
 
+def test_a_step_that_failed_leaves_no_time_that_was_not_spent() -> None:
+    collector = collector_of(tk.make_envs(Fails, 1))
+    collector.meanwhile = lambda: time.sleep(0.05)
+    with pytest.raises(EnvError):
+        collector.collect(n_step=3)
+    collector.envs._backend.envs[0].__class__ = Waits  # type: ignore[attr-defined]
+    stats = collector.resume()
+    assert 0.0 <= stats.env_ms < 20.0  # type: ignore[operator]
+
+
 def test_ctrl_c_comes_before_an_environment_that_fails() -> None:
     collector = collector_of(tk.make_envs(Fails, 1))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.trainer.test_interrupt import Keyboard
+from tests.trainer.test_interrupt import Keyboard, press
 from tests.trainer.toys import Walk, everything, make_trainer, untimed
 from trainkit.trainer.saving import _tell_changes
 
@@ -76,24 +76,32 @@ def test_without_updates_it_changes_nothing() -> None:
     assert everything(plain) == everything(overlapping)
 
 
-def test_callbacks_hear_of_updates_when_the_step_is_whole_and_may_save(tmp_path: Path) -> None:
+def test_callbacks_hear_of_each_update_where_nothing_may_be_saved(tmp_path: Path) -> None:
     class Save(tk.Callback):
+        def __init__(self) -> None:
+            self.updates: list[int] = []
+
         def on_update_end(self, trainer: tk.Trainer) -> None:
+            self.updates.append(trainer.gradient_step)
             if trainer.gradient_step == 13:
                 trainer.save(tmp_path / "run")
 
-    straight = make_trainer(overlap=True, step_per_collect=6, callbacks=[Save()])
-    straight.run()
-    again = make_trainer(overlap=True, step_per_collect=6)
-    again.load(tmp_path / "run")
-    again.run()
-    assert everything(again) == everything(straight)
+    hearer = Save()
+    trainer = make_trainer(overlap=True, step_per_collect=6, callbacks=[hearer])
+    with pytest.raises(tk.errors.BusyError, match="a collector cannot be saved in the middle of a step"):
+        trainer.run()
+    info = trainer.run()
+    assert hearer.updates == list(range(1, info.gradient_step + 1))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_a_callback_that_raises_costs_no_update(moment: int) -> None:
     class Raise(tk.Callback):
-        n_told = 0
+        n_told = n_collects = 0
+
+        def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+            self.n_collects += 1
 
         def on_update_end(self, trainer: tk.Trainer) -> None:
             self.n_told += 1
@@ -108,12 +116,16 @@ def test_a_callback_that_raises_costs_no_update(moment: int) -> None:
     plain = make_trainer(step_per_collect=6).run()
     assert (info.env_step, info.gradient_step) == (plain.env_step, plain.gradient_step)
     assert hearer.n_told == info.gradient_step
+    assert hearer.n_collects == 12
 
 
 def test_collecting_by_hand_learns_nothing() -> None:
     class Stop(tk.Callback):
+        has_stopped = False
+
         def on_update_end(self, trainer: tk.Trainer) -> None:
-            if trainer.gradient_step >= 3:
+            if trainer.gradient_step == 3 and not self.has_stopped:
+                self.has_stopped = True
                 raise KeyboardInterrupt
 
     trainer = make_trainer(overlap=True, step_per_collect=8, update_per_step=1.0, callbacks=[Stop()])
@@ -123,6 +135,11 @@ def test_collecting_by_hand_learns_nothing() -> None:
     trainer.train_collector.collect(n_step=4)
     trainer.train_collector.collect(n_episode=2)
     assert trainer.gradient_step == n_updates
+    collector = trainer.train_collector
+    collector.between_steps = lambda: press() if collector.env_step % 5 == 0 else None
+    with pytest.raises(KeyboardInterrupt):  # episodes that were asked for by hand, and not finished
+        collector.collect(n_episode=2)
+    assert trainer.run().env_step >= 72
 
 
 class Brittle(Walk):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit import seeding
 from trainkit.collector.agents import whole_games
-from trainkit.collector.backends import Ids, Work
+from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
 from trainkit.collector.meanwhile import Meanwhile
@@ -206,7 +206,7 @@ class Collector(Resumable):
                 if self.between_steps is not None:
                     self.between_steps()
                 with Meanwhile(self.meanwhile, self._tally) as self._at_work:
-                    self._vector_step(self._tally, self._at_work.work)
+                    self._vector_step(self._tally, self._at_work)
                 self._settle()
         finally:
             self._at_work = None
@@ -224,7 +224,7 @@ class Collector(Resumable):
         """Steps to be made up for, negative where the last collect went over."""
         return self._goal.owed if isinstance(self._goal, StepGoal) else 0
 
-    def _vector_step(self, tally: Tally, work: Work) -> None:
+    def _vector_step(self, tally: Tally, meanwhile: Meanwhile) -> None:
         """Act, step, store: one action in every environment that awaits one."""
         clock, envs = time.perf_counter, self.envs
         env_ids = self._goal.open(envs.ready)
@@ -234,7 +234,7 @@ class Collector(Resumable):
         output = self._act(obs, env_ids)
         acted = clock()
         self._needs_reset = True  # should anything fail before the step is whole
-        outcome = envs.step(output.action, env_ids, work)
+        outcome = envs.step(output.action, env_ids, meanwhile.work)
         stepped = clock()
         if outcome.lost:
             obs, output = left(env_ids, outcome.env_ids, obs, output)
@@ -256,7 +256,7 @@ class Collector(Resumable):
             if self._observes:
                 self.policy.observe(transition)
         tally.act_seconds += acted - began
-        tally.env_seconds += stepped - acted
+        tally.env_seconds += stepped - acted - meanwhile.seconds
         tally.store_seconds += clock() - stepped
         tally.n_step += n_rows
         tally.n_vector_step += 1

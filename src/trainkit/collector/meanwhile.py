@@ -16,15 +16,20 @@ class Meanwhile:
         tally: of the collect, whose time it does not count.
 
     Attributes:
-        work: to be called within the step; it raises nothing.
+        seconds: that it took.
         is_at_work: whether it is being done, and environments may be in the middle of a step.
     """
 
     def __init__(self, call: Work | None, tally: Tally) -> None:
         self._call, self._tally = call, tally
         self._error: BaseException | None = None
-        self.work: Work = no_work if call is None else self._do
+        self.seconds = 0.0
         self.is_at_work = False
+
+    @property
+    def work(self) -> Work:
+        """What is to be called within the step; it raises nothing."""
+        return no_work if self._call is None else self._do
 
     def _do(self) -> None:
         assert self._call is not None
@@ -35,9 +40,8 @@ class Meanwhile:
         except BaseException as error:  # noqa: BLE001  # raised on leaving
             self._error = error
         self.is_at_work = False
-        seconds = time.perf_counter() - began
-        self._tally.seconds -= seconds
-        self._tally.env_seconds -= seconds
+        self.seconds = time.perf_counter() - began
+        self._tally.seconds -= self.seconds
 
     def __enter__(self) -> Self:
         return self

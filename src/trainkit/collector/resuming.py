@@ -44,8 +44,8 @@ class Resumable:
         """
         if self._at_work is not None and self._at_work.is_at_work:
             raise BusyError(
-                "a collector cannot be saved in the middle of a step, where `meanwhile` and on_train_batch are called: "
-                "save when it is whole, as in on_update_end"
+                "a collector cannot be saved in the middle of a step, where `meanwhile` is called, and with "
+                "overlap=True on_train_batch and on_update_end: save when it is whole, as in on_collect_end"
             )
         with_running = with_running and not self._needs_reset
         return {name: getattr(self, name) for name in _KEPT} | {

@@ -99,8 +99,8 @@ class WorkerBackend:
     def _refuse_in_step(self, what: str) -> None:
         if self._is_stepping:
             raise BusyError(
-                f"environments cannot be {what} in the middle of a step, where `Collector.meanwhile` and "
-                "on_train_batch are called: wait until it is whole, as in on_update_end"
+                f"environments cannot be {what} in the middle of a step, where `Collector.meanwhile` is called, and "
+                "with overlap=True on_train_batch and on_update_end: wait until it is whole, as in on_collect_end"
             )
 
     def _take(self, row: int, env_id: int) -> Any:

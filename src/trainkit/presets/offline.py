@@ -59,10 +59,15 @@ class OfflineOverrides(OfflineSettings, TrainerOptions, total=False):
     """All overrides of an offline learner's preset."""
 
 
+class NoSwitches(TypedDict):
+    """None: a policy learns from data as it does."""
+
+
 class OfflinePreset(Preset):
     """An offline learner's table of settings; called with a buffer, it returns a trainer."""
 
     known = OfflineSettings
+    switches = NoSwitches
 
     def __call__(
         self,

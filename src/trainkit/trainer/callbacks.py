@@ -12,7 +12,7 @@ The order within an epoch, once each unless said otherwise:
     on_episode_failed       when its environment failed instead
     on_collect_end          after every collect
     on_train_batch          before every update, or before learning from a rollout
-    on_update_end           after every update; those of an `overlap` when the vector step is whole
+    on_update_end           after every update
     on_evaluate_start       before an evaluation            (test_fn)
     on_best                 when its score is the best so far (save_best_fn)
     on_evaluate_end         after it                        (stop_fn)

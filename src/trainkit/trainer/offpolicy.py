@@ -36,8 +36,9 @@ class OffpolicyTrainer(Trainer):
             owed at an epoch's end is done then. For uniform buffers too. 16 is a good number; else 1.
         overlap: take the updates that a collect owes during the next one, a share in each vector step, while the
             environments step by themselves: processes (backend="async"), ale-py. What acts, and what is evaluated or
-            saved within an epoch, is so many updates behind; callbacks hear of them, and Ctrl-C is heard, when the step
-            is whole. A `step_timeout_s` must leave room for a share.
+            saved within an epoch, is so many updates behind. Callbacks hear of an update in the middle of a step, where
+            neither environments nor `save` may be asked for anything; Ctrl-C is heard when the step is whole. A
+            `step_timeout_s` must leave room for a share.
         common: see `Options`.
     """
 
@@ -98,7 +99,6 @@ class OffpolicyTrainer(Trainer):
             ratio = Fraction(str(training_intensity)) / batch_size
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
-        self._n_untold = 0  # updates that callbacks have not heard of
         self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
         how = refresh_priorities, updates_per_round, self._refine, self._timed
         self._updates = ReplayUpdates(policy, buffer, batch_size, *how)
@@ -140,7 +140,6 @@ class OffpolicyTrainer(Trainer):
                 self._credit.add(stats.n_step)
             self._reports.add_collect(stats)
             self._watch_for_success(stats)
-            self._tell_of_updates()
             self._hooks.fire("on_collect_end", self, stats)
         if not self.overlap:
             self._learn(self.updates_per_round)
@@ -153,7 +152,7 @@ class OffpolicyTrainer(Trainer):
     def _collect(self) -> CollectStats:
         """Collect, or go on with a collect that was interrupted."""
         collector = self._collector
-        collector.between_steps = self._between_steps
+        collector.between_steps = self._interrupt.check
         collector.meanwhile = self._learn_share if self.overlap else None
         try:
             if collector.is_interrupted:
@@ -163,10 +162,6 @@ class OffpolicyTrainer(Trainer):
             return collector.collect(n_step=self.step_per_collect, random=is_random)
         finally:
             collector.between_steps = collector.meanwhile = None  # by hand it collects, and no more
-
-    def _between_steps(self) -> None:
-        self._tell_of_updates()
-        self._interrupt.check()
 
     def _refine(self, batch: TransitionBatch) -> TransitionBatch:
         return self._hooks.refine(self, batch)
@@ -180,25 +175,18 @@ class OffpolicyTrainer(Trainer):
             while self._updates.n_drawn or (self._credit.owed >= least and len(self.buffer)):
                 self._interrupt.check()
                 self._update()
-                self._tell_of_updates()
 
     def _learn_share(self) -> None:
         """Take one vector step's share of the updates that are due, so that the last step leaves none."""
-        n_due = self._n_due
+        n_due, n_left = self._n_due, self._collector.n_vector_steps_left
         with self._watch.measure("update", within="collect"):
-            for _ in range(-(-n_due // self._collector.n_vector_steps_left) if n_due else 0):
+            for _ in range(-(-n_due // n_left) if n_left else 0):  # none in episodes that were asked for by hand
                 self._update()
 
     def _update(self) -> None:
         self._updates.update(self._credit.owed, step=self.env_step)
         self._credit.pay()
-        self._n_untold += 1
-
-    def _tell_of_updates(self) -> None:
-        """Tell of updates, where everything is whole."""
-        while self._n_untold:
-            self._n_untold -= 1
-            self._hooks.fire("on_update_end", self)
+        self._hooks.fire("on_update_end", self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _SAME = ("trainer", "policy", "buffer", "env", "n_envs")  # settings a checkpoint must share with who goes on from it
 _FREE = (*_SAME, "seed", "max_epoch")  # what may differ, or is told about by itself
+_OFF = {"overlap": False}  # what an older checkpoint knows nothing of
 _COUNTERS = ("seed", "epoch", "_origin", "_is_in_epoch", "_seems_solved")
 _LIMITS = ("max_epoch", "max_env_step", "max_seconds")
 _PROGRESS = (
@@ -268,9 +269,7 @@ def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, A
     changes = [
         f"{name} {_as_code(theirs)} -> {_as_code(mine)}"
         for name in sorted(saved | here)
-        if name not in _FREE
-        and saved.get(name) != here.get(name)
-        and (name in saved or here[name])  # an older one knows nothing of switches that are off
+        if name not in _FREE and saved.get(name, _OFF.get(name)) != here.get(name)
         for theirs, mine in [_without_the_same(saved.get(name), here.get(name))]
     ]
     if changes:
