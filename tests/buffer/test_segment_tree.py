@@ -60,6 +60,7 @@ def test_a_min_tree_is_an_array_with_a_minimum(case: tuple[int, list[tuple[list[
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)  # the slow twins add up a million numbers each time
 @given(writes())
 @settings(max_examples=10_000)
 def test_trees_are_arrays_in_ten_thousand_programs(case: tuple[int, list[tuple[list[int], list[int]]]]) -> None:
