@@ -69,7 +69,7 @@ def page(runs: Mapping[str, Runs], seeds: Sequence[int]) -> str:
         "table for all presets that learn from replay. The on-policy presets learn as they are, but for gamma, and on "
         "LunarLander for a few settings of PPO and A2C. Only LunarLander's tables were tried, on seeds 1 and 2 of DQN, "
         "on seed 1 of PPO and A2C. So a low number says what a preset does unasked, not what its algorithm can do. "
-        "Asterix is there to show how far 200,000 frames are from its authors' five million: random play gets 0.5.",
+        "Nobody learns Asterix in 200,000 frames, of its authors' five million: random play gets 0.5.",
         "",
         *(
             f"- {task.title}: {task.steps:,} steps, {task.episodes} greedy episodes on fresh seeds every "

@@ -85,6 +85,7 @@ def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) ->
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
+# `torch.nn.utils.skip_init` does the same on its way over the meta device, whose first use loads sympy: half a second.
 class _BlankLinear(nn.Linear):
     def reset_parameters(self) -> None:
         """Draw nothing."""
@@ -93,9 +94,6 @@ class _BlankLinear(nn.Linear):
 class _BlankConv2d(nn.Conv2d):
     def reset_parameters(self) -> None:
         """Draw nothing."""
-
-
-# `torch.nn.utils.skip_init` does the same on its way over the meta device, whose first use loads sympy: half a second.
 
 
 def blank_linear(in_features: int, out_features: int) -> nn.Linear:
