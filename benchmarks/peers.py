@@ -64,6 +64,12 @@ COMPARISONS = [
     ),
     Comparison("one step, mse", "mse", "tianshou2", {("default", LOOP): 3.3}),
     Comparison(
+        "the same, one action in twenty at random",
+        "acting",
+        "tianshou",
+        {("default", LOOP): 2.7, ("auto", LOOP): 3.7, ("default", COLLECT): 4.5},
+    ),
+    Comparison(
         "prioritised, 3-step, double, mse",
         "prioritised",
         "tianshou",
@@ -73,6 +79,14 @@ COMPARISONS = [
     Comparison(
         "one step, mse; gymnasium's vector CartPole and rounds of 16, beside 160 steps per collect",
         "rounds",
+        "tianshou",
+        {("auto", LOOP): 5.0, ("auto", COLLECT): 6.5},
+        ways=["auto"],
+        is_short_at_resets=True,
+    ),
+    Comparison(
+        "the same, one action in twenty at random",
+        "acting, own",
         "tianshou",
         {("auto", LOOP): 5.0, ("auto", COLLECT): 6.5},
         ways=["auto"],
@@ -135,9 +149,10 @@ def heading(options: argparse.Namespace) -> list[str]:
         f"CartPole-v1, {work.n_envs} environments where no other is named, each side stepping `gym.make`'s in a loop "
         f"of its own (trainkit: gymnasium's SyncVectorEnv); MLP {work.hidden} and batch {work.batch} where no other is "
         f"named, gamma {GAMMA}, one update per vector step, uniform replay where no other is named. `updates/s` counts "
-        "drawing the batch, its returns and, where prioritised, writing priorities back. Q-learners act at random, so "
-        "that episodes are as short on all sides; trainkit and Tianshou ask their networks all the same, RLlib too, "
-        "Stable-Baselines3 does not, which spares it a forward pass per vector step. `default` is trainkit as it "
+        "drawing the batch, its returns and, where prioritised, writing priorities back. Q-learners act at random "
+        "where it is not said otherwise, so that episodes are as short on all sides; Tianshou and RLlib ask their "
+        "networks all the same, trainkit and Stable-Baselines3 do not, which spares them a forward pass per vector "
+        "step. With one action in twenty at random all must ask. `default` is trainkit as it "
         "comes, which lets numbers below 1e-38 count as 0 within an update; `auto` adds `compile='auto'`, which "
         "compiles what is not differentiated by hand: Nature CNN's here, and nothing else.",
         "",

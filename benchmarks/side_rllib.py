@@ -13,7 +13,7 @@ from ray.rllib.algorithms.dqn import DQNConfig  # noqa: E402
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner  # noqa: E402
 
 from benchmarks import side  # noqa: E402
-from benchmarks.work import EPSILON, GAMMA, LR, Work  # noqa: E402
+from benchmarks.work import GAMMA, LR, Work  # noqa: E402
 
 
 class Exact(SingleAgentEnvRunner):
@@ -59,7 +59,7 @@ class RLlib:
                 n_step=work.n_step,
                 double_q=work.double,
                 dueling=False,
-                epsilon=EPSILON,
+                epsilon=work.epsilon,
                 target_network_update_freq=work.target_every * work.n_envs,
                 num_steps_sampled_before_learning_starts=work.warmup_steps,
                 replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": work.capacity},

@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 from benchmarks import side
-from benchmarks.work import EPSILON, GAMMA, LR, Work
+from benchmarks.work import GAMMA, LR, Work
 
 NEVER = 10**9  # environment steps
 
@@ -38,8 +38,8 @@ class StableBaselines3:
         if work.learner == "dqn":
             own = {
                 "target_update_interval": work.target_every * work.n_envs,
-                "exploration_initial_eps": EPSILON,
-                "exploration_final_eps": EPSILON,
+                "exploration_initial_eps": work.epsilon,
+                "exploration_final_eps": work.epsilon,
                 "max_grad_norm": work.clip,
             }
         self._model = (DQN if work.learner == "dqn" else SAC)(

@@ -15,7 +15,7 @@ from tianshou.trainer import OffpolicyTrainer  # noqa: E402
 from tianshou.utils.net.common import Net  # noqa: E402
 
 from benchmarks import side  # noqa: E402
-from benchmarks.work import EPSILON, GAMMA, LR, Work  # noqa: E402
+from benchmarks.work import GAMMA, LR, Work  # noqa: E402
 
 
 class Tianshou:
@@ -37,7 +37,7 @@ class Tianshou:
             clip_loss_grad=work.loss == "huber",
             action_space=gym.spaces.Discrete(work.n_outputs),
         )
-        self._policy.set_eps(EPSILON)
+        self._policy.set_eps(work.epsilon)
         if work.prioritized:
             self._buffer = PrioritizedVectorReplayBuffer(work.capacity, buffer_num=work.n_envs, alpha=0.6, beta=0.4)
         else:

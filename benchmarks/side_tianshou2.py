@@ -16,7 +16,7 @@ from tianshou.utils.net.common import Net  # noqa: E402
 from tianshou.utils.torch_utils import policy_within_training_step  # noqa: E402
 
 from benchmarks import side  # noqa: E402
-from benchmarks.work import EPSILON, GAMMA, LR, Work  # noqa: E402
+from benchmarks.work import GAMMA, LR, Work  # noqa: E402
 
 
 class Tianshou2:
@@ -30,8 +30,8 @@ class Tianshou2:
         self._policy = DiscreteQLearningPolicy(
             model=Net(state_shape=work.n_inputs, action_shape=work.n_outputs, hidden_sizes=work.hidden),
             action_space=gym.spaces.Discrete(work.n_outputs),
-            eps_training=EPSILON,
-            eps_inference=EPSILON,
+            eps_training=work.epsilon,
+            eps_inference=work.epsilon,
         )
         self._algorithm = DQN(
             policy=self._policy,

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode
 
 import trainkit as tk
 from benchmarks import side
-from benchmarks.work import EPSILON, GAMMA, LR, Work
+from benchmarks.work import GAMMA, LR, Work
 from trainkit.presets.atari import ATARI_ENVS
 
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
@@ -33,7 +33,7 @@ def make_policy(work: Work, envs: tk.Envs, **options: Any) -> tk.DQNPolicy | tk.
         value=tk.ExpectedValue(work.loss),
         double=work.double,
         max_grad_norm=work.clip,
-        exploration=tk.EpsilonGreedy(EPSILON),
+        exploration=tk.EpsilonGreedy(work.epsilon),
         target=tk.Target(work.target_every, unit="updates"),
         **options,
     )

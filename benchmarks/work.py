@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 COLLECT, UPDATES, LOOP = RATES = ("collect steps/s", "updates/s", "loop steps/s")
-EPSILON = 1.0  # random acting: a better policy must not look faster because its episodes are longer
 LR = 1e-3
 GAMMA = 0.9
 
@@ -22,6 +21,7 @@ class Work:
     n_outputs: int = 2  # actions, or their places
     hidden: tuple[int, ...] = (128, 128, 128)  # after a Nature CNN where images are seen
     sees_images: bool = False
+    epsilon: float = 1.0  # random: a better policy must not look faster because its episodes are longer
     batch: int = 64
     loss: Literal["huber", "mse"] = "huber"
     clip: float | None = None  # of the gradients' norm
@@ -70,6 +70,8 @@ WORKS = {
     "mse": Work(loss="mse"),
     "prioritised": Work(loss="mse", n_step=3, double=True, prioritized=True),
     "rounds": Work(loss="mse", has_own_vector_env=True, per_round=16),
+    "acting": Work(loss="mse", epsilon=0.05),
+    "acting, own": Work(loss="mse", epsilon=0.05, has_own_vector_env=True, per_round=16),
     "many": Work(clip=10.0, n_envs=64, warmup_steps=1_280, collect_steps=19_200, loop_steps=19_200),
     "many, own": Work(
         loss="mse", n_envs=64, has_own_vector_env=True, warmup_steps=1_280, collect_steps=19_200, loop_steps=19_200

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.helpers.learning import (
+    FOUR_NUMBERS,
     MASKED,
     NEVER,
     Spaces,
@@ -34,6 +35,7 @@ from trainkit import (
     Prediction,
     QNetwork,
 )
+from trainkit.tree import first_leaf
 
 
 def masked(q: Any, mask: Any) -> dict[str, Any]:
@@ -293,6 +295,22 @@ class Recorder(nn.Module):
         return Prediction(self.net(features).unsqueeze(2))
 
 
+class Asked(DQNPolicy):
+    """A Q-learner that writes down how many rows it asks its network about."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.n_rows: list[int] = []
+
+    def action_values(self, obs: Any, *, explore: bool = False) -> Any:
+        self.n_rows.append(len(first_leaf(obs)))
+        return super().action_values(obs, explore=explore)
+
+
+class Unknown(EpsilonGreedy):
+    """The same coins of a class that might choose in another way, and so is shown all values."""
+
+
 class TestWhatTheNetworkIsAsked:
     def test_one_noise_per_update_for_the_online_and_another_for_the_target_network(self) -> None:
         policy = DQNPolicy(Recorder(), backup=DoubleBackup(), device="cpu", seed=0)
@@ -323,6 +341,42 @@ class TestWhatTheNetworkIsAsked:
         assert noisy.shape == (6, 5)
         assert len(noisy.unique()) == 30
         assert quiet is None
+
+    @pytest.mark.parametrize("space", [FOUR_NUMBERS, MASKED])
+    def test_fewer_rows_than_by_coins_it_does_not_know_for_the_same_actions(self, space: Any) -> None:
+        mine, twin = (
+            Asked.for_envs(Spaces(space), hidden=(8,), exploration=coins, device="cpu", seed=0)
+            for coins in (EpsilonGreedy(0.5), Unknown(0.5))
+        )
+        rng = np.random.default_rng(0)
+        for step in range(60):
+            n_rows = int(rng.integers(1, 6))
+            obs, env_ids = observations(space, n_rows, seed=step), rng.permutation(6)[:n_rows]
+            first, second = (one.act(obs, step=step, explore=True, env_ids=env_ids).action for one in (mine, twin))
+            assert first.tolist() == second.tolist()
+
+        assert 0.3 < sum(mine.n_rows) / sum(twin.n_rows) < 0.7
+        assert 0 not in mine.n_rows
+
+    def test_nothing_where_coins_decide_everything(self) -> None:
+        policy = Asked.for_envs(Spaces(), exploration=EpsilonGreedy(1.0), device="cpu", seed=0)
+        policy.act(np.zeros((6, 4), np.float32), explore=True)
+        assert policy.n_rows == []
+        policy.act(np.zeros((6, 4), np.float32))
+        assert policy.n_rows == [6]
+
+    def test_everything_where_probabilities_are_stored(self) -> None:
+        policy = Asked.for_envs(Spaces(), exploration=EpsilonGreedy(1.0), store_action_prob=True, device="cpu", seed=0)
+        stored = policy.act(np.zeros((6, 4), np.float32), explore=True).extras["action_prob"]
+        assert stored.tolist() == pytest.approx([1 / 3] * 6)
+        assert policy.n_rows == [6]
+
+    def test_values_that_are_not_finite_name_their_environment_among_those_asked(self) -> None:
+        policy = echo(exploration=EpsilonGreedy(1.0, per_env=[1.0, 1.0, 0.0, 0.0]), action_space=spaces.Discrete(3))
+        obs = np.zeros((4, 3), np.float32)
+        obs[[0, 2]] = math.nan
+        with pytest.raises(DivergedError, match="for env 3 at step 0"):
+            policy.act(obs, explore=True, env_ids=np.array([0, 2, 3, 1]))
 
     def test_masks_of_each_observation_go_with_it(self) -> None:
         policy = DQNPolicy(Recorder(), backup=DoubleBackup(), device="cpu", seed=0)

@@ -21,9 +21,12 @@ from trainkit.policy.device import TensorBatch, legal_mask, rows_of, to_device
 from trainkit.policy.draws import Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
+    ALL,
     EpsilonGreedy,
     Exploration,
     Greedy,
+    Rows,
+    asks_sparingly,
     chosen_probability,
     legal_values,
     require_probability,
@@ -32,13 +35,12 @@ from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host.acting import HostNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.q_learning import HostLearner
-from trainkit.policy.implicit import ImplicitQNetwork
+from trainkit.policy.implicit import usual_network
 from trainkit.policy.meter import UpdateResult, weight_metrics
-from trainkit.policy.networks import ActionValues, PlainModule, Prediction, QNetwork
+from trainkit.policy.networks import ActionValues, PlainModule, Prediction
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.precision import Precision, in_precision
 from trainkit.policy.preprocess import Preprocess
-from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.refusals import refuse_numbers, trying, trying_together
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
@@ -167,18 +169,8 @@ class DQNPolicy(Policy):
             raise ConfigError(f"{cls.__name__}.for_envs was given both double and backup: give one")
         value = ExpectedValue() if value is None else value
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
-        layers: dict[str, Any] = {
-            "hidden": (() if preprocess.sees_images else (128, 128)) if hidden is None else hidden,
-            "head": ((512,) if preprocess.sees_images else ()) if head is None else head,
-            "dueling": dueling,
-            "noisy": noisy,
-            "sigma0": sigma0,
-            "channels_last": channels_last,
-        }
-        if isinstance(value, DrawnFractions):
-            network: nn.Module = ImplicitQNetwork(preprocess.shapes, n_actions, **layers)
-        else:
-            network = QNetwork(preprocess.shapes, n_actions, width=value.width, **layers)
+        heads: dict[str, Any] = {"head": head, "dueling": dueling, "noisy": noisy, "sigma0": sigma0}
+        network = usual_network(preprocess, n_actions, value, hidden, channels_last=channels_last, **heads)
         defaults: dict[str, Any] = {
             "backup": DoubleBackup() if double else None,
             **all_made(
@@ -205,16 +197,25 @@ class DQNPolicy(Policy):
         starts: NDArray[np.bool_] | None = None,
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
-        """Choose the action of the largest value, or let the exploration choose; noise is drawn row by row."""
+        """Choose the action of the largest value, or let the exploration choose; noise is drawn row by row.
+
+        Where a coin of `EpsilonGreedy` decides, the network is not asked, unless `action_prob` is stored.
+        """
         legal, name = checked_legal(obs, env_ids), type(self).__name__
-        q = legal_values(name, self.action_values(obs, explore=explore), legal, step, env_ids)
         how = self.exploration if explore else Greedy()
-        action = how.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)
-        stored = (
-            chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
-            if self._extras_spec
-            else {}
-        )
+        told: dict[str, Any] = {"step": step, "env_ids": env_ids, "rng": self.rng}
+
+        def values_of(rows: Rows) -> NDArray[np.float32]:
+            q = self.action_values(tree.map_tree(lambda leaf: leaf[rows], obs), explore=explore)
+            return legal_values(name, q, legal, step, env_ids, rows)
+
+        if asks_sparingly(how) and self.action_space is not None and not self._extras_spec:
+            shape = len(tree.first_leaf(obs)), count_actions(name, self.action_space)
+            return ActOutput(how.choose_asking(values_of, shape, legal, **told), {}, state)
+        q = values_of(ALL)
+        action, stored = how.choose(q, legal, starts=starts, **told), {}
+        if self._extras_spec:
+            stored = chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
         return ActOutput(action, stored, state)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks
-from trainkit.policy.networks import ActionHeads, Encoder, HeadOptions, Prediction, check_layers
+from trainkit.policy.networks import ActionHeads, Encoder, HeadOptions, Prediction, QNetwork, check_layers
+from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.quantiles import DrawnFractions
+from trainkit.policy.values import Value
 from trainkit.policy.weights import SeededModule, blank_linear
 
 
@@ -77,3 +80,23 @@ class ImplicitQNetwork(SeededModule):
         )
         numbers = self.heads.forward(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]
         return Prediction(numbers.view(rows, width, -1).transpose(1, 2), fractions)
+
+
+def usual_network(
+    preprocess: Preprocess,
+    n_actions: int,
+    value: Value,
+    hidden: Sequence[int] | None,
+    *,
+    head: Sequence[int] | None,
+    **options: Any,
+) -> nn.Module:
+    """Return the network that gives what a value part reads: by default of the paper's size for images."""
+    layers = {
+        "hidden": (() if preprocess.sees_images else (128, 128)) if hidden is None else hidden,
+        "head": ((512,) if preprocess.sees_images else ()) if head is None else head,
+        **options,
+    }
+    if isinstance(value, DrawnFractions):
+        return ImplicitQNetwork(preprocess.shapes, n_actions, **layers)
+    return QNetwork(preprocess.shapes, n_actions, width=value.width, **layers)
