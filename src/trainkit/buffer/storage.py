@@ -41,6 +41,7 @@ class Rings:
         self._stack = max(leaf.stack for leaf in self._obs_specs)
         share, rest = divmod(capacity, n_envs)
         self.limit = np.full(n_envs, share) + (np.arange(n_envs) < rest)  # [N], live rows a ring can hold
+        self.capacity = capacity
         self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
         self.n_rows = n_envs * int(self.limit.max() + self._stack)
         self._all = np.arange(n_envs)
@@ -57,6 +58,7 @@ class Rings:
 
         self.obs = tree.map_tree(column, spec.obs)  # newest frames only
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
+        self._lone = self.obs if isinstance(spec.obs, ArraySpec) and self._stack == 1 else None  # the only column
         self.records = np.zeros(self.n_rows, record_of(spec.action))
         self.action, self.reward = self.records["action"], self.records["reward"]
         self.terminated, self.truncated = self.records["terminated"], self.records["truncated"]
@@ -75,19 +77,16 @@ class Rings:
     def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
         """Write K rows and return (their slots, their rows, the rows that died to make room)."""
         everyone = step.env_ids.tobytes() == self._all_bytes
-        in_step = everyone and self._in_step
         envs: Any = slice(None) if everyone else self._checked(step.env_ids)
         rows = self.head[envs]
-        following = self.after(rows, 1)
-        here: Any = self._slice(rows) if in_step else rows
-        after: Any = self._slice(following) if in_step else following
-        full = self.count[envs] == self.limit[envs]
-        n_full = int(np.count_nonzero(full))
-        dead = ((rows - self._reach[envs]) % self.n_rows)[full] if n_full else rows[:0]
-        given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
-        for column, leaf, (obs, next_obs) in zip(self._obs_columns, self._obs_specs, given, strict=True):
-            column[here] = obs[:, -1] if leaf.stack > 1 else obs
-            column[after] = next_obs[:, -1] if leaf.stack > 1 else next_obs
+        here: Any = rows
+        after: Any
+        if everyone and self._in_step:
+            here, after = self._step_at(int(rows[0])), self._step_at(int(rows[0]) + self.n_envs)
+            following: Rows = np.arange(after.start, after.stop)
+        else:
+            after = following = self.after(rows, 1)
+        self._write_obs(here, after, step.obs, step.next_obs)
         self.action[here] = step.action
         self.reward[here] = step.reward
         self.terminated[here] = step.terminated
@@ -96,20 +95,17 @@ class Rings:
         self.episode[here] = self.episodes[envs]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
-        if n_full:
-            self._bury(dead)
+        dead = self._make_room(rows, envs)
         self.stamp[here] = self.serial
-        slots = self.serial * self.n_rows + rows
+        slots = self.slots(rows, self.serial)
         self.serial += 1
         if everyone:
             self.head = following  # not written into: `rows` is the array of before
+            self.open_steps += 1
         else:
             self.head[envs] = following
+            self.open_steps[envs] += 1
             self._find_step()
-        if n_full < len(rows):
-            self.count[envs] += ~full
-        self.n_live += len(rows) - n_full
-        self.open_steps[envs] += 1
         ended = step.terminated | step.truncated
         if np.count_nonzero(ended):
             self.end_episodes(step.env_ids[ended])
@@ -192,7 +188,7 @@ class Rings:
                 extras={name: column[rows] for name, column in self.extras.items()},
             )
 
-    def slots(self, rows: Rows, stamp: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, rows: Rows, stamp: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Name live rows of these stamps for good: a slot is never another row's."""
         return stamp * self.n_rows + rows
 
@@ -286,10 +282,32 @@ class Rings:
         named |= {f"extras.{name}": column for name, column in self.extras.items()}
         return named | {name: getattr(self, name) for name in _COLUMNS}
 
-    def _slice(self, rows: Rows) -> slice:
-        """Return all environments' rows of one vector step as one slice."""
-        begin = int(rows[0])
+    def _step_at(self, begin: int) -> slice:
+        """Return all environments' rows of one vector step, which lie side by side, as one slice."""
+        begin %= self.n_rows
         return slice(begin, begin + self.n_envs)
+
+    def _write_obs(self, here: Any, after: Any, obs: Obs, next_obs: Obs) -> None:
+        """Write the newest frames acted on, and those that followed."""
+        if self._lone is not None:
+            self._lone[here], self._lone[after] = obs, next_obs
+            return
+        given = zip(tree.leaves(obs), tree.leaves(next_obs), strict=True)
+        for column, leaf, (before, then) in zip(self._obs_columns, self._obs_specs, given, strict=True):
+            column[here] = before[:, -1] if leaf.stack > 1 else before
+            column[after] = then[:, -1] if leaf.stack > 1 else then
+
+    def _make_room(self, rows: Rows, envs: Any) -> Rows:
+        """Count one row more in each of these rings; bury and return the oldest of those that are full."""
+        dead: Rows = (rows - self._reach[envs]) % self.n_rows
+        if self.n_live < self.capacity:
+            full = self.count[envs] == self.limit[envs]
+            dead = dead[full]
+            self.count[envs] += ~full
+            self.n_live += len(rows) - len(dead)
+        if len(dead):
+            self._bury(dead)
+        return dead
 
     def _bury(self, rows: Rows) -> None:
         """Give the rows' final observations back; their frames stay for the stacks that reach into them."""

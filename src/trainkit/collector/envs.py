@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trainkit import seeding
 from trainkit.collector.actions import Actions
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Work, no_work
+from trainkit.collector.counting import StepCounts
 from trainkit.collector.frames import checked_frames
 from trainkit.collector.processing import Processed
 from trainkit.collector.reading import Infos
@@ -100,7 +101,7 @@ class Envs:
         self._is_ready = np.ones(self.n, np.bool_)  # [N], the same as a mask
         self.obs: Obs = None
         self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the episode that runs
-        self._steps = np.zeros(self.n, np.int64)  # [N], steps of the episode that runs
+        self._steps = StepCounts(self.n)  # of the episodes that run
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
         self._broken: dict[int, EnvError] = {}  # environments that failed and are not made anew yet
@@ -166,10 +167,7 @@ class Envs:
             raise self._explain(failure, acted) from failure.__cause__
         for lost in raw.failures.values():
             self._lose(self._explain(lost, acted))
-        if len(env_ids) == self.n:
-            self._steps += 1
-        else:
-            self._steps[env_ids] += 1
+        self._steps.add(env_ids)
         raw, (frame, lives) = self._sound(raw, self._vetted, acted)
         if len(raw.env_ids) < len(env_ids):
             action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
@@ -251,7 +249,7 @@ class Envs:
     def _start(self, env_ids: Ids, options: Options, *, is_reset: bool = False) -> None:
         """Begin the next episode of environments [K], those anew that failed."""
         self.episodes[env_ids] += 1
-        self._steps[env_ids] = 0
+        self._steps.begin(env_ids)
         self._played.begin(env_ids, options)
         broken = [env_id for env_id in env_ids.tolist() if env_id in self._broken]
         well = np.setdiff1d(env_ids, broken) if broken else env_ids
@@ -333,11 +331,12 @@ class Envs:
 
     def _when(self, env_id: int, acted: Acted | None = None) -> str:
         """Say where an environment stands, and all it takes to come there again."""
-        (seed,) = self._seeds_of(np.array([env_id]))
+        one = np.array([env_id])
+        (seed,), (n_steps,) = self._seeds_of(one), self._steps[one]
         game, agent = divmod(env_id, self.n_agents)
         who = f" of agent {self.agents[agent]!r} in game {game}" if self.agents else ""
         action = "" if acted is None else f" (action {action_of(env_id, acted)})"
-        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}{who}{action}, episode seed {seed}"
+        return f"episode {self.episodes[env_id]} step {n_steps}{who}{action}, episode seed {seed}"
 
     def _explain(self, failure: Failure, acted: Acted | None = None) -> EnvError:
         """Turn a backend's failure into an error that says which environment, when, and after which action."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.collector.counting import StepCounts
 from trainkit.errors import ConfigError
 from trainkit.stats import CollectStats, Summary
 
@@ -80,7 +81,7 @@ class Episodes:
         self._agents, self._n_agents = agents, max(1, len(agents))
         self._game_lengths = np.zeros(n_envs // self._n_agents, np.int64)  # so far; only where agents share games
         self._returns = np.zeros(n_envs, np.float64)  # [N], so far
-        self._lengths = np.zeros(n_envs, np.int64)  # [N], so far
+        self._lengths = StepCounts(n_envs)  # so far
         self._began = np.full(n_envs, time.perf_counter())  # [N]
         self.metric = reward_metric
         self._recent: deque[float] = deque(maxlen=_RECENT)
@@ -93,10 +94,9 @@ class Episodes:
         """Count one step of these environments."""
         if len(env_ids) == len(self._returns):
             self._returns += reward
-            self._lengths += 1
         else:
             self._returns[env_ids] += reward
-            self._lengths[env_ids] += 1
+        self._lengths.add(env_ids)
         if self._agents:
             self._game_lengths[np.unique(env_ids // self._n_agents)] += 1
         self._n_vector_steps += 1
@@ -144,7 +144,7 @@ class Episodes:
     def begin(self, env_ids: NDArray[np.intp], now: float | None = None) -> None:
         """Forget what ran here."""
         self._returns[env_ids] = 0.0
-        self._lengths[env_ids] = 0
+        self._lengths.begin(env_ids)
         self._game_lengths[env_ids // self._n_agents] = 0
         self._began[env_ids] = time.perf_counter() if now is None else now
 
@@ -161,7 +161,7 @@ class Episodes:
             "n_finished": self.n_finished,
             "recent": list(self._recent),
             "returns": self._returns.copy(),
-            "lengths": self._lengths.copy(),
+            "lengths": self._lengths[:],
             "game_lengths": self._game_lengths.copy(),
             "seconds": time.perf_counter() - self._began,
         }
@@ -177,19 +177,20 @@ class Episodes:
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
         """Whether the episodes that run have these returns [N], to the last bit."""
-        runs = self._lengths > 0
+        runs = self._lengths[:] > 0
         return self._returns[runs].tobytes() == returns[runs].tobytes()
 
     def _warn_of_endless(self) -> None:
         """Warn, once, of an episode that has too many steps already."""
-        endless = np.flatnonzero(self._lengths >= _ENDLESS)
+        lengths = self._lengths[:]
+        endless = np.flatnonzero(lengths >= _ENDLESS)
         if len(endless) and not self._has_warned:
             self._has_warned = True
             _log.warning(
                 "env %d has made %s steps without an episode's end, so returns and evaluations wait for ever: let it "
                 "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
                 endless[0] // self._n_agents,
-                f"{self._lengths[endless[0]]:,}",
+                f"{lengths[endless[0]]:,}",
             )
 
 
