@@ -65,7 +65,7 @@ bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the 
 
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (4 hours)
 	@for python in $(BIN)/python $(LEARNING_PEERS:%=.peers/%/bin/python); do \
-		$$python $(PIP) -c constraints.txt 'box2d>=2.3.10' && $$python $(PIP) --no-deps minatar || exit; done
+		$$python $(PIP) -c constraints.txt 'box2d>=2.3.10' pygame-ce && $$python $(PIP) --no-deps minatar || exit; done
 	@$(BIN)/python -m benchmarks.same_settings --tasks LunarLander MinAtar-Breakout MinAtar-Asterix --seeds 1 2 3 4 5
 	@$(BIN)/python -m benchmarks.same_settings
 
