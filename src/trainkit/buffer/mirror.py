@@ -61,6 +61,17 @@ class Mirror(Scratch):
     def turn(self) -> None:
         """Bring the device up to date, too."""
         super().turn()
+        self._follow()
+
+    def take(self, name: Hashable, column: NDArray[Any], rows: Rows) -> Any:
+        """Say where rows of a column lie on the device, where it does; gather them where it does not."""
+        for own, frames in zip(self._columns, self._frames, strict=True):
+            if own is column:
+                return Lookup(frames, rows % self._rings.n_rows, frames.n_written)
+        return super().take(name, column, rows)
+
+    def _follow(self) -> None:
+        """Send what was written since the last time."""
         rings, then = self._rings, self._then
         now = _Moment(rings.serial, int(rings.episodes.sum()), rings.head.copy(), rings.rewound.copy())
         if then is not None and now[:2] == then[:2]:
@@ -75,13 +86,6 @@ class Mirror(Scratch):
             frames.write(rows, column, rows)
             frames.write(rings.n_rows + ends, finals[position], ends)
         self._then = now
-
-    def take(self, name: Hashable, column: NDArray[Any], rows: Rows) -> Any:
-        """Say where rows of a column lie on the device, where it does; gather them where it does not."""
-        for own, frames in zip(self._columns, self._frames, strict=True):
-            if own is column:
-                return Lookup(frames, rows % self._rings.n_rows, frames.n_written)
-        return super().take(name, column, rows)
 
     def _claim(self, n_finals: int) -> None:
         """Claim memory with room for so many final observations, in the place of what there was."""
