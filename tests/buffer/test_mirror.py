@@ -241,6 +241,24 @@ def test_final_images_that_find_no_room_have_everything_claimed_anew() -> None:
     assert [shelf.is_released for shelf in shelves.claimed] == [True] * (len(shelves.claimed) - 2) + [False] * 2
 
 
+def test_a_draw_that_found_no_room_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def claim(*told: Any) -> Shelf:
+        raise DeviceError("no room")
+
+    shelves = Shelves()
+    pair = Pair(shelves, capacity=60)
+    pair.run(None, 4, 1)
+    pair.draw()
+    pair.run(None, 26, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(shelves, "claim", claim)
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="no room"):
+                pair.there.sample(8, horizon=ONE)
+    pair.there._rng.bit_generator.state = pair.plain.state_dict()["rng"]  # as if it had not been asked
+    pair.draw()
+
+
 def test_only_images_lie_elsewhere() -> None:
     pair = Pair(Shelves(), form="views", stack=2)
     pair.run(None, 3, 0)

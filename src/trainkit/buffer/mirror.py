@@ -77,10 +77,10 @@ class Mirror(Scratch):
         if then is not None and now[:2] == then[:2]:
             return
         finals: list[NDArray[Any]] = tree.leaves(rings.finals)
+        self._then = None  # until all is written
         if len(finals[0]) > self._n_finals:
             self._claim(2 * len(finals[0]))
             then = None
-        self._then = None  # until all is written
         rows, ends = self._everything() if then is None else self._written(then, now)
         for frames, column, position in zip(self._frames, self._columns, self._sees, strict=True):
             frames.write(rows, column, rows)
