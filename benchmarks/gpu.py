@@ -3,7 +3,8 @@
     python -m benchmarks.gpu [--rounds 3] [--updates 500] [--steps 20000] [--device cuda] [--out FILE]
 
 Updates per second of double DQN with the network of Mnih et al. (2015) on made-up frames, at batches of 32 and 256, and
-environment steps per second of whole runs of Pong. The floor is what an update's multiplications and the optimizer's
+environment steps per second of whole runs of Pong. Batches are there already, unless a side draws them from a buffer,
+whose frames are in ordinary memory or on the GPU too. The floor is what an update's multiplications and the optimizer's
 memory take at the rates this GPU reaches in one large product and one large copy: no launch, no wait, no environment.
 `--device cpu` measures what needs no GPU, to see that it runs.
 """
@@ -33,9 +34,13 @@ SIDES: dict[str, dict[str, Any]] = {
     "graph, compiled": {"cuda_graph": True, "compile": True},
     "graph, bf16, channels last": {"cuda_graph": True, "precision": "bf16", "channels_last": True},
     "bf16, channels last": {"precision": "bf16", "channels_last": True},
+    "drawn": {"drawn_from": "host"},
+    "graph, drawn": {"drawn_from": "host", "cuda_graph": True},
+    "graph, drawn from frames on the GPU": {"drawn_from": "device", "cuda_graph": True},
 }
 NEEDS_CUDA = {"compile", "cuda_graph"}
 WARM_UP = 20  # updates, in which graphs are compiled and recorded
+STORED = 20_000  # frames in a buffer that is drawn from
 
 # Multiplications for one row on its way forward: three convolutions, two layers.
 PLAN = ((20 * 20, 32, 4 * 8 * 8), (9 * 9, 64, 32 * 4 * 4), (7 * 7, 64, 64 * 3 * 3), (1, 512, 3136), (1, ACTIONS.n, 512))
@@ -71,6 +76,24 @@ def frames_of(n_rows: int, seed: int) -> tk.TransitionBatch:
     )
 
 
+def source_of(n_rows: int, device: str, drawn_from: str | None) -> Callable[[], tk.TransitionBatch]:
+    """Return what gives batches: four that are there already, or a buffer of frames on the host or on the device."""
+    if drawn_from is None:
+        batches = itertools.cycle([frames_of(n_rows, seed) for seed in range(4)])
+        return lambda: next(batches)
+    rng, horizon = np.random.default_rng(0), tk.Horizon()
+    buffer = tk.ReplayBuffer.from_arrays(
+        obs=rng.integers(0, 255, (STORED, *(FRAMES.shape or ())[1:]), np.uint8),
+        action=rng.integers(int(ACTIONS.n), size=STORED),
+        reward=rng.choice([-1.0, 0.0, 1.0], STORED),
+        terminated=np.arange(STORED, 0, -1) % 1_000 == 1,  # the last row, too
+        stack=4,
+        frames=tk.DeviceFrames(device) if drawn_from == "device" else None,
+        seed=1,
+    )
+    return lambda: buffer.sample(n_rows, horizon=horizon)
+
+
 def wait(device: str) -> None:
     """Wait until the device has done what it was asked for."""
     if device != "cpu":
@@ -100,12 +123,14 @@ def floor(n_rows: int, device: str, precision: str = "float32") -> float:
     return flops(n_rows) / flop_rate + adam / byte_rate
 
 
-def updates_per_second(policy: tk.DQNPolicy, n_rows: int, n_updates: int, device: str) -> float:
-    """Return the rate of updates on batches that are there already."""
-    batches = [frames_of(n_rows, seed) for seed in range(4)]
+def updates_per_second(
+    n_rows: int, n_updates: int, device: str, drawn_from: str | None = None, **switches: Any
+) -> float:
+    """Return the rate of updates."""
+    policy, draw = made(device, **switches), source_of(n_rows, device, drawn_from)
 
     def update(i: int) -> None:
-        policy.update(batches[i % len(batches)], step=i)
+        policy.update(draw(), step=i)
 
     for i in range(WARM_UP):
         update(i)
@@ -113,13 +138,14 @@ def updates_per_second(policy: tk.DQNPolicy, n_rows: int, n_updates: int, device
     return 1 / seconds_of(lambda: update(next(step)), n_updates, device)
 
 
-def pong_steps_per_second(n_steps: int, device: str, **switches: Any) -> float:
+def pong_steps_per_second(n_steps: int, device: str, drawn_from: str = "host", **switches: Any) -> float:
     """Return the rate of a whole run: 32 games, prioritised replay, an update of 32 rows for every fourth step."""
     envs = tk.make_envs("ALE/Pong-v5", 32, seed=1, **ATARI_ENVS)
     policy = tk.DQNPolicy.for_envs(envs, double=True, device=device, seed=1, **switches)
+    frames = tk.DeviceFrames(device) if drawn_from == "device" else None
     trainer = tk.OffpolicyTrainer(
         policy,
-        tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(50_000)),
+        tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(50_000, frames=frames)),
         max_epoch=2,
         step_per_epoch=n_steps,
         step_per_collect=32,
@@ -160,12 +186,13 @@ def measure(options: argparse.Namespace) -> list[str]:
         rates: dict[str, list[float]] = {side: [] for side in usable}
         for _ in range(options.rounds):
             for side, how in usable.items():
-                rates[side].append(updates_per_second(made(device, **how), n_rows, options.updates, device))
+                rates[side].append(updates_per_second(n_rows, options.updates, device, **how))
         least = {precision: floor(n_rows, device, precision) for precision in ("float32", "bf16")}
         title = f"updates of {n_rows} rows; floor {1e3 * least['float32']:.3f} ms, in bf16 {1e3 * least['bf16']:.3f} ms"
         lines += table(title, rates, {side: least[how.get("precision", "float32")] for side, how in usable.items()})
     if options.steps and find_spec("ale_py") is not None:
-        runs = {side: [pong_steps_per_second(options.steps, device, **how)] for side, how in usable.items()}
+        whole = {side: how for side, how in usable.items() if how.get("drawn_from") != "host"}  # all draw there
+        runs = {side: [pong_steps_per_second(options.steps, device, **how)] for side, how in whole.items()}
         lines += table("environment steps of Pong", runs, {})
     elif options.steps:
         lines += ["Pong was not played: `pip install trainkit[atari]`.", ""]

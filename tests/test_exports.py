@@ -9,7 +9,7 @@ PUBLIC = """
     make_envs Envs Collector Episode
     EnvContext check_env Finding
     Processor PreviousStep TimeFeature Flatten DiscretizeActions MapActions MapObs
-    SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer
+    SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer DeviceFrames
     inspect_checkpoint load_policy
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult

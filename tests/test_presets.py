@@ -396,6 +396,24 @@ def test_switches_are_passed_on_to_policy_and_trainer() -> None:
         tiny(overlap="yes")
 
 
+@pytest.mark.parametrize("preset", [presets.dqn, presets.rainbow], ids=repr)
+def test_frames_live_on_the_policys_device_where_they_are_asked_to(preset: Any) -> None:
+    def factory() -> Any:
+        return tk.testing.FakeVectorEnv(gym.spaces.Box(0, 255, (36, 36), np.uint8), gym.spaces.Discrete(2), n=2)
+
+    small: dict[str, Any] = {"capacity": 50, "seed": 1, "device": "cpu", "test_collector": None, "learning_starts": 8}
+    small |= {"batch_size": 4, "max_epoch": 1, "step_per_epoch": 24, "verbose": False}
+    made = [preset(factory(), **small, frames_on_device=asked) for asked in (True, False)]
+    assert isinstance(made[0].buffer.frames, tk.DeviceFrames)
+    assert str(made[0].buffer.frames.device) == "cpu"
+    assert made[1].buffer.frames is None
+    assert made[0].run().gradient_step > 0
+    with pytest.raises(tk.ConfigError, match="frames is for observations with images"):
+        tiny(preset, frames_on_device=True)
+    with pytest.raises(tk.ConfigError, match=r"\.frames_on_device must be"):
+        tiny(preset, frames_on_device="yes")
+
+
 def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:
     seen: list[int] = []
     trainer = tiny(

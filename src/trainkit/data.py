@@ -5,15 +5,18 @@ Axis letters, here and everywhere: N environments, K rows, B batch, T time, A ac
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.errors import Checks
+from trainkit.errors import Checks, DeviceError
 from trainkit.scaling import ReturnScale
 from trainkit.stats import EpochStats, RunInfo
+
+if TYPE_CHECKING:
+    from trainkit.protocols import Frames
 
 # An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).
 Obs = Any
@@ -54,9 +57,60 @@ class ActOutput(NamedTuple):
     state: Any  # handed back at the next call, opaque to everyone else
 
 
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """B images, or stacks of them, that lie on a device: a leaf of observations that only says where.
+
+    `np.asarray` brings them here, and so do an index, a copy and a pickle. It is good until a batch is drawn from a
+    buffer that was written to since.
+    """
+
+    frames: "Frames"
+    places: NDArray[np.int64]  # [B] or [B, stack]
+    n_written: int  # `frames.n_written` as it was when this was drawn
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array that it stands for."""
+        return (*self.places.shape, *self.frames.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array that it stands for."""
+        return np.dtype(np.uint8)
+
+    def valid_places(self) -> NDArray[np.int64]:
+        """Return the places; refuse where other images may lie there by now.
+
+        Raises:
+            DeviceError: rows were written there since this was drawn.
+        """
+        if self.n_written != self.frames.n_written:
+            raise DeviceError(
+                "images that lie on a device can be read until a later batch is drawn, and newer ones may lie in their "
+                "places now: learn from a batch before the next sample, or keep it by batch.copy()"
+            )
+        return self.places
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.frames.read(self.valid_places()).astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, key: Any) -> Any:
+        return np.asarray(self)[key]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.array, (np.asarray(self),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionBatch:
-    """B rows to learn from. Arrays are valid until the second next `sample`; `copy()` keeps them."""
+    """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` is until the next one.
+
+    `copy()` keeps them, in arrays.
+    """
 
     obs: Obs  # [B, ...]
     action: NDArray[Any]  # [B, ...]

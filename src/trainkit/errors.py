@@ -11,7 +11,7 @@
      +-- PriorityError (ValueError)          a priority that is nan, infinite or negative
      +-- DivergedError (ArithmeticError)     nan or infinity in a value, a loss or a gradient
      +-- CheckpointError (RuntimeError)      a checkpoint that is missing, damaged or of another run
-     +-- DeviceError (RuntimeError)          a device that is not there
+     +-- DeviceError (RuntimeError)          a device that is not there, or has not what was asked of it
      +-- BusyError (RuntimeError)            an iterator entered twice
 
 Every message names its subject, the rule, what came, and what to do.
@@ -76,7 +76,7 @@ class CheckpointError(TrainkitError, RuntimeError):
 
 
 class DeviceError(TrainkitError, RuntimeError):
-    """Refuse a device this machine does not have."""
+    """Refuse a device that this machine does not have, or what the device does not have: memory, images of before."""
 
 
 class BusyError(TrainkitError, RuntimeError):

@@ -171,6 +171,41 @@ class Store(Stateful, Protocol):
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
+class Frames(Protocol):
+    """Images that lie on a device, by places that count from 0."""
+
+    shape: tuple[int, ...]  # of one
+    n_written: int  # grows with every write, so that who was told of places knows whether all is as it was
+
+    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Copy these rows of a column to places; the column may be written to as soon as this returns."""
+        ...
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Wait for the device and return what lies there."""
+        ...
+
+    def gather(self, places: Any) -> Any:
+        """Return what lies at places that are on the device, there."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back; nothing can be read any more."""
+        ...
+
+
+@runtime_checkable
+class FrameStore(Protocol):
+    """Where a buffer keeps its images too, for those who learn from them there."""
+
+    @property
+    def device(self) -> object: ...
+
+    def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> Frames:
+        """Claim memory for so many images of a shape; refuse, in the owner's name, what does not fit."""
+        ...
+
+
 class Recorder(Protocol):
     """Who hears all that a collector does, to keep it elsewhere than in its buffer."""
 

@@ -37,6 +37,30 @@ class Spaces:
         return cls(observation_space=observation_space, action_space=action_space)
 
 
+class ToldSpaces:
+    """Whoever was told the spaces of one environment, or was not."""
+
+    spaces: Spaces | None
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Of one environment, where somebody told."""
+        return self._known_spaces.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Of one environment, where somebody told."""
+        return self._known_spaces.action_space
+
+    @property
+    def _known_spaces(self) -> Spaces:
+        if self.spaces is None:
+            raise ConfigError(
+                f"{type(self).__name__} was not told the spaces of its rows: give it spaces=envs when it is made"
+            )
+        return self.spaces
+
+
 MOST_ACTIONS = 1_000_000  # a head of 512 features for as many takes 2 GB, and four times that with Adam
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

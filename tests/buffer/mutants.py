@@ -2,10 +2,11 @@
 
 from functools import partial
 
-from tests.buffer import test_nstep, test_samplers, test_storage
+from tests.buffer import test_mirror, test_nstep, test_samplers, test_storage
 from tests.buffer.programs import Run
 from tests.helpers.faults import Fault
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, replay
+from trainkit.buffer.mirror import Mirror
 from trainkit.buffer.samplers import Prioritized
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings
@@ -114,6 +115,29 @@ MUTANTS = {
         old="self.beta(step)",
         new="self.beta(0)",
         check=test_samplers.test_beta_is_annealed_by_the_environment_step,
+    ),
+    "images of a dropped episode elsewhere": Fault(
+        owner=Mirror,
+        function="_written",
+        old="then.rewound - now.rewound",
+        new="0 * now.rewound",
+        check=test_mirror.test_an_episode_dropped_and_another_begun_in_its_place,
+    ),
+    "a cut that the images elsewhere do not hear of": Fault(
+        owner=Mirror,
+        function="_follow",
+        old="now[:2] == then[:2]",
+        new="now[:1] == then[:1]",
+        check=test_mirror.test_an_episode_cut_where_it_was_at_the_last_draw_has_its_final_image,
+    ),
+    "images of a lap ago elsewhere": Fault(
+        owner=Mirror,
+        function="_written",
+        old="if now.serial - then.serial >= rings.n_rows // rings.n_envs:",
+        new="if False:",
+        check=partial(
+            test_mirror.test_rings_that_wrap_again_and_again_between_draws_of_every_distance, form="pixels", stack=1
+        ),
     ),
     "a draw that is not stratified": Fault(
         owner=Prioritized,

@@ -8,8 +8,8 @@ import numpy as np
 from trainkit import tree
 from trainkit.data import ACTION_MASK, Obs, Transition
 
-Form = Literal["array", "scalar", "pixels", "dict", "tuple", "masked"]
-FORMS: list[Form] = ["array", "scalar", "pixels", "dict", "tuple", "masked"]
+Form = Literal["array", "scalar", "pixels", "dict", "tuple", "masked", "views"]
+FORMS: list[Form] = ["array", "scalar", "pixels", "dict", "tuple", "masked", "views"]
 
 GOES_ON, TERMINATES, IS_TRUNCATED, IS_BOTH = range(4)
 
@@ -30,7 +30,11 @@ def frame(form: Form, env: int, episode: int, step: int) -> Obs:
         }
     if form == "tuple":
         return (where.astype(np.float16), (np.uint64(step), np.array([[episode]], np.int8)))
-    return {"obs": where, ACTION_MASK: np.arange(3) <= step % 3}
+    mask = np.arange(3) <= step % 3
+    if form == "masked":
+        return {"obs": where, ACTION_MASK: mask}
+    seen = np.array([[env, episode % 256], [step % 256, step // 256]], np.uint8)
+    return {"view": seen, "other": (where, {"mirrored": seen[:, ::-1, None]}), ACTION_MASK: mask}
 
 
 def observe(form: Form, stack: int, env: int, episode: int, step: int) -> Obs:
@@ -39,7 +43,7 @@ def observe(form: Form, stack: int, env: int, episode: int, step: int) -> Obs:
         return frame(form, env, episode, step)
     frames = [frame(form, env, episode, max(0, step - back)) for back in range(stack - 1, -1, -1)]
     obs = tree.map_tree(lambda *leaves: np.stack(leaves), *frames)
-    if form == "masked":
+    if isinstance(obs, dict) and ACTION_MASK in obs:
         obs[ACTION_MASK] = frames[-1][ACTION_MASK]
     return obs
 

@@ -115,6 +115,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "DQNPolicy": Call(tk.DQNPolicy, {"network": small_net(), **CPU}),
         "DQNPolicy.for_envs": Call(tk.DQNPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
         "DatasetWriter": Call(tk.DatasetWriter, {"folder": folder / "episodes"}),
+        "DeviceFrames": Call(tk.DeviceFrames, {"device": "cpu"}),
         "DiscreteBCQPolicy": Call(tk.DiscreteBCQPolicy, {"network": small_net(), "imitation": small_net(), **CPU}),
         "DiscreteBCQPolicy.for_envs": Call(tk.DiscreteBCQPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
         "Curriculum": Call(tk.Curriculum, {"fn": lambda trainer: None}),

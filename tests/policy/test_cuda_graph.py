@@ -55,7 +55,9 @@ def never_recorded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DQNPolicy
     """Make a policy that does what is recorded, and never records it."""
     policy = made(**options, cuda_graph=True)
     assert policy._graph is not None
-    monkeypatch.setattr(policy._graph, "_first", lambda shapes, given, words: policy._learn_columns(given, **words))
+    monkeypatch.setattr(
+        policy._graph, "_first", lambda shapes, given, still, words: policy._learn_columns(given, still, **words)
+    )
     return policy
 
 

@@ -1,5 +1,6 @@
 """What a batch brings along: columns by name, and the parts of a round that was drawn at once."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import NDArray
 
 from trainkit.buffer.nstep import Windows
 from trainkit.buffer.storage import Rings, Rows
-from trainkit.data import TransitionBatch
+from trainkit.data import Lookup, TransitionBatch
 from trainkit.errors import ConfigError, nearest
 
 
@@ -58,4 +59,6 @@ def _parts(column: Any, count: int) -> list[Any]:
         return [{name: parts[i] for name, parts in leaves.items()} for i in range(count)]
     if isinstance(column, tuple):
         return list(zip(*(_parts(leaf, count) for leaf in column), strict=True))
+    if isinstance(column, Lookup):
+        return [replace(column, places=places) for places in _parts(column.places, count)]
     return list(column.reshape(count, -1, *column.shape[1:]))

@@ -36,6 +36,10 @@ class MixedBuffer:
         for position, (source, share) in enumerate(shares.items()):
             known = isinstance(source, ReplayBuffer)
             checks.require(known, f".shares[{position}] must be a ReplayBuffer, got {source!r}")
+            is_here = not known or source.frames is None
+            checks.require(
+                is_here, f".shares[{position}] has frames on a device, and rows are joined here: leave them out"
+            )
             checks.number(f"shares[{position}]", share, low=0, high=1, above_low=True)
         if seed is not None:
             checks.integer("seed", seed, low=0)

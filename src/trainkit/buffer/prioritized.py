@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import Prioritized
 from trainkit.buffer.storage import Rows
-from trainkit.protocols import EnvSpaces
+from trainkit.protocols import EnvSpaces, FrameStore
 from trainkit.schedules import Scheduled, to_plain
 
 
@@ -26,6 +26,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_envs: as in `ReplayBuffer`.
         stack: as in `ReplayBuffer`.
         spaces: as in `ReplayBuffer`.
+        frames: as in `ReplayBuffer`.
         seed: as in `ReplayBuffer`.
     """
 
@@ -43,9 +44,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_envs: int | None = None,
         stack: int = 1,
         spaces: EnvSpaces | None = None,
+        frames: FrameStore | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, seed=seed)
+        super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, frames=frames, seed=seed)
         self._sampler: Prioritized = Prioritized(alpha, beta, eps, normalize, draw)
 
     def priorities(self) -> NDArray[np.float64]:

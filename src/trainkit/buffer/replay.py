@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import files, seeding
@@ -14,20 +13,21 @@ from trainkit.buffer.batches import cut_up, read_column
 from trainkit.buffer.dataset import count_episodes, read_episodes, recorded
 from trainkit.buffer.layout import spec_of
 from trainkit.buffer.memory import refuse_too_large
+from trainkit.buffer.mirror import Mirror
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows
 from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, refuse_unknown
-from trainkit.protocols import EnvSpaces
-from trainkit.spaces import Spaces
+from trainkit.protocols import EnvSpaces, FrameStore
+from trainkit.spaces import Spaces, ToldSpaces
 from trainkit.stats import html_table
 
 _log = logging.getLogger(__name__)
 
 
-class ReplayBuffer:
+class ReplayBuffer(ToldSpaces):
     """Keep the last `capacity` transitions and draw batches from them uniformly, with replacement.
 
     A collector binds the buffer: it tells the number of environments and the shape of a row, and memory is
@@ -40,6 +40,7 @@ class ReplayBuffer:
             stored, and stacks are gathered on read.
         spaces: anything with `observation_space` and `action_space`, which the buffer then has too: a policy can be
             made `for_envs(buffer)`. Those of an environment: stacked, with the mask in.
+        frames: keeps images where they are learnt from too, as `DeviceFrames` does; batches then say where they lie.
         seed: root of the draws; None takes the trainer's.
     """
 
@@ -52,6 +53,7 @@ class ReplayBuffer:
         n_envs: int | None = None,
         stack: int = 1,
         spaces: EnvSpaces | None = None,
+        frames: FrameStore | None = None,
         seed: int | None = None,
     ) -> None:
         checks = Checks(type(self).__name__)
@@ -66,6 +68,7 @@ class ReplayBuffer:
         self._n_envs = n_envs
         self._stack = stack
         self.spaces = None if spaces is None else Spaces.of(spaces)
+        self.frames = frames
         self._sampler: Sampler = Uniform()
         self._bound: Rings | None = None
         self.is_seeded = seed is not None
@@ -91,24 +94,6 @@ class ReplayBuffer:
         """What a row looks like, None before the buffer is bound."""
         return None if self._bound is None else self._bound.spec
 
-    @property
-    def observation_space(self) -> Space[Any]:
-        """Of one environment, where the buffer was told."""
-        return self._known_spaces.observation_space
-
-    @property
-    def action_space(self) -> Space[Any]:
-        """Of one environment, where the buffer was told."""
-        return self._known_spaces.action_space
-
-    @property
-    def _known_spaces(self) -> Spaces:
-        if self.spaces is None:
-            raise ConfigError(
-                f"{type(self).__name__} was not told the spaces of its rows: give it spaces=envs when it is made"
-            )
-        return self.spaces
-
     def seed(self, root: int) -> None:
         """Start the buffer's stream of draws anew from a root seed."""
         self._rng = seeding.generator(root, "buffer")
@@ -129,8 +114,11 @@ class ReplayBuffer:
                 "raise it to hold at least one transition of each"
             )
         refuse_too_large(type(self).__name__, self.capacity, spec, self._sampler)
-        self._bound = Rings(self.capacity, spec)
-        self._sampler.bind(self._bound)
+        rings = Rings(self.capacity, spec)
+        if self.frames is not None:
+            self._scratch = Mirror(type(self).__name__, rings, self.frames)
+        self._bound = rings
+        self._sampler.bind(rings)
         _log.info("%s claimed %s bytes for %s transitions", type(self).__name__, self.nbytes, self.capacity)
 
     def add(self, transition: Transition) -> NDArray[np.int64]:
@@ -229,6 +217,7 @@ class ReplayBuffer:
         if self._bound is not None:
             self._bound.clear()
             self._sampler.clear()
+            self._scratch.clear()
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about the buffer."""

@@ -20,11 +20,15 @@ class Scratch:
         self._here: dict[Hashable, NDArray[Any]] = {}
         self._there: dict[Hashable, NDArray[Any]] = {}
 
+    def clear(self) -> None:
+        """Keep nothing: the rows are others now."""
+        self._here, self._there = {}, {}
+
     def turn(self) -> None:
         """Leave the arrays of the last batch alone and take up those of the one before it."""
         self._here, self._there = self._there, self._here
 
-    def take(self, name: Hashable, column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    def take(self, name: Hashable, column: NDArray[Any], rows: NDArray[np.int64]) -> Any:
         """Gather rows of a column, whose end goes on at its begin; into this set's array of that name if large."""
         if rows.size * column.strides[0] < _SMALL:
             return column.take(rows, axis=0, mode="wrap")

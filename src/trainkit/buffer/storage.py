@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from trainkit import tree
 from trainkit.buffer.layout import record_of
 from trainkit.buffer.scratch import Scratch
-from trainkit.data import ArraySpec, Obs, RowSpec, Transition
+from trainkit.data import ArraySpec, Lookup, Obs, RowSpec, Transition
 from trainkit.errors import ConfigError
 
 _FINALS_BLOCK = 16  # final observations are claimed this many at a time, or an eighth of those there are
@@ -51,6 +51,7 @@ class Rings:
         self.n_live = 0  # rows that can be sampled, the sum of `count`
         self.open_steps = np.zeros(n_envs, np.int64)  # [N], steps of the open episode so far; 0: none is open
         self.episodes = np.zeros(n_envs, np.int64)  # [N], number of the open episode
+        self.rewound = np.zeros(n_envs, np.int64)  # [N], rows ever dropped
         self.serial = 0  # counts vector steps; a slot is serial * n_rows + row, so none is used twice
 
         def column(leaf: ArraySpec, n_rows: int = self.n_rows) -> NDArray[Any]:
@@ -129,6 +130,7 @@ class Rings:
             dropped.append(self.after(self.head[env], np.arange(-n_steps, 0)))
             self.head[env] = self.after(self.head[env], -n_steps)
             self.count[env] -= n_steps
+            self.rewound[env] += n_steps
             self.open_steps[env] = 0
         rows = np.concatenate(dropped) if dropped else self._all[:0]
         self.stamp[rows] = -1
@@ -214,8 +216,10 @@ class Rings:
         if len(ended):
             given = zip(self._obs_specs, tree.leaves(obs), tree.leaves(self.finals), strict=True)
             for leaf, frames, finals in given:
-                newest = frames[:, -1] if leaf.stack > 1 else frames
-                newest[ended] = finals.take(final[ended], axis=0)
+                is_there = isinstance(frames, Lookup)  # and final ones lie behind the rows
+                found = frames.places if is_there else frames
+                newest = found[:, -1] if leaf.stack > 1 else found
+                newest[ended] = self.n_rows + final[ended] if is_there else finals.take(final[ended], axis=0)
         return obs
 
     def _read(self, rows: Rows, ahead: int, scratch: Scratch | None) -> Obs:
@@ -234,6 +238,12 @@ class Rings:
     # ---- bookkeeping ----
 
     @property
+    def n_used(self) -> int:
+        """How many rows there are up to the furthest ever written."""
+        may_have_wrapped = self.serial >= self.limit.min()
+        return self.n_rows if may_have_wrapped else int(self.head.max()) + 1
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all columns and final observations."""
         claimed: list[NDArray[Any]] = [*self._obs_columns, *self.extras.values(), *tree.leaves(self.finals)]
@@ -250,8 +260,7 @@ class Rings:
 
     def state_dict(self) -> dict[str, Any]:
         """Return every column up to the furthest row ever written, and the counters."""
-        may_have_wrapped = self.serial >= self.limit.min()
-        used = self.n_rows if may_have_wrapped else int(self.head.max()) + 1
+        used = self.n_used
         return {
             "columns": {name: column[:used] for name, column in self._columns().items()},
             "finals": {path: column.copy() for path, column in tree.named_leaves(self.finals)},

@@ -21,6 +21,7 @@ from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.quantiles import ImplicitQuantileValue, QuantileValue
 from trainkit.policy.random import RandomPolicy
+from trainkit.policy.resident import DeviceFrames
 from trainkit.policy.sac import SACPolicy
 from trainkit.policy.squashed import SquashedGaussian
 from trainkit.policy.target import Target
@@ -38,6 +39,7 @@ __all__ = [
     "CriticNetwork",
     "ConservativePenalty",
     "DQNPolicy",
+    "DeviceFrames",
     "DiscreteBCQPolicy",
     "DoubleBackup",
     "EpsilonGreedy",

@@ -23,6 +23,7 @@ from trainkit.policy.gradient_step import Adam, ByHand, Clip, GradientStep
 from trainkit.policy.meter import Meter, Scalar, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
 from trainkit.policy.refusals import read_rows
+from trainkit.policy.resident import frames_of, places_of
 from trainkit.policy.saved import Saved
 from trainkit.policy.showing import policy_table
 from trainkit.policy.staging import Staging
@@ -222,12 +223,12 @@ class Policy(Saved, Threaded):
         columns = self._columns(batch)
         if self.device.type != "cpu":
             columns = tree.map_tree(lambda leaf: leaf.to(self.device, non_blocking=True), columns)
-        return rows_of(columns, self.preprocess)
+        return rows_of(columns, self.preprocess, frames_of(batch))
 
     def _columns(self, batch: TransitionBatch) -> Any:
-        """Return a batch's columns as tensors, pinned where they have a way to go."""
+        """Return a batch's columns as tensors, pinned where they have a way to go; of `frames_of` it the places."""
         self._slots = batch.slots
-        columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight)
+        columns = places_of((batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight))
         return to_device(columns, self.device) if self.device.type == "cpu" else self._staging(columns)
 
     def minimise(self, name: str, loss: Loss | ByHand, *, step: int) -> Any:

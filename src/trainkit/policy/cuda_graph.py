@@ -65,8 +65,9 @@ class CudaGraph:
     next call.
 
     Args:
-        function: a tree of tensors -> a tree of tensors, from the argument, the policy's tensors and generator, and
-            what lies still as long as the policy's tensors do. Words it is told besides are for its errors alone.
+        function: a tree of tensors, and what lies still -> a tree of tensors, from these, the policy's tensors and
+            generator, and what lies still as long as the policy's tensors do. Words it is told besides are for its
+            errors alone.
         policy: where one of its modules, tensors or generators has been replaced, the next calls warm up again.
     """
 
@@ -77,23 +78,26 @@ class CudaGraph:
         self._recordings: dict[Hashable, _Recording] = {}
         self._ground: _Ground | None = None  # of all recordings
 
-    def __call__(self, given: Any, **words: Any) -> Any:
-        """Return what the function returns for tensors on the device, or in pinned memory on their way there."""
-        if self._ground is not None and not self._ground.holds():
+    def __call__(self, given: Any, still: Any = None, **words: Any) -> Any:
+        """Return what the function returns for tensors on the device, or in pinned memory on their way there.
+
+        What lies `still` is read where it is, and equal for as long: other things are warmed up with anew.
+        """
+        if self._ground is not None and not self._ground.holds(still):
             self._forget()
         shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(given))
         recording = self._recordings.get(shapes)
         if recording is None:
-            return self._first(shapes, given, words)
+            return self._first(shapes, given, still, words)
         torch._foreach_copy_(recording.inputs, tree.leaves(given), non_blocking=True)
         recording.replay()
         return recording.told
 
-    def _first(self, shapes: Hashable, given: Any, words: Mapping[str, Any]) -> Any:
+    def _first(self, shapes: Hashable, given: Any, still: Any, words: Mapping[str, Any]) -> Any:
         """Call the function while it warms up; record it after that."""
         device, policy = self._policy.device, self._policy
         own = tree.map_tree(lambda leaf: leaf.to(device, non_blocking=True, copy=True), given)
-        work = partial(self._function, own, **words)
+        work = partial(self._function, own, still, **words)
         n_calls = self._n_calls.get(shapes, 0)
         if n_calls < _N_WARM_UPS:
             told = self._capture.warm_up(work)
@@ -109,7 +113,7 @@ class CudaGraph:
                 f"{type(policy).__name__}.cuda_graph cannot record an update: a part of it waits for the device, or "
                 f"makes a tensor of Python's numbers. Leave cuda_graph out, or mend the part. torch says: {error}"
             ) from error
-        self._ground = _Ground(policy)
+        self._ground = _Ground(policy, still)
         self._recordings[shapes] = _Recording(tree.leaves(own), told, replay)
         replay()
         return told
@@ -135,12 +139,12 @@ class _Recording(NamedTuple):
 
 
 class _Ground:
-    """All that recordings stand on: modules, their tensors and the generator, each the one it was and where it was.
+    """All that recordings stand on: modules, their tensors, the generator, and what lies still: as and where they were.
 
     The tensors' memory is kept, so that no other tensor comes to lie there and passes for what was recorded.
     """
 
-    def __init__(self, policy: Saved) -> None:
+    def __init__(self, policy: Saved, still: Any) -> None:
         tables: list[dict[str, Any]] = []
         for part in policy.modules():
             tables += (part._modules, part._parameters, part._buffers)
@@ -149,10 +153,12 @@ class _Ground:
         self._places = [(tensor, tensor.detach(), tensor.requires_grad) for tensor in tensors]
         plain = (vars(policy), "backup"), (vars(policy), "penalty")  # parts that need not be modules
         self._parts += [(table, name, table.get(name)) for table, name in plain]
-        self._policy, self._generator = policy, policy.generator
+        self._policy, self._generator, self._still = policy, policy.generator, still
 
-    def holds(self) -> bool:
+    def holds(self, still: Any) -> bool:
         """Whether everything is where it was."""
+        if still != self._still:
+            return False
         for table, name, child in self._parts:
             if table.get(name) is not child:
                 return False

@@ -28,14 +28,23 @@ class TensorBatch(NamedTuple):
     next_legal: Tensor | None  # [B, A], of next_obs
 
 
-def rows_of(columns: Any, preprocess: nn.Module) -> TensorBatch:
-    """Return obs, action, reward, discount, next_obs and weight, which are on the device, as rows to learn from."""
+def rows_of(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
+    """Return obs, action, reward, discount, next_obs and weight, which are on the device, as rows to learn from.
+
+    Where `frames`, of obs and next_obs, say what a leaf's places are of, it is gathered there.
+    """
     obs, action, reward, discount, next_obs, weight = columns
+    if frames is not None:
+        obs, next_obs = tree.map_tree(_gathered, (obs, next_obs), frames)
     legal, next_legal = legal_mask(obs), legal_mask(next_obs)
     with torch.no_grad():
         obs, next_obs = preprocess(obs), preprocess(next_obs)
     action = action if action.is_floating_point() else action.long()
     return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
+
+
+def _gathered(leaf: Tensor, frames: Any) -> Tensor:
+    return leaf if frames is None else frames.gather(leaf)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

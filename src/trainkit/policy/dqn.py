@@ -42,6 +42,7 @@ from trainkit.policy.penalties import Penalty
 from trainkit.policy.precision import Precision, in_precision
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_numbers, trying, trying_together
+from trainkit.policy.resident import frames_of
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
@@ -286,12 +287,12 @@ class DQNPolicy(Policy):
         """Do what `_learn` does by one launch, and bring the priorities out of the way of the next."""
         for gradient_step in self._gradient_steps.values():
             gradient_step.prepare(step)
-        told = graph(self._columns(batch), step=step)
+        told = graph(self._columns(batch), frames_of(batch), step=step)
         return {**told, "priority": told["priority"].clone()}
 
-    def _learn_columns(self, columns: Any, *, step: int) -> dict[str, Any]:
+    def _learn_columns(self, columns: Any, frames: Any, *, step: int) -> dict[str, Any]:
         """Do all of an update that is done on the device, and return all that there is to tell."""
-        told = self._learn(rows_of(columns, self.preprocess), step)
+        told = self._learn(rows_of(columns, self.preprocess, frames), step)
         shown, self._shown = self._shown, {}
         return {**shown, **told}
 

@@ -7,7 +7,7 @@ from trainkit.collector import Envs
 from trainkit.collector.make import EnvSpec
 from trainkit.policy import Adam, SACPolicy
 from trainkit.presets.base import Preset, Switches, given
-from trainkit.presets.off_policy import OffpolicySettings, OffpolicySwitches, offpolicy_trainer
+from trainkit.presets.off_policy import BufferSwitches, OffpolicySettings, OffpolicySwitches, offpolicy_trainer
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
@@ -23,7 +23,7 @@ class SACSettings(OffpolicySettings, total=False):
     target_entropy: float | None  # None: minus the number of places of an action
 
 
-class SACSwitches(Switches, OffpolicySwitches, total=False):
+class SACSwitches(Switches, OffpolicySwitches, BufferSwitches, total=False):
     """All switches of SAC's preset."""
 
 
@@ -44,7 +44,8 @@ class SACPreset(Preset):
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id), whose
                 actions are a bounded Box.
             seed: of everything.
-            overrides: of `settings()`, a switch of `SACPolicy`, or options of `OffpolicyTrainer`.
+            overrides: of `settings()`, a switch of `SACPolicy`, `frames_on_device` (as `DeviceFrames`), or options of
+                `OffpolicyTrainer`.
         """
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypedDict
 
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.collector import Collector, Envs
+from trainkit.policy import DeviceFrames
 from trainkit.presets.base import Settings, given
 from trainkit.protocols import Learner
 from trainkit.schedules import Linear, Scheduled
@@ -35,13 +36,21 @@ class OffpolicySwitches(TypedDict, total=False):
     overlap: bool
 
 
+class BufferSwitches(TypedDict, total=False):
+    """Where the buffer keeps its rows: in ordinary memory alone unless given."""
+
+    frames_on_device: bool  # images on the policy's device too
+
+
 def offpolicy_trainer(
     policy: Learner, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
 ) -> OffpolicyTrainer:
     """Make the trainer of a policy, with the buffer that the settings name."""
-    buffer = ReplayBuffer(chosen["capacity"])
+    frames = DeviceFrames(chosen["device"]) if chosen.get("frames_on_device") else None
+    buffer = ReplayBuffer(chosen["capacity"], frames=frames)
     if chosen["prioritized"]:
-        buffer = PrioritizedReplayBuffer(chosen["capacity"], alpha=chosen["alpha"], beta=chosen["beta"])
+        draw = {"alpha": chosen["alpha"], "beta": chosen["beta"]}
+        buffer = PrioritizedReplayBuffer(chosen["capacity"], frames=frames, **draw)
     names = ("max_epoch", "step_per_epoch", "batch_size", "step_per_collect", "update_per_step", "learning_starts")
     rates = {name: chosen[name] for name in (*names, "warmup")} | given(OffpolicySwitches, chosen)
     return OffpolicyTrainer(policy, Collector(policy, envs, buffer), **rates, **common)

@@ -26,7 +26,7 @@ from trainkit.policy.backups import Backup
 from trainkit.policy.exploration import Exploration
 from trainkit.policy.precision import Precision
 from trainkit.presets.base import Preset, Switches, given
-from trainkit.presets.off_policy import OffpolicySettings, OffpolicySwitches, offpolicy_trainer
+from trainkit.presets.off_policy import BufferSwitches, OffpolicySettings, OffpolicySwitches, offpolicy_trainer
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
@@ -62,7 +62,7 @@ class LearningSwitches(Switches, total=False):
     precision: Precision
 
 
-class QSwitches(LearningSwitches, OffpolicySwitches, total=False):
+class QSwitches(LearningSwitches, OffpolicySwitches, BufferSwitches, total=False):
     """All switches of a Q-learner's preset."""
 
 
@@ -83,7 +83,8 @@ class QPreset(Preset):
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). Ids
                 "ALE/..." and observations that are images take the "atari" table.
             seed: of everything.
-            overrides: of `settings()`, switches of `DQNPolicy`, or options of `OffpolicyTrainer`.
+            overrides: of `settings()`, switches of `DQNPolicy`, `frames_on_device` (as `DeviceFrames`), or options of
+                `OffpolicyTrainer`.
         """
         trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
         return trainer

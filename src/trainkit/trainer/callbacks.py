@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from trainkit.collector import Collector, Envs, Episode, Watch
-from trainkit.data import EpochResult, Rollout, TransitionBatch
+from trainkit.data import EpochResult, Lookup, Rollout, TransitionBatch
 from trainkit.errors import Checks, ConfigError, nearest
 from trainkit.stats import CollectStats
 
@@ -251,7 +251,7 @@ def _refuse_other_rows(name: str, before: Learnable, after: Learnable) -> None:
     """Refuse rows of another number, shape or type than those that were there."""
     for field in fields(before):
         own, theirs = getattr(before, field.name), getattr(after, field.name)
-        if not isinstance(own, np.ndarray):
+        if theirs is own or not isinstance(own, (np.ndarray, Lookup)):
             continue
         array = np.asarray(theirs)
         if (array.shape, array.dtype) != (own.shape, own.dtype):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.data import TransitionBatch
-from trainkit.errors import Checks
-from trainkit.protocols import Buffer, Learner, RoundBuffer, UpdateResult
+from trainkit.errors import Checks, ConfigError
+from trainkit.protocols import Buffer, FrameStore, Learner, RoundBuffer, UpdateResult
 
 Refresh = Literal["update", "late", "round"]
 
@@ -41,6 +41,7 @@ class ReplayUpdates:
         refine: Callable[[TransitionBatch], TransitionBatch] = lambda batch: batch,
         timed: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
+        _refuse_other_device(policy, buffer)
         self._policy, self._buffer, self._batch_size = policy, buffer, batch_size
         self._refine, self._timed = refine, timed
         self._is_late = refresh == "late"
@@ -92,7 +93,8 @@ class ReplayUpdates:
         """Return what a round or a late write has in hand."""
         drawn = [{one.name: getattr(batch, one.name) for one in fields(batch)} for batch in self._drawn]
         for batch in drawn:
-            batch |= {name: tree.to_plain(batch[name]) for name in ("obs", "next_obs")}
+            arrays = {name: tree.map_tree(np.asarray, batch[name]) for name in ("obs", "next_obs")}
+            batch |= {name: tree.to_plain(leaves) for name, leaves in arrays.items()}
         learnt = [{"slots": slots, "priority": result.read_priority()} for slots, result in self._learnt]
         return {"drawn": drawn, "learnt": learnt}
 
@@ -113,6 +115,18 @@ class _Read:
 
     def read_priority(self) -> NDArray[np.float32] | None:
         return self._priority
+
+
+def _refuse_other_device(policy: object, buffer: object) -> None:
+    """Refuse a policy that is elsewhere than the images it shall learn from."""
+    store = getattr(buffer, "frames", None)
+    if isinstance(store, FrameStore):
+        theirs, own = str(store.device), str(getattr(policy, "device", store.device))
+        if theirs != own:
+            raise ConfigError(
+                f"{type(buffer).__name__}.frames are on {theirs}, {type(policy).__name__} is on {own}: give both the "
+                "same device"
+            )
 
 
 def check_refresh(checks: Checks, buffer: object, refresh: object, per_round: object) -> None:

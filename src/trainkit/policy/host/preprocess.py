@@ -61,7 +61,7 @@ class HostPreprocess:
         if self._is_identity and rows.dtype == np.float32:
             vector: Array = rows
             return vector
-        parts = [convert(leaf) for convert, leaf in zip(self._convert, tree.leaves(rows), strict=True)]
+        parts = [convert(np.asarray(leaf)) for convert, leaf in zip(self._convert, tree.leaves(rows), strict=True)]
         for position, normalizer in enumerate(self._normalizers):
             if normalizer is not None:
                 parts[position] = _normalized(parts[position], normalizer)

@@ -1,0 +1,239 @@
+"""Whole runs from images that live on a device: every bit that a run without has, in any order, stopped anywhere."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import trainkit as tk
+from tests.trainer.test_interrupt import Keyboard
+from tests.trainer.toys import GOAL, LIMIT, Walk, everything, untimed
+from trainkit.data import Lookup
+
+ROUND: dict[str, Any] = {"refresh_priorities": "round", "updates_per_round": 4}
+ORDERS: list[Any] = [
+    pytest.param({}, id="update"),
+    pytest.param({"refresh_priorities": "late"}, id="late"),
+    pytest.param(ROUND, id="round"),
+    pytest.param({"overlap": True}, id="overlap"),
+    pytest.param({"overlap": True, "refresh_priorities": "late", "step_per_collect": 6}, id="overlap, late"),
+    pytest.param({"overlap": True, "step_per_collect": 8} | ROUND, id="overlap, round"),
+]
+
+
+class Screen(gym.Wrapper[Any, Any, Any, Any]):
+    """The walk, seen as one frame: a stripe where it is, as bright as it is late."""
+
+    def __init__(self) -> None:
+        super().__init__(Walk())
+        self.observation_space = gym.spaces.Box(0, 255, (36, 36), np.uint8)
+
+    def reset(self, **options: Any) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        obs, info = self.env.reset(**options)
+        return self.seen(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return self.seen(obs), *rest
+
+    def seen(self, obs: Any) -> NDArray[np.uint8]:
+        place, clock = obs
+        frame = np.zeros((36, 36), np.uint8)
+        frame[:, round((place + GOAL + 2) / (2 * GOAL + 4) * 35)] = 100 + 150 * clock / LIMIT
+        return frame
+
+
+def made(on_device: bool, *, buffer: Any = tk.PrioritizedReplayBuffer, policy: Any = None, **options: Any) -> Any:
+    """Make a quiet trainer of two epochs of 24 steps, whose rings of 24 rows go round."""
+    envs = tk.make_envs(Screen, 2, stack=3, **options.pop("env_options", {}))
+    parts = {"hidden": (), "head": (8,), "double": True, "noisy": True, "n_step": 3, "device": "cpu"} | (policy or {})
+    learner = tk.DQNPolicy.for_envs(envs, **parts)
+    frames = tk.DeviceFrames("cpu") if on_device else None
+    own: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 24, "update_per_step": 0.5, "batch_size": 4, "seed": 1}
+    own |= {"verbose": False, "show_progress": False}
+    return tk.OffpolicyTrainer(learner, tk.Collector(learner, envs, buffer(24, frames=frames)), **own | options)
+
+
+class Seen(tk.Callback):
+    """Count the batches whose images are on the device."""
+
+    def __init__(self) -> None:
+        self.n_there = 0
+
+    def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> None:
+        self.n_there += isinstance(batch.obs, Lookup) and isinstance(batch.next_obs, Lookup)
+
+
+def results_of(trainer: Any) -> tuple[Any, Any]:
+    with trainer:
+        return [untimed(result) for result in trainer], everything(trainer)
+
+
+@pytest.mark.parametrize("buffer", [tk.ReplayBuffer, tk.PrioritizedReplayBuffer])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_run_has_every_bit_of_one_without(order: dict[str, Any], buffer: Any) -> None:
+    seen = Seen()
+    trainer = made(True, buffer=buffer, callbacks=[seen], **order)
+    there, plain = results_of(trainer), results_of(made(False, buffer=buffer, callbacks=[Seen()], **order))
+    assert there == plain
+    assert seen.n_there == trainer.policy.n_updates > 15
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_environments_that_fail_and_episodes_that_are_cut_change_nothing(order: dict[str, Any]) -> None:
+    def failing(on_device: bool) -> Any:
+        n_steps = [0]
+
+        class Failing(Screen):
+            """Fails at every ninth step of all environments together."""
+
+            def step(self, action: Any) -> Any:
+                n_steps[0] += 1
+                if n_steps[0] % 9 == 0:
+                    raise RuntimeError("out of order")
+                return super().step(action)
+
+        envs = tk.make_envs(Failing, 2, stack=3, on_error="restart", max_restarts=1_000)
+        policy = tk.DQNPolicy.for_envs(envs, hidden=(), head=(8,), n_step=3, device="cpu")
+        frames = tk.DeviceFrames("cpu") if on_device else None
+        collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(24, frames=frames))
+        own: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 24, "update_per_step": 0.5, "batch_size": 4}
+        own |= {"seed": 1, "verbose": False, "show_progress": False}
+        trainer = tk.OffpolicyTrainer(policy, collector, **own | order)
+        trainer.run()
+        assert trainer.buffer._rings.rewound.any()  # type: ignore[attr-defined]  # episodes were dropped
+        for _ in range(3):
+            collector.collect(n_episode=2)  # which cuts what runs
+            policy.update(collector.buffer.sample(4, horizon=policy.horizon), step=1)  # type: ignore[union-attr]
+        return everything(trainer)
+
+    assert failing(True) == failing(False)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_ctrl_c_at_any_update_changes_nothing(order: dict[str, Any]) -> None:
+    def run(moments: set[int]) -> Any:
+        keyboard, n_stops = Keyboard(moments), 0
+        trainer = made(True, callbacks=[keyboard], **order)
+        while True:
+            try:
+                next(trainer)
+            except KeyboardInterrupt:
+                keyboard.is_heard = True
+                n_stops += 1
+            except StopIteration:
+                assert n_stops == len(moments)
+                return everything(trainer)
+
+    undisturbed = run(set())
+    for moment in (3, 8, 14):
+        assert run({moment}) == undisturbed
+
+
+class SaveAt(tk.Callback):
+    """Save within an update, and take down all there is when all updates of that time are done."""
+
+    def __init__(self, update: int, path: Path | None) -> None:
+        self.update, self.path, self.at = update, path, {}
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        if self.path is not None and trainer.gradient_step == self.update:
+            trainer.save(self.path)
+
+    def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+        self.at = {
+            path: leaf for path, leaf in everything(trainer).items() if path.startswith(("/policy/", "/buffer/"))
+        }
+
+
+@pytest.mark.parametrize("goes_on_there", [True, False])
+@pytest.mark.parametrize("order", [{}, {"refresh_priorities": "late"}, ROUND], ids=["update", "late", "round"])
+def test_a_run_saved_within_a_round_goes_on_to_the_same_bits_with_images_anywhere(
+    tmp_path: Path, order: dict[str, Any], goes_on_there: bool
+) -> None:
+    whole = {"step_per_collect": 24, "max_epoch": 1} | order  # all updates are owed at once, so that no collect follows
+    straight, resumed = SaveAt(6, tmp_path), SaveAt(6, None)
+    made(True, callbacks=[straight], **whole).run()
+    other = made(goes_on_there, callbacks=[resumed], resume_from=tmp_path, **whole)
+    assert other.gradient_step == 6
+    other.run()
+    assert other.gradient_step == 12
+    assert resumed.at == straight.at
+
+
+def test_epochs_are_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    straight = made(True, max_epoch=3)
+    straight.run()
+    first = made(True, max_epoch=3)
+    next(first), next(first)
+    first.save(tmp_path)
+    again = made(True, max_epoch=3, resume_from=tmp_path)
+    again.run()
+    assert everything(again) == everything(straight)
+
+
+def test_an_offline_run_has_every_bit_of_one_without() -> None:
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {"obs": rng.integers(0, 255, (60, 36, 36), np.uint8), "reward": rng.normal(size=60)}
+    columns |= {"action": rng.integers(2, size=60), "terminated": np.arange(60) % 6 == 5}
+
+    def run(frames: Any) -> Any:
+        envs = tk.make_envs(Screen, 1, stack=2)
+        policy = tk.DQNPolicy.for_envs(envs, head=(8,), penalty=tk.ConservativePenalty(0.5), device="cpu")
+        buffer = tk.ReplayBuffer.from_arrays(**columns, stack=2, frames=frames)
+        how: dict[str, Any] = {"max_epoch": 2, "update_per_epoch": 4, "batch_size": 4, "seed": 1, "verbose": False}
+        return results_of(tk.OfflineTrainer(policy, buffer, **how, show_progress=False))
+
+    assert run(tk.DeviceFrames("cpu")) == run(None)
+
+
+# ---- callbacks ----
+
+
+def test_a_callback_may_learn_from_other_images() -> None:
+    class Darker(tk.Callback):
+        """Halve all brightness."""
+
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            copied = batch.copy()
+            copied.obs[:] //= 2
+            return copied
+
+    there, plain = (results_of(made(on_device, callbacks=[Darker()])) for on_device in (True, False))
+    assert there == plain
+
+
+def test_a_callback_that_changes_the_shape_of_images_is_refused() -> None:
+    class Cropped(tk.Callback):
+        """Take the edges off."""
+
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            copied = batch.copy()
+            return tk.TransitionBatch(
+                obs=copied.obs[..., 1:-1],
+                action=copied.action,
+                reward=copied.reward,
+                discount=copied.discount,
+                next_obs=copied.next_obs,
+                weight=copied.weight,
+                slots=copied.slots,
+            )
+
+    with pytest.raises(tk.ConfigError, match=r"must leave obs as uint8\[4, 3, 36, 36\], got uint8\[4, 3, 36, 34\]"):
+        made(True, callbacks=[Cropped()]).run()
+
+
+# ---- what cannot be ----
+
+
+def test_a_policy_on_another_device_is_refused_at_construction() -> None:
+    envs = tk.make_envs(Screen, 1)
+    policy = tk.DQNPolicy.for_envs(envs, device="cpu")
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(20, frames=tk.DeviceFrames("meta")))
+    with pytest.raises(
+        tk.ConfigError, match=r"ReplayBuffer\.frames are on meta, DQNPolicy is on cpu: give both the sa"
+    ):
+        tk.OffpolicyTrainer(policy, collector, max_epoch=1, step_per_epoch=10, batch_size=4)
