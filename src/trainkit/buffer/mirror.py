@@ -76,10 +76,10 @@ class Mirror(Scratch):
         now = _Moment(rings.serial, int(rings.episodes.sum()), rings.head.copy(), rings.rewound.copy())
         if then is not None and now[:2] == then[:2]:
             return
-        finals: list[NDArray[Any]] = tree.leaves(rings.finals)
+        finals: list[NDArray[Any]] = tree.leaves(rings.finals.obs)
         self._then = None  # until all is written
-        if len(finals[0]) > self._n_finals:
-            self._claim(2 * len(finals[0]))
+        if len(rings.finals) > self._n_finals:
+            self._claim(2 * len(rings.finals))
             then = None
         rows, ends = self._everything() if then is None else self._written(then, now)
         for frames, column, position in zip(self._frames, self._columns, self._sees, strict=True):
@@ -97,7 +97,7 @@ class Mirror(Scratch):
 
     def _everything(self) -> tuple[Rows, Rows]:
         """Return all rows ever written, and the places of all final observations."""
-        return np.arange(self._rings.n_used), np.arange(len(tree.first_leaf(self._rings.finals)))
+        return np.arange(self._rings.n_used), np.arange(len(self._rings.finals))
 
     def _written(self, then: _Moment, now: _Moment) -> tuple[Rows, Rows]:
         """Return the rows whose observations may have been written in between, and the final ones.

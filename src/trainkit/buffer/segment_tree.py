@@ -7,6 +7,7 @@ and one binary search beat further levels.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,9 +46,18 @@ class _Pyramid:
         self.size = size
         self._combine = combine
         self._levels = [np.full(count, neutral) for count in _level_sizes(size)]
-        self._blocks = [level.reshape(-1, _BLOCK) for level in self._levels[:-1]]  # the same memory, block by block
-        self._leaves = self._levels[0][:size]
+        self._look_into_levels()
         self._stale = True  # whether what is derived from the top must be derived again
+
+    def _look_into_levels(self) -> None:
+        """See the same memory block by block, and without the leaves that fill the last one up."""
+        self._blocks = [level.reshape(-1, _BLOCK) for level in self._levels[:-1]]
+        self._leaves = self._levels[0][: self.size]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Look into the levels of a copy, whose views came as arrays apart."""
+        vars(self).update(state)
+        self._look_into_levels()
 
     def __len__(self) -> int:
         return self.size

@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.buffer.finals import Finals
 from trainkit.buffer.layout import record_of
 from trainkit.buffer.scratch import Scratch
 from trainkit.data import ArraySpec, Lookup, Obs, RowSpec, Transition
 from trainkit.errors import ConfigError
-
-_FINALS_BLOCK = 16  # final observations are claimed this many at a time, or an eighth of those there are
 
 Rows = NDArray[np.int64]
 Records = NDArray[np.void]  # what `record_of` names, of each row
@@ -54,24 +53,33 @@ class Rings:
         self.rewound = np.zeros(n_envs, np.int64)  # [N], rows ever dropped
         self.serial = 0  # counts vector steps; a slot is serial * n_rows + row, so none is used twice
 
-        def column(leaf: ArraySpec, n_rows: int = self.n_rows) -> NDArray[Any]:
-            return np.zeros((n_rows, *leaf.shape), leaf.dtype)
+        def column(leaf: ArraySpec) -> NDArray[Any]:
+            return np.zeros((self.n_rows, *leaf.shape), leaf.dtype)
 
         self.obs = tree.map_tree(column, spec.obs)  # newest frames only
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
         self._lone = self.obs if isinstance(spec.obs, ArraySpec) and self._stack == 1 else None  # the only column
         self.records = np.zeros(self.n_rows, record_of(spec.action))
-        self.action, self.reward = self.records["action"], self.records["reward"]
-        self.terminated, self.truncated = self.records["terminated"], self.records["truncated"]
-        self.final = self.records["final"]  # where in `finals` a live row's next observation is, -1 if not there
-        self.stamp = self.records["stamp"]  # the serial a live row was added with, -1 for all others
+        self._look_into_records()
         self.final[:] = self.stamp[:] = -1
         self.age = np.zeros(self.n_rows, np.int32)  # steps of the episode before this one
         self.episode = np.zeros(self.n_rows, np.int32)
         self.extras = {name: column(leaf) for name, leaf in spec.extras.items()}
-        self.finals = tree.map_tree(lambda leaf: column(leaf, 0), spec.obs)
-        self._free_finals: list[int] = []
+        self.finals = Finals(spec.obs)
         self._find_step()
+
+    def _look_into_records(self) -> None:
+        """Give the columns of the records names of their own."""
+        records = self.records
+        self.action, self.reward = records["action"], records["reward"]
+        self.terminated, self.truncated = records["terminated"], records["truncated"]
+        self.final = records["final"]  # where in `finals` a live row's next observation is, -1 if not there
+        self.stamp = records["stamp"]  # the serial a live row was added with, -1 for all others
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Look into the records of a copy, whose columns came as arrays apart."""
+        vars(self).update(state)
+        self._look_into_records()
 
     # ---- writing ----
 
@@ -115,9 +123,9 @@ class Rings:
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
         """End the open episodes here: the pending observation becomes the newest row's final one."""
         envs = envs[self.open_steps[envs] > 0]
-        finals = self._claim_finals(len(envs))
+        finals = self.finals.claim(len(envs))
         self.final[self.after(self.head[envs], -1)] = finals
-        for column, kept in zip(self._obs_columns, tree.leaves(self.finals), strict=True):
+        for column, kept in zip(self._obs_columns, tree.leaves(self.finals.obs), strict=True):
             kept[finals] = column[self.head[envs]]
         self.open_steps[envs] = 0
         self.episodes[envs] += 1
@@ -144,9 +152,9 @@ class Rings:
         last = np.flatnonzero(ends)
         begins = np.concatenate([[0], last + 1])
         episode = np.searchsorted(last, np.arange(n_steps), side="left")
-        finals = self._claim_finals(len(last))
+        finals = self.finals.claim(len(last))
         given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
-        for column, kept, (obs, next_obs) in zip(self._obs_columns, tree.leaves(self.finals), given, strict=True):
+        for column, kept, (obs, next_obs) in zip(self._obs_columns, tree.leaves(self.finals.obs), given, strict=True):
             column[:n_steps] = obs
             column[n_steps] = next_obs[-1]
             kept[finals] = next_obs[last]
@@ -214,7 +222,7 @@ class Rings:
         final = self.final[rows]
         (ended,) = (final >= 0).nonzero()
         if len(ended):
-            given = zip(self._obs_specs, tree.leaves(obs), tree.leaves(self.finals), strict=True)
+            given = zip(self._obs_specs, tree.leaves(obs), tree.leaves(self.finals.obs), strict=True)
             for leaf, frames, finals in given:
                 is_there = isinstance(frames, Lookup)  # and final ones lie behind the rows
                 found = frames.places if is_there else frames
@@ -246,12 +254,12 @@ class Rings:
     @property
     def nbytes(self) -> int:
         """Bytes of all columns and final observations."""
-        claimed: list[NDArray[Any]] = [*self._obs_columns, *self.extras.values(), *tree.leaves(self.finals)]
-        return sum(array.nbytes for array in (*claimed, self.records, self.age, self.episode))
+        claimed = [*self._obs_columns, *self.extras.values(), self.records, self.age, self.episode]
+        return self.finals.nbytes + sum(column.nbytes for column in claimed)
 
     def clear(self) -> None:
         """Forget every row; slots handed out before stay invalid."""
-        self._free_finals = list(range(len(tree.first_leaf(self.finals))))
+        self.finals.clear()
         for column in (self.final, self.stamp):
             column[:] = -1
         self.head[:] = self._all
@@ -263,10 +271,9 @@ class Rings:
         used = self.n_used
         return {
             "columns": {name: column[:used] for name, column in self._columns().items()},
-            "finals": {path: column.copy() for path, column in tree.named_leaves(self.finals)},
             "counters": {name: getattr(self, name).copy() for name in _COUNTERS},
             "serial": self.serial,
-            "free_finals": list(self._free_finals),
+            **self.finals.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -275,11 +282,7 @@ class Rings:
         for name, column in self._columns().items():
             kept = state["columns"][name]
             column[: len(kept)] = kept
-        n_finals, n_here = len(next(iter(state["finals"].values()))), len(tree.first_leaf(self.finals))
-        self._grow_finals(n_finals - n_here)
-        for path, column in tree.named_leaves(self.finals):
-            column[:n_finals] = state["finals"][path]
-        self._free_finals = [*range(n_here - 1, n_finals - 1, -1), *state["free_finals"]]  # as if just grown
+        self.finals.load_state_dict(state)
         for name in _COUNTERS:
             getattr(self, name)[:] = state["counters"][name]
         self.serial = state["serial"]
@@ -324,24 +327,8 @@ class Rings:
         final = self.final[rows]
         given_back = final[final >= 0]
         if len(given_back):
-            self._free_finals.extend(given_back.tolist())
+            self.finals.give_back(given_back.tolist())
             self.final[rows] = -1
-
-    def _claim_finals(self, count: int) -> Rows:
-        """Return places for `count` final observations, growing by whole blocks when none is free."""
-        missing = count - len(self._free_finals)
-        if missing > 0:
-            self._grow_finals(max(missing, _FINALS_BLOCK, len(tree.first_leaf(self.finals)) // 8))
-        return np.array([self._free_finals.pop() for _ in range(count)], np.int64)
-
-    def _grow_finals(self, count: int) -> None:
-        if count <= 0:
-            return
-        size = len(tree.first_leaf(self.finals))
-        self.finals = tree.map_tree(
-            lambda kept: np.concatenate([kept, np.zeros((count, *kept.shape[1:]), kept.dtype)]), self.finals
-        )
-        self._free_finals.extend(range(size + count - 1, size - 1, -1))
 
     def _checked(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Refuse ids that would write one row twice, or another environment's."""

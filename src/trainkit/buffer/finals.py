@@ -1,0 +1,77 @@
+"""Room for the final observations of episodes, which no row of a ring has."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit import tree
+from trainkit.data import ArraySpec, Obs
+
+_BLOCK = 16  # observations claimed at a time, or an eighth of those there are
+
+
+class Finals:
+    """Observations that are put somewhere and given back; more room is claimed in blocks.
+
+    Args:
+        spec: a tree of their `ArraySpec`s.
+
+    Attributes:
+        obs: a tree of columns [places, ...].
+    """
+
+    def __init__(self, spec: Any) -> None:
+        def column(leaf: ArraySpec) -> NDArray[Any]:
+            return np.zeros((0, *leaf.shape), leaf.dtype)
+
+        self.obs: Obs = tree.map_tree(column, spec)
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(tree.first_leaf(self.obs))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(column.nbytes for column in tree.leaves(self.obs))
+
+    def claim(self, count: int) -> NDArray[np.int64]:
+        """Return so many places, growing by whole blocks when too few are free."""
+        missing = count - len(self._free)
+        if missing > 0:
+            self._grow(max(missing, _BLOCK, len(self) // 8))
+        return np.array([self._free.pop() for _ in range(count)], np.int64)
+
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let others have these places."""
+        self._free.extend(places)
+
+    def clear(self) -> None:
+        """Let others have all places; the memory stays claimed."""
+        self._free = list(range(len(self)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all columns, and which places are free."""
+        return {
+            "finals": {path: column.copy() for path, column in tree.named_leaves(self.obs)},
+            "free_finals": list(self._free),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned; room there is besides is as if just claimed."""
+        n_kept, n_here = len(next(iter(state["finals"].values()))), len(self)
+        self._grow(n_kept - n_here)
+        for path, column in tree.named_leaves(self.obs):
+            column[:n_kept] = state["finals"][path]
+        self._free = [*range(n_here - 1, n_kept - 1, -1), *state["free_finals"]]
+
+    def _grow(self, count: int) -> None:
+        if count <= 0:
+            return
+        size = len(self)
+        self.obs = tree.map_tree(
+            lambda kept: np.concatenate([kept, np.zeros((count, *kept.shape[1:]), kept.dtype)]), self.obs
+        )
+        self._free.extend(range(size + count - 1, size - 1, -1))
