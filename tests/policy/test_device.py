@@ -17,6 +17,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *, is_built: bool, n_gpus: int) -> 
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: is_built and n_gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +29,14 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) 
 def test_auto_is_cuda_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, is_built=True, n_gpus=1)
 
-    assert resolve_device("auto") == torch.device("cuda")
+    assert resolve_device("auto") == torch.device("cuda:0")
+
+
+def test_cuda_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, is_built=True, n_gpus=2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    for device in ("auto", "cuda", torch.device("cuda")):
+        assert resolve_device(device) == torch.device("cuda:1")
 
 
 @pytest.mark.parametrize("device", ["cpu", CPU])

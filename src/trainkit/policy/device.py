@@ -50,18 +50,21 @@ def _gathered(leaf: Tensor, frames: Any) -> Tensor:
 def resolve_device(device: str | torch.device) -> torch.device:
     """Turn "auto", a name or a device into a device that is there ("auto": CUDA where there is one).
 
+    CUDA without a number is the GPU that is torch's current one now.
+
     Raises:
         DeviceError: CUDA was asked for and is not there; the message says why.
     """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise DeviceError(f"device must be 'auto', 'cpu', 'cuda' or a torch.device, got {device!r}") from error
-    if resolved.type == "cuda":
-        _require_cuda(resolved)
-    return resolved
+    if resolved.type != "cuda":
+        return resolved
+    _require_cuda(resolved)
+    return torch.device("cuda", torch.cuda.current_device()) if resolved.index is None else resolved
 
 
 def _require_cuda(device: torch.device) -> None:
