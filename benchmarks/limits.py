@@ -10,6 +10,7 @@ dearer in a loop than here, where caches are warm.
 """
 
 import argparse
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ import trainkit as tk
 from benchmarks.running import machine
 from benchmarks.side import measure
 from benchmarks.side_trainkit import Ours
-from benchmarks.work import COLLECT, LOOP, UPDATES, WORKS, Work
+from benchmarks.work import ATOMS, COLLECT, LOOP, UPDATES, WORKS, Work
 
 FLOAT = 4  # bytes
 LOSS_CALLS = 12  # choose, take, discount, add, subtract, loss, mean, and back again; the target's copy is rare
@@ -64,6 +65,9 @@ def networks(work: Work) -> list[Network]:
         critic = _dense(6, work.n_inputs + work.n_outputs, *work.hidden, 1)
         return [actor, critic, critic]
     passes = 2 + work.double + 2
+    if work.learner == "rainbow":  # heads of advantages and a value; noise is one more of each weight, not of products
+        heads = _dense(passes, work.n_inputs, *work.hidden, (work.n_outputs + 1) * ATOMS)
+        return [dataclasses.replace(heads, parameters=work.n_parameters)]
     if not work.sees_images:
         return [_dense(passes, work.n_inputs, *work.hidden, work.n_outputs)]
     dense = _dense(passes, 64 * 7 * 7, *work.hidden, work.n_outputs)

@@ -76,6 +76,7 @@ COMPARISONS = [
         {("default", LOOP): 2.7, ("auto", LOOP): 3.5},
     ),
     Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou2"),
+    Comparison("Rainbow, 128-128, batch 32", "rainbow", "tianshou", ways=["default"], rates=(UPDATES, LOOP)),
     Comparison(
         "one step, mse; gymnasium's vector CartPole and rounds of 16, beside 160 steps per collect",
         "rounds",

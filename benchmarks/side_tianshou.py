@@ -10,12 +10,13 @@ import torch  # noqa: E402
 from tianshou import __version__  # noqa: E402
 from tianshou.data import Collector, PrioritizedVectorReplayBuffer, VectorReplayBuffer  # noqa: E402
 from tianshou.env import DummyVectorEnv  # noqa: E402
-from tianshou.policy import DQNPolicy  # noqa: E402
+from tianshou.policy import DQNPolicy, RainbowPolicy  # noqa: E402
 from tianshou.trainer import OffpolicyTrainer  # noqa: E402
 from tianshou.utils.net.common import Net  # noqa: E402
+from tianshou.utils.net.discrete import NoisyLinear  # noqa: E402
 
 from benchmarks import side  # noqa: E402
-from benchmarks.work import GAMMA, LR, Work  # noqa: E402
+from benchmarks.work import ATOMS, GAMMA, LR, RETURNS, Work  # noqa: E402
 
 
 class Tianshou:
@@ -26,17 +27,24 @@ class Tianshou:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._envs = DummyVectorEnv([lambda: gym.make(work.env) for _ in range(work.n_envs)])
-        net = Net(state_shape=work.n_inputs, action_shape=work.n_outputs, hidden_sizes=work.hidden)
-        self._policy = DQNPolicy(
-            model=net,
-            optim=torch.optim.Adam(net.parameters(), lr=LR),
-            discount_factor=GAMMA,
-            estimation_step=work.n_step,
-            target_update_freq=work.target_every,
-            is_double=work.double,
-            clip_loss_grad=work.loss == "huber",
-            action_space=gym.spaces.Discrete(work.n_outputs),
-        )
+        own: dict[str, Any] = {}
+        if work.learner == "rainbow":
+            noisy = {"linear_layer": NoisyLinear}
+            own = {"softmax": True, "num_atoms": ATOMS, "dueling_param": (noisy, noisy)}
+        net = Net(state_shape=work.n_inputs, action_shape=work.n_outputs, hidden_sizes=work.hidden, **own)
+        asked = {
+            "model": net,
+            "optim": torch.optim.Adam(net.parameters(), lr=LR),
+            "discount_factor": GAMMA,
+            "estimation_step": work.n_step,
+            "target_update_freq": work.target_every,
+            "is_double": work.double,
+            "action_space": gym.spaces.Discrete(work.n_outputs),
+        }
+        if work.learner == "rainbow":
+            self._policy = RainbowPolicy(**asked, num_atoms=ATOMS, v_min=RETURNS[0], v_max=RETURNS[1])
+        else:
+            self._policy = DQNPolicy(**asked, clip_loss_grad=work.loss == "huber")
         self._policy.set_eps(work.epsilon)
         if work.prioritized:
             self._buffer = PrioritizedVectorReplayBuffer(work.capacity, buffer_num=work.n_envs, alpha=0.6, beta=0.4)

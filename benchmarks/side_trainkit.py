@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode
 
 import trainkit as tk
 from benchmarks import side
-from benchmarks.work import GAMMA, LR, Work
+from benchmarks.work import ATOMS, GAMMA, LR, RETURNS, Work
 from trainkit.presets.atari import ATARI_ENVS
 
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
@@ -27,10 +27,13 @@ def make_policy(work: Work, envs: tk.Envs, **options: Any) -> tk.DQNPolicy | tk.
     options |= {"gamma": GAMMA, "n_step": work.n_step, "lr": LR, "device": "cpu", "seed": 1}
     if work.learner == "sac":
         return tk.SACPolicy.for_envs(envs, hidden=work.hidden, **options)
+    if work.learner == "rainbow":
+        options |= {"value": tk.CategoricalValue(ATOMS, *RETURNS), "dueling": True, "noisy": True}
+    else:
+        options["value"] = tk.ExpectedValue(work.loss)
     return tk.DQNPolicy.for_envs(
         envs,
         **({"head": work.hidden} if work.sees_images else {"hidden": work.hidden}),
-        value=tk.ExpectedValue(work.loss),
         double=work.double,
         max_grad_norm=work.clip,
         exploration=tk.EpsilonGreedy(work.epsilon),

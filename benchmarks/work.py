@@ -7,13 +7,14 @@ from typing import Any, Literal
 COLLECT, UPDATES, LOOP = RATES = ("collect steps/s", "updates/s", "loop steps/s")
 LR = 1e-3
 GAMMA = 0.9
+ATOMS, RETURNS = 51, (-10.0, 10.0)  # Rainbow's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """One work: what is stepped, what is learnt, how often. One update per vector step."""
 
-    learner: Literal["dqn", "sac"] = "dqn"
+    learner: Literal["dqn", "rainbow", "sac"] = "dqn"
     env: str = "CartPole-v1"
     n_envs: int = 10
     has_own_vector_env: bool = False  # of its id; on our side, instead of a loop over single ones
@@ -42,6 +43,8 @@ class Work:
         if self.learner == "sac":
             actor = _dense(self.n_inputs, *self.hidden, 2 * self.n_outputs)
             return actor + 2 * _dense(self.n_inputs + self.n_outputs, *self.hidden, 1)
+        if self.learner == "rainbow":  # heads of advantages and a value, each weight with its noise's size
+            return _dense(self.n_inputs, *self.hidden) + 2 * _dense(self.hidden[-1], (self.n_outputs + 1) * ATOMS)
         if self.sees_images:
             convolutions = (4 * 8 * 8 + 1) * 32 + (32 * 4 * 4 + 1) * 64 + (64 * 3 * 3 + 1) * 64
             return convolutions + _dense(64 * 7 * 7, *self.hidden, self.n_outputs)
@@ -69,6 +72,7 @@ WORKS = {
     "small": Work(clip=10.0, hidden=(64, 64)),
     "mse": Work(loss="mse"),
     "prioritised": Work(loss="mse", n_step=3, double=True, prioritized=True),
+    "rainbow": Work(learner="rainbow", hidden=(128, 128), batch=32, n_step=3, double=True, prioritized=True),
     "rounds": Work(loss="mse", has_own_vector_env=True, per_round=16),
     "acting": Work(loss="mse", epsilon=0.05),
     "acting, own": Work(loss="mse", epsilon=0.05, has_own_vector_env=True, per_round=16),
