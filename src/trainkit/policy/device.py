@@ -38,6 +38,12 @@ def rows_of(columns: Any, preprocess: nn.Module) -> TensorBatch:
     return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
 
 
+def blank_row(obs: Any, preprocess: nn.Module) -> TensorBatch:
+    """Return one row of a blank observation [1, ...] on the device, which leads to itself."""
+    zero = torch.zeros(1, device=tree.first_leaf(obs).device)
+    return rows_of((obs, zero.long(), zero, zero, obs, zero), preprocess)
+
+
 def resolve_device(device: str | torch.device) -> torch.device:
     """Turn "auto", a name or a device into a device that is there ("auto": CUDA where there is one).
 

@@ -32,7 +32,9 @@ class Threads:
             raise ConfigError(f"threads={wanted!r} needs a policy with n_threads, {type(policy).__name__} has none")
         self._policy = policy
         self._is_auto = wanted == "auto"
-        self._trial = Trial(candidates(n_cores()), n_tries=_TRIES) if wanted == "auto" else None  # None where all is decided
+        self._trial = (
+            Trial(candidates(n_cores()), n_tries=_TRIES) if wanted == "auto" else None
+        )  # None where all is decided
         self._count = wanted if isinstance(wanted, int) else None  # what is decided
         self._before: int | None = None  # outside; None where that is where we are, or nothing is wanted
         self._seconds, self._n_updates = 0.0, 0  # told until now
