@@ -4,6 +4,7 @@ The policies are on the CPU and are told of a place to choose as those on CUDA a
 """
 
 import copy
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
@@ -192,13 +193,14 @@ class Slow:
         return self.clock.act("d", self.acting)
 
 
-def measured(here: float, copied: float, keeping_up: float, acts_per_update: int = 1, n_turns: int = 40) -> str:
+def measured(here: float, copied: float, keeping_up: float, *acts_per_update: int, n_turns: int = 40) -> str:
     """Return where so many turns were acted, "d" on the device and "c" by the copy."""
+    acts = itertools.cycle(acts_per_update or (1,))
     clock = Clock()
     place, policy = ActingPlace("auto", clock=clock), Slow(clock, here)
     place._copy = SlowCopy(clock, copied, keeping_up)
     for policy.n_updates in range(n_turns):
-        for _ in range(acts_per_update):
+        for _ in range(next(acts)):
             place.action_values(policy, None, None, explore=True)
     return clock.acted
 
@@ -213,17 +215,22 @@ def test_a_copy_is_not_worth_it_for_a_gain_that_is_none() -> None:
 
 
 def test_keeping_up_counts_as_often_as_it_is_needed() -> None:
-    assert measured(2.0, 1.0, 4.0, acts_per_update=1).endswith("d")  # 5 for an act
-    assert measured(2.0, 1.0, 4.0, acts_per_update=2).endswith("d")  # 6 for two
-    assert measured(2.0, 1.0, 4.0, acts_per_update=8).endswith("c")  # 12 for eight
+    assert measured(2.0, 1.0, 4.0, 1).endswith("d")  # 5 for an act
+    assert measured(2.0, 1.0, 4.0, 2).endswith("d")  # 6 for two
+    assert measured(2.0, 1.0, 4.0, 8).endswith("c")  # 12 for eight
+
+
+def test_turns_of_more_acts_are_no_slower() -> None:
+    assert measured(2.0, 1.0, 0.0, 1, 4).endswith("cccc")
+    assert measured(1.0, 2.0, 0.0, 4, 1).endswith("dddd")
 
 
 def test_a_turn_is_from_one_update_to_the_next() -> None:
-    assert measured(3.0, 1.0, 1.0, acts_per_update=3).startswith("dddcccdddccc")
+    assert measured(3.0, 1.0, 1.0, 3).startswith("dddcccdddccc")
 
 
 def test_nothing_is_tried_before_learning_began() -> None:
-    assert measured(3.0, 1.0, 1.0, acts_per_update=500, n_turns=1) == 500 * "d"
+    assert measured(3.0, 1.0, 1.0, 500, n_turns=1) == 500 * "d"
 
 
 def test_evaluation_is_not_measured_and_stays_on_the_device_until_it_is_decided() -> None:

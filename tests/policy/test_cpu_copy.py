@@ -210,6 +210,14 @@ def test_every_change_is_seen(change: Callable[..., None]) -> None:
         assert not np.allclose(told, stale, atol=1e-6)
 
 
+def test_a_network_of_another_shape_in_the_same_tensors_is_copied_anew() -> None:
+    policy, own, obs = made(), CpuCopy(), batch_of(3).obs
+    answer(own, policy, obs)
+    for parameter, other in zip(policy.network.parameters(), made(hidden=(5,)).network.parameters(), strict=True):
+        parameter.data = other.data
+    assert_answers(own, policy, obs)
+
+
 # ---- what it costs ----
 
 
