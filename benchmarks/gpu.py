@@ -34,6 +34,10 @@ SIDES: dict[str, dict[str, Any]] = {
     "graph, bf16, channels last": {"cuda_graph": True, "precision": "bf16", "channels_last": True},
     "bf16, channels last": {"precision": "bf16", "channels_last": True},
 }
+ACTING: dict[str, dict[str, Any]] = {
+    "graph, acting on the CPU": {"cuda_graph": True, "act_on": "cpu"},
+    "graph, acting where it is quicker": {"cuda_graph": True, "act_on": "auto"},
+}  # of whole runs alone
 NEEDS_CUDA = {"compile", "cuda_graph"}
 WARM_UP = 20  # updates, in which graphs are compiled and recorded
 
@@ -151,9 +155,10 @@ def table(title: str, rates: Mapping[str, Sequence[float]], floors: Mapping[str,
 def measure(options: argparse.Namespace) -> list[str]:
     """Measure all sides in turn, and return the page."""
     device = options.device
-    usable = {
-        side: how for side, how in SIDES.items() if device != "cpu" or not any(how.get(name) for name in NEEDS_CUDA)
-    }
+    usable, acting = (
+        {side: how for side, how in sides.items() if device != "cpu" or not any(how.get(name) for name in NEEDS_CUDA)}
+        for sides in (SIDES, ACTING)
+    )
     name = "the CPU" if device == "cpu" else torch.cuda.get_device_name(device)
     lines = ["# On a GPU", "", f"{name}, torch {torch.__version__}; sides in turn, medians of {options.rounds}.", ""]
     for n_rows in options.batches:
@@ -165,7 +170,8 @@ def measure(options: argparse.Namespace) -> list[str]:
         title = f"updates of {n_rows} rows; floor {1e3 * least['float32']:.3f} ms, in bf16 {1e3 * least['bf16']:.3f} ms"
         lines += table(title, rates, {side: least[how.get("precision", "float32")] for side, how in usable.items()})
     if options.steps and find_spec("ale_py") is not None:
-        runs = {side: [pong_steps_per_second(options.steps, device, **how)] for side, how in usable.items()}
+        played = usable | acting
+        runs = {side: [pong_steps_per_second(options.steps, device, **how)] for side, how in played.items()}
         lines += table("environment steps of Pong", runs, {})
     elif options.steps:
         lines += ["Pong was not played: `pip install trainkit[atari]`.", ""]

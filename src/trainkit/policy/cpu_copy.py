@@ -1,6 +1,6 @@
 """A copy on the CPU of what turns observations into action values, which keeps up with an original on a device.
 
-What has changed is asked before each answer, in some ten microseconds where nothing has. The copy belongs to nobody's
+What has changed is asked before each answer, in some twenty microseconds where nothing has. The copy is among nobody's
 modules: it is neither saved, nor counted among parameters, nor copied with its owner.
 """
 
