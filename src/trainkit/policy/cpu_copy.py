@@ -63,11 +63,11 @@ class CpuCopy:
         """
         assert self._original is not None, "whose parts they are was asked before"
         if self._original.has_changed(n_updates):
-            self._original.note(n_updates)
             if self._twin is None or not self._twin.fits(self._original.tensors):
                 self._twin = _Twin(self._original)
             else:
                 self._twin.follow(self._original.tensors)
+            self._original.note(n_updates)
         assert self._twin is not None, "a new original has changed"
         return self._twin.action_values(obs, noise)
 
