@@ -38,6 +38,10 @@ SIDES: dict[str, dict[str, Any]] = {
     "graph, drawn": {"drawn_from": "host", "cuda_graph": True},
     "graph, drawn from frames on the GPU": {"drawn_from": "device", "cuda_graph": True},
 }
+ACTING: dict[str, dict[str, Any]] = {
+    "graph, acting on the CPU": {"cuda_graph": True, "act_on": "cpu"},
+    "graph, acting where it is quicker": {"cuda_graph": True, "act_on": "auto"},
+}  # of whole runs alone
 NEEDS_CUDA = {"compile", "cuda_graph"}
 WARM_UP = 20  # updates, in which graphs are compiled and recorded
 STORED = 20_000  # frames in a buffer that is drawn from
@@ -177,9 +181,10 @@ def table(title: str, rates: Mapping[str, Sequence[float]], floors: Mapping[str,
 def measure(options: argparse.Namespace) -> list[str]:
     """Measure all sides in turn, and return the page."""
     device = options.device
-    usable = {
-        side: how for side, how in SIDES.items() if device != "cpu" or not any(how.get(name) for name in NEEDS_CUDA)
-    }
+    usable, acting = (
+        {side: how for side, how in sides.items() if device != "cpu" or not any(how.get(name) for name in NEEDS_CUDA)}
+        for sides in (SIDES, ACTING)
+    )
     name = "the CPU" if device == "cpu" else torch.cuda.get_device_name(device)
     lines = ["# On a GPU", "", f"{name}, torch {torch.__version__}; sides in turn, medians of {options.rounds}.", ""]
     for n_rows in options.batches:
@@ -191,7 +196,9 @@ def measure(options: argparse.Namespace) -> list[str]:
         title = f"updates of {n_rows} rows; floor {1e3 * least['float32']:.3f} ms, in bf16 {1e3 * least['bf16']:.3f} ms"
         lines += table(title, rates, {side: least[how.get("precision", "float32")] for side, how in usable.items()})
     if options.steps and find_spec("ale_py") is not None:
-        whole = {side: how for side, how in usable.items() if how.get("drawn_from") != "host"}  # all draw there
+        whole = {
+            side: how for side, how in (usable | acting).items() if how.get("drawn_from") != "host"
+        }  # all draw there
         runs = {side: [pong_steps_per_second(options.steps, device, **how)] for side, how in whole.items()}
         lines += table("environment steps of Pong", runs, {})
     elif options.steps:

@@ -12,7 +12,7 @@ import trainkit as tk
 from tests.trainer.runs import make_run
 from tests.trainer.toys import make_trainer
 from trainkit.trainer import threads
-from trainkit.trainer.threads import Threads, Trial
+from trainkit.trainer.threads import Threads
 
 
 class Computer:
@@ -95,13 +95,6 @@ class TestAuto:
         own = Threads(computer, "auto")
         with own:
             assert tell(own, {1: 1.0, 2: 0.96}, computer)[-1] == 1
-
-    def test_one_slow_update_decides_nothing(self) -> None:
-        trial = Trial([1, 2])
-        for turn in range(9):
-            trial.add(100.0 if turn in (2, 5) else 1.0)
-            trial.add(2.0)
-        assert (trial.is_over, trial.next) == (True, 1)
 
     def test_steps_without_an_update_try_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(threads, "n_cores", lambda: 2)

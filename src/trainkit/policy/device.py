@@ -47,6 +47,12 @@ def _gathered(leaf: Tensor, frames: Any) -> Tensor:
     return leaf if frames is None else frames.gather(leaf)
 
 
+def blank_row(obs: Any, preprocess: nn.Module) -> TensorBatch:
+    """Return one row of a blank observation [1, ...] on the device, which leads to itself."""
+    zero = torch.zeros(1, device=tree.first_leaf(obs).device)
+    return rows_of((obs, zero.long(), zero, zero, obs, zero), preprocess)
+
+
 def resolve_device(device: str | torch.device) -> torch.device:
     """Turn "auto", a name or a device into a device that is there ("auto": CUDA where there is one).
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import ConfigError, all_made
+from trainkit.policy.act_on import ActingPlace, ActOn
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.cuda_graph import CudaGraph, check_cuda_graph
-from trainkit.policy.device import TensorBatch, legal_mask, rows_of, to_device
+from trainkit.policy.device import TensorBatch, blank_row, legal_mask, rows_of, to_device
 from trainkit.policy.draws import Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
@@ -41,7 +42,7 @@ from trainkit.policy.networks import ActionValues, PlainModule, Prediction
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.precision import Precision, in_precision
 from trainkit.policy.preprocess import Preprocess
-from trainkit.policy.refusals import refuse_numbers, trying, trying_together
+from trainkit.policy.refusals import refuse_losses, refuse_numbers, trying
 from trainkit.policy.resident import frames_of
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
@@ -70,6 +71,8 @@ class DQNPolicy(Policy):
         cuda_graph: record all that an update does on CUDA, from the fourth one on, and repeat it by one launch, with or
             without `compile`. What parts of yours do in Python they do once then: numbers that change must be tensors.
         precision: what networks multiply in while they learn, "float32" or "bf16"; parameters, losses, acting: float32.
+        act_on: "device", where the policy is; "cpu", by a copy there that keeps up with it; "auto" tries both between
+            the first updates and stays with the quicker. For a policy on the CPU they are the same.
         store_action_prob: store how likely each action was, as `action_prob`.
 
     Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
@@ -97,6 +100,7 @@ class DQNPolicy(Policy):
         compile: Compile = False,
         cuda_graph: bool = False,
         precision: Precision = "float32",
+        act_on: ActOn = "device",
         store_action_prob: bool = False,
     ) -> None:
         super().__init__(
@@ -130,6 +134,8 @@ class DQNPolicy(Policy):
         parts = features, self.network, self.target_network, self.value, self.backup
         self._host_learner = HostLearner.for_parts(*parts) if is_ours and not by_torch else None
         self._graph = CudaGraph(self._learn_columns, self) if cuda_graph else None
+        acts_as_we_do = self._keeps(DQNPolicy, "action_values", "values_here", "_predict")
+        self._place = ActingPlace.wanted(type(self).__name__, act_on, self.device, can_copy=acts_as_we_do)
         self.eval()
 
     @classmethod
@@ -229,9 +235,14 @@ class DQNPolicy(Policy):
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
         self.enter(training=False)
-        n_rows = len(tree.first_leaf(obs))
-        noise = self._draws.noise(n_rows, self.generator) if explore else None
-        if self._host is not None and self._host.takes(obs, n_rows, self.preprocess, self.network):
+        noise = self._draws.noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        if self._place is None:
+            return self.values_here(obs, noise)
+        return self._place.action_values(self, obs, noise, explore=explore)
+
+    def values_here(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
+        """Return the expected returns [K, A] as they are found where the policy is."""
+        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), self.preprocess, self.network):
             return self._host.action_values(obs, None if noise is None else noise.numpy())
         with torch.no_grad():
             numbers = self._predict(to_device(obs, self.device), noise).numbers
@@ -303,11 +314,7 @@ class DQNPolicy(Policy):
         with torch.no_grad():
             after, reward = self.backup(online, target, rows, self.value)
             goal = self.value.goal(after, reward, rows.discount)
-        drawn = self._draws.fractions
-        if drawn is None or prediction.fractions is None:
-            loss, priority = self.value.loss(chosen, goal)
-        else:
-            loss, priority = drawn.loss(chosen, goal, prediction.fractions)
+        loss, priority = self._draws.loss(self.value, chosen, goal, prediction.fractions)
         with torch.no_grad():
             shown = {"q_mean": self.value.mean(chosen).mean()}
             shown |= self.value.metrics(chosen, goal, after, reward, rows.discount)
@@ -330,21 +337,14 @@ class DQNPolicy(Policy):
         """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
         self._refuse_other_spaces(observation_space, action_space)
         self.enter(training=False)
-        blank = to_device(zeros_of(observation_space), self.device)
+        blank = zeros_of(observation_space)
+        obs = to_device(blank, self.device)
         with trying(f"{type(self).__name__}'s network", observation_space):
-            prediction = self._predict(blank, None)
+            prediction = self._predict(obs, None)
         refuse_numbers(type(self).__name__, prediction, action_space, self.value)
-        self._try_parts(blank)
-        super().check_spaces(observation_space, action_space)
-
-    def _try_parts(self, obs: Any) -> None:
-        """Refuse parts that do not fit each other, by trying them on one blank row that leads to itself."""
-        features, legal, zero = self.preprocess(obs), legal_mask(obs), torch.zeros(1, device=self.device)
-        rows = TensorBatch(features, zero.long(), zero, zero, features, zero, legal, legal)
         networks = [ask(network, self._draws.for_acting()) for network in (self.network, self.target_network)]
-        told = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
-        with trying_together(told):
-            loss, priority, _ = self._loss(rows, networks[0], networks[1])
-        shapes = tuple(loss.shape), tuple(priority.shape)
-        if shapes != ((1,), (1,)):
-            raise ConfigError(f"{told} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
+        parts = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
+        refuse_losses(parts, lambda: self._loss(blank_row(obs, self.preprocess), networks[0], networks[1])[:2])
+        if self._place is not None:
+            self._place.check(self, blank)
+        super().check_spaces(observation_space, action_space)

@@ -37,6 +37,12 @@ class Draws:
         fractions = (None, None) if self.fractions is None else self.fractions.draw(rows, generator)
         return Draw(noises[0], fractions[0]), Draw(noises[1], fractions[1])
 
+    def loss(self, value: Value, chosen: Tensor, goal: Tensor, fractions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return (loss [B], priority [B]) by a value part, which is told the fractions where it draws them."""
+        if self.fractions is None or fractions is None:
+            return value.loss(chosen, goal)
+        return self.fractions.loss(chosen, goal, fractions)
+
     def for_acting(self, noise: Tensor | None = None) -> Draw:
         """Return what to act with, where nothing but noise is random."""
         return Draw(noise, None if self.fractions is None else self.fractions.acting_fractions)

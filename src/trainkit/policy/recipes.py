@@ -46,7 +46,7 @@ _PARTS: dict[type, dict[str, str]] = {
     ReturnScale: {"gamma": "gamma", "clip": "clip"},
 }
 _NAMED = {part.__name__: part for part in _PARTS}
-_OF_THIS_MACHINE = ("device", "seed", "cuda_graph")
+_OF_THIS_MACHINE = ("device", "seed", "cuda_graph", "act_on")
 
 Recipe = dict[str, Any]  # {"class": a policy's, "arguments": of its `for_envs`, "unknown": those nobody can write down}
 

@@ -1,7 +1,7 @@
 """What every policy refuses in the same words: observations its networks cannot take, answers that are not finite."""
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import Space
 from numpy.typing import NDArray
+from torch import Tensor
 
 from trainkit import tree
 from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
@@ -28,18 +29,6 @@ def trying(networks: str, observation_space: Space[Any]) -> Iterator[None]:
             yield
     except _MISFITS as error:
         raise SpaceMismatchError(f"{networks} cannot take an observation of {observation_space}: {error}") from error
-
-
-@contextmanager
-def trying_together(parts: str) -> Iterator[None]:
-    """Try parts of a learner on one row, without gradients; say of what fails which parts they were."""
-    try:
-        with torch.no_grad():
-            yield
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{parts} fail together on one row: {type(error).__name__}: {error}") from error
 
 
 def read_rows(asker: str, obs: Any, observation_space: Space[Any]) -> tuple[Any, bool]:
@@ -81,3 +70,17 @@ def refuse_numbers(subject: str, prediction: Prediction, action_space: Space[Any
             f"{subject}'s network gives numbers {shape} for one observation, but {action_space} and "
             f"{type(value).__name__} need {expected} [B, A, W]"
         )
+
+
+def refuse_losses(parts: str, losses: Callable[[], tuple[Tensor, Tensor]]) -> None:
+    """Refuse parts of a learner that do not fit each other, by asking for loss and priority of one row."""
+    try:
+        with torch.no_grad():
+            loss, priority = losses()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{parts} fail together on one row: {type(error).__name__}: {error}") from error
+    shapes = tuple(loss.shape), tuple(priority.shape)
+    if shapes != ((1,), (1,)):
+        raise ConfigError(f"{parts} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")

@@ -22,6 +22,7 @@ from trainkit.policy import (
     Target,
     Value,
 )
+from trainkit.policy.act_on import ActOn
 from trainkit.policy.backups import Backup
 from trainkit.policy.exploration import Exploration
 from trainkit.policy.precision import Precision
@@ -60,6 +61,7 @@ class LearningSwitches(Switches, total=False):
 
     cuda_graph: bool
     precision: Precision
+    act_on: ActOn
 
 
 class QSwitches(LearningSwitches, OffpolicySwitches, BufferSwitches, total=False):

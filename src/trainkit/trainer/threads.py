@@ -2,17 +2,16 @@
 
 import logging
 import os
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from trainkit.errors import ConfigError
+from trainkit.trial import Trial
 
 _log = logging.getLogger(__name__)
 
 _TRIES = 9  # training steps with updates, of each number: an odd one, for the median
-_GAIN = 0.95  # of the time on fewer threads that more must need less than, to be worth their cores
 
 
 class Threaded(Protocol):
@@ -33,7 +32,9 @@ class Threads:
             raise ConfigError(f"threads={wanted!r} needs a policy with n_threads, {type(policy).__name__} has none")
         self._policy = policy
         self._is_auto = wanted == "auto"
-        self._trial = Trial(candidates(n_cores())) if wanted == "auto" else None  # None where all is decided
+        self._trial = (
+            Trial(candidates(n_cores()), n_tries=_TRIES) if wanted == "auto" else None
+        )  # None where all is decided
         self._count = wanted if isinstance(wanted, int) else None  # what is decided
         self._before: int | None = None  # outside; None where that is where we are, or nothing is wanted
         self._seconds, self._n_updates = 0.0, 0  # told until now
@@ -71,42 +72,6 @@ class Threads:
         """Compute on as many as the run that was saved, should that have been left to us: the bits depend on it."""
         if self._is_auto and state["count"] is not None:
             self._trial, self._count = None, state["count"]
-
-
-class Trial:
-    """Numbers of threads that take turns, and what updates took on each.
-
-    Attributes:
-        next: the number whose turn it is; when it is over, the one to stay with.
-        is_over: whether all were tried often enough.
-    """
-
-    def __init__(self, counts: Sequence[int]) -> None:
-        self._took: dict[int, list[float]] = {count: [] for count in counts}  # seconds per update
-        self.next = counts[0]
-        self.is_over = False
-
-    def add(self, seconds: float) -> None:
-        """Note what an update took on the number whose turn it was."""
-        self._took[self.next].append(seconds)
-        self.next = min(self._took, key=lambda count: len(self._took[count]))
-        self.is_over = len(self._took[self.next]) == _TRIES
-        if self.is_over:
-            self.next = self._best()
-
-    def _best(self) -> int:
-        """Return the fewest threads than which no more are clearly quicker."""
-        best = min(self._took)
-        for count in sorted(self._took):
-            if self._typical(count) < _GAIN * self._typical(best):
-                best = count
-        return best
-
-    def _typical(self, count: int) -> float:
-        return statistics.median(self._took[count])
-
-    def __str__(self) -> str:
-        return ", ".join(f"{1e3 * self._typical(count):.3g} ms on {count}" for count in self._took)
 
 
 def candidates(cores: int) -> list[int]:

@@ -1,0 +1,165 @@
+"""A copy on the CPU of what turns observations into action values, which keeps up with an original on a device.
+
+What has changed is asked before each answer, in some twenty microseconds where nothing has. The copy is among nobody's
+modules: it is neither saved, nor counted among parameters, nor copied with its owner.
+"""
+
+import copy
+from itertools import chain
+from operator import is_
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit import tree
+from trainkit.data import Obs
+from trainkit.policy.device import legal_mask, to_device
+from trainkit.policy.draws import Draw, ask
+from trainkit.policy.host.acting import HostNetwork
+from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.watchers import Hooks, hooks_of
+from trainkit.policy.quantiles import DrawnFractions
+from trainkit.policy.values import Value
+
+_CPU = torch.device("cpu")
+
+
+class Parts(NamedTuple):
+    """What turns raw observations into action values, in this order."""
+
+    preprocess: nn.Module
+    network: nn.Module
+    value: Value
+
+
+class CpuCopy:
+    """Answer in the place of a Q-learner's parts.
+
+    All tensors are copied at once where, since the last answer, an update was taken, torch counted a write to one of
+    them, or one came to lie elsewhere; a new copy is made where a module, a tensor or an attribute was replaced. What
+    torch does not count, as writes into `tensor.data`, is seen at the next update.
+    """
+
+    def __init__(self) -> None:
+        self._original: _Original | None = None
+        self._twin: _Twin | None = None
+
+    def takes(self, parts: Parts) -> bool:
+        """Whether it may answer for these parts: where hooks wait for what torch does with them, it may not."""
+        if self._original is None or not self._original.is_of(parts):
+            self._original, self._twin = _Original(parts), None
+        return not any(self._original.hooks)
+
+    def action_values(self, obs: Obs, noise: Tensor | None, *, n_updates: int) -> NDArray[np.float32]:
+        """Return the expected returns [K, A] for raw observations [K, ...], as the parts that `takes` saw would now.
+
+        Args:
+            obs: as the environments gave them.
+            noise: [K, noise_size] of noisy layers, on any device.
+            n_updates: which the parts have had; a CUDA graph writes without torch's counting.
+        """
+        assert self._original is not None, "whose parts they are was asked before"
+        if self._original.has_changed(n_updates):
+            if self._twin is None or not self._twin.fits(self._original.tensors):
+                self._twin = _Twin(self._original)
+            else:
+                self._twin.follow(self._original.tensors)
+            self._original.note(n_updates)
+        assert self._twin is not None, "a new original has changed"
+        return self._twin.action_values(obs, noise)
+
+    def forget(self) -> None:
+        """Let go of the copy, and of what it is a copy of."""
+        self._original = self._twin = None
+
+    def __getstate__(self) -> dict[str, None]:
+        """Leave out the copy: another owner has other originals."""
+        return dict.fromkeys(vars(self))
+
+
+class _Original:
+    """Parts as they were when somebody looked: what they are made of, and how often it was written."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        modules = [module for part in parts if isinstance(part, nn.Module) for module in part.modules()]
+        self._tables = [t for m in modules for t in (vars(m), m._modules, m._parameters, m._buffers)]
+        self._made_of = [child for table in self._tables for child in table.values()]
+        self.tensors = _tensors_of(modules)
+        self.hooks: Hooks = [hooks for part in parts if isinstance(part, nn.Module) for hooks in hooks_of(part)]
+        self._written: list[tuple[Tensor, Tensor, int]] = []
+        self._n_updates: int | None = None  # None: nobody has looked at the numbers
+
+    def is_of(self, parts: Parts) -> bool:
+        """Whether these are the parts, and every module, tensor and attribute of theirs is the one it was."""
+        if not all(map(is_, parts, self.parts)):
+            return False
+        now = chain.from_iterable(map(dict.values, self._tables))
+        return sum(map(len, self._tables)) == len(self._made_of) and all(map(is_, now, self._made_of))
+
+    def has_changed(self, n_updates: int) -> bool:
+        """Whether any number may be another than at the last `note`."""
+        if n_updates != self._n_updates:
+            return True
+        for tensor, kept, n_writes in self._written:
+            if tensor._version != n_writes or tensor.data_ptr() != kept.data_ptr():
+                return True
+        return False
+
+    def note(self, n_updates: int) -> None:
+        """Note where the numbers are; their memory is kept, so that no other comes to lie there and passes for them."""
+        self._written = [(tensor, tensor.detach(), tensor._version) for tensor in self.tensors]
+        self._n_updates = n_updates
+
+
+class _Twin:
+    """The copy itself, which answers in numpy where it is a small network, else by torch."""
+
+    def __init__(self, original: _Original) -> None:
+        kept: dict[int, Any] = {id(part): part for part in original.parts if not isinstance(part, nn.Module)}
+        self._parts = copy.deepcopy(original.parts, kept)
+        for part in self._parts:
+            if isinstance(part, nn.Module):
+                part.to(_CPU).requires_grad_(False)
+        modules = [module for part in self._parts if isinstance(part, nn.Module) for module in part.modules()]
+        self._tensors = _tensors_of(modules)
+        for own, theirs in zip(self._tensors, original.tensors, strict=True):
+            if theirs.is_cuda:
+                own.data = own.data.pin_memory()  # so that nobody waits for each tensor by itself
+        preprocess, network, value = self._parts
+        self._host = HostNetwork.for_network(HostPreprocess.for_module(preprocess, _CPU), network, value)
+
+    def fits(self, tensors: list[Tensor]) -> bool:
+        """Whether the original's tensors have the shapes and dtypes they had."""
+        pairs = zip(self._tensors, tensors, strict=True)
+        return all(own.shape == theirs.shape and own.dtype == theirs.dtype for own, theirs in pairs)
+
+    @torch.no_grad()
+    def follow(self, tensors: list[Tensor]) -> None:
+        """Take over the numbers of the original's tensors, in place."""
+        if not tensors:
+            return
+        torch._foreach_copy_(self._tensors, tensors, non_blocking=True)
+        for device in {theirs.device for theirs in tensors if theirs.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+
+    def action_values(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
+        preprocess, network, value = self._parts
+        noise = None if noise is None else noise.cpu()
+        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), preprocess, network):
+            return self._host.action_values(obs, None if noise is None else noise.numpy())
+        with torch.no_grad():
+            rows = to_device(obs, _CPU)
+            fractions = value.acting_fractions if isinstance(value, DrawnFractions) else None
+            numbers = ask(network, Draw(noise, fractions))(preprocess(rows), legal_mask(rows)).numbers
+            values: NDArray[np.float32] = value.mean(numbers).numpy()
+        return values
+
+
+def _tensors_of(modules: list[nn.Module]) -> list[Tensor]:
+    """List the parameters and buffers of modules."""
+    tables: list[dict[str, Any]] = [t for module in modules for t in (module._parameters, module._buffers)]
+    return [tensor for table in tables for tensor in table.values() if tensor is not None]

@@ -1,0 +1,119 @@
+"""Acting on the CPU while the policy learns on CUDA: the device's answers and noise, and nobody waits for nothing."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import trainkit as tk
+from tests.helpers.learning import MASKED, PARTS, batch_of, made
+from tests.policy.test_cuda_graph import ELSEWHERE, IN_PLACE
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # told once, at its first use
+]
+
+CUDA = "cuda"
+IMAGES = spaces.Box(0, 255, (4, 44, 44), np.uint8)
+KINDS = [
+    *PARTS,
+    pytest.param({"space": MASKED, "dueling": True, "normalize_obs": True}, id="masked dueling normalised"),
+    pytest.param({"space": IMAGES, "hidden": None, "head": (32,), "channels_last": True}, id="images"),
+]
+
+
+def there(**options: Any) -> tk.DQNPolicy:
+    return made(**{"device": CUDA, "act_on": "cpu", "exploration": tk.Greedy()} | options)
+
+
+def twin_of(policy: tk.DQNPolicy) -> Any:
+    place = policy._place
+    assert place is not None
+    return place._copy._twin
+
+
+def assert_answers(policy: tk.DQNPolicy, obs: Any) -> None:
+    """Ask both ways, with the same noise, and compare."""
+    state = policy.generator.get_state()
+    told = policy.action_values(obs, explore=True)
+    after = policy.generator.get_state()
+    policy.generator.set_state(state)
+    place, policy._place = policy._place, None
+    here = policy.action_values(obs, explore=True)
+    policy._place = place
+    assert torch.equal(policy.generator.get_state(), after)
+    np.testing.assert_allclose(told, here, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("switches", [{}, {"cuda_graph": True}], ids=["eager", "graph"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_copy_answers_as_the_device_does_after_every_update(kind: dict[str, Any], switches: Any) -> None:
+    policy = there(**kind, **switches)
+    options = {"space": kind["space"]} if "space" in kind else {}
+    for step in range(10):
+        assert_answers(policy, batch_of(5, seed=step, **options).obs)
+        policy.update(batch_of(16, seed=step, **options), step=step)
+    assert {tensor.device.type for tensor in twin_of(policy)._tensors} == {"cpu"}
+    assert {tensor.device.type for tensor in (*policy.parameters(), *policy.buffers())} == {CUDA}
+
+
+@pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
+def test_what_is_replaced_is_acted_on(meddle: Callable[[tk.DQNPolicy], None]) -> None:
+    policy = there(noisy=True, double=True, normalize_obs=True, cuda_graph=True)
+    for step in range(12):
+        policy.update(batch_of(16, seed=step), step=step)
+        assert_answers(policy, batch_of(5, seed=step).obs)
+        if step == 6:
+            meddle(policy)
+            assert_answers(policy, batch_of(5, seed=step).obs)
+
+
+def test_numbers_come_by_pinned_memory_and_nobody_waits_where_none_changed() -> None:
+    policy, obs = there(), batch_of(5).obs
+    policy.update(batch_of(16), step=0)
+    policy.action_values(obs)
+    assert all(tensor.is_pinned() for tensor in twin_of(policy)._tensors)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        policy.action_values(obs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_deep_copy_acts_by_weights_of_its_own() -> None:
+    policy = there(noisy=True)
+    policy.update(batch_of(16), step=0)
+    policy.action_values(batch_of(5).obs)
+    for own in (copy.deepcopy(policy), policy):
+        own.update(batch_of(16, seed=1), step=1)
+        assert_answers(own, batch_of(5).obs)
+
+
+@pytest.mark.parametrize("act_on", ["cpu", "auto"])
+def test_a_run_decides_and_reports_finite_numbers(act_on: Any) -> None:
+    envs = tk.make_envs("CartPole-v1", 4)
+    policy = tk.DQNPolicy.for_envs(envs, hidden=(32,), noisy=True, device=CUDA, act_on=act_on, cuda_graph=True)
+    trainer = tk.OffpolicyTrainer(
+        policy,
+        tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(2000)),
+        max_epoch=2,
+        step_per_epoch=400,
+        step_per_collect=4,
+        update_per_step=0.25,
+        batch_size=32,
+        seed=1,
+        verbose=False,
+        show_progress=False,
+    )
+    with trainer:
+        epochs = list(trainer)
+    place = policy._place
+    assert place is not None
+    assert place._trial is None
+    assert place.by_copy or act_on == "auto"
+    assert all(np.isfinite(number) for epoch in epochs for number in epoch.stats.update.values())

@@ -1,0 +1,332 @@
+"""Where a Q-learner acts: the same actions from either place, and by measuring the quicker one.
+
+The policies are on the CPU and are told of a place to choose as those on CUDA are.
+"""
+
+import copy
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import trainkit as tk
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, small_net
+from tests.policy.test_cpu_copy import IMAGES
+from trainkit.policy.act_on import ActingPlace, ActOn
+from trainkit.policy.cpu_copy import CpuCopy, Parts
+
+CUDA = torch.device("cuda")
+KINDS = [
+    *PARTS,
+    pytest.param({"space": MASKED, "dueling": True, "normalize_obs": True}, id="masked dueling normalised"),
+    pytest.param({"space": IMAGES, "hidden": None, "head": (8,)}, id="images"),
+]
+
+
+def unplaced(space: Any = None, **options: Any) -> tk.DQNPolicy:
+    """Make a policy that asks its network about most rows."""
+    return made(space, **{"exploration": tk.EpsilonGreedy(0.2)} | options)
+
+
+def placed(act_on: ActOn = "cpu", space: Any = None, **options: Any) -> tk.DQNPolicy:
+    """Make a policy that has a place to choose, as on CUDA."""
+    policy = unplaced(space, **options)
+    policy._place = ActingPlace.wanted("DQNPolicy", act_on, CUDA, can_copy=True)
+    return policy
+
+
+def live(policy: tk.DQNPolicy, n_turns: int, space: Any = None) -> list[Any]:
+    """Act, observe and learn in turn; return the actions, those of evaluation too."""
+    space, actions = FOUR_NUMBERS if space is None else space, []
+    for turn in range(n_turns):
+        for seed in range(2):
+            obs = batch_of(6, seed=10 * turn + seed, space=space).obs
+            actions += [policy.act(obs, step=turn, explore=True).action, policy.act(obs).action]
+        rows, no = batch_of(6, seed=turn, space=space), np.zeros(6, np.bool_)
+        if policy.observes:
+            policy.observe(tk.Transition(rows.obs, rows.action, rows.reward, rows.next_obs, no, no, np.arange(6), {}))
+        policy.update(rows, step=turn)
+    return actions
+
+
+# ---- nobody notices who acted ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("act_on", ["cpu", "auto"])
+def test_a_life_is_the_same_wherever_it_acts(kind: dict[str, Any], act_on: ActOn) -> None:
+    one, other = placed(act_on, **kind), unplaced(**kind)
+    assert_same(live(one, 30, kind.get("space")), live(other, 30, kind.get("space")))
+    assert_same(one.training_state(), other.training_state())
+    assert_same(one.read_metrics(), other.read_metrics())
+
+
+def test_the_copy_is_nobodys_module() -> None:
+    one, other = placed(normalize_obs=True), unplaced(normalize_obs=True)
+    for policy in (one, other):
+        policy.act(batch_of(3).obs, explore=True)
+    assert [name for name, _ in one.named_modules()] == [name for name, _ in other.named_modules()]
+    for kept in ("state_dict", "get_weights"):
+        assert_same(getattr(one, kept)(), getattr(other, kept)())
+    assert [name for name, _ in one.named_buffers()] == [name for name, _ in other.named_buffers()]
+    assert sum(1 for _ in one.parameters()) == sum(1 for _ in other.parameters())
+
+
+def test_a_deep_copy_acts_by_weights_of_its_own() -> None:
+    one = placed(noisy=True)
+    live(one, 3)
+    twin = copy.deepcopy(one)
+    for policy in (one, twin):
+        plain = unplaced(noisy=True)
+        plain.load_training_state(copy.deepcopy(policy.training_state()))
+        policy.load_training_state(copy.deepcopy(policy.training_state()))
+        assert_same(live(policy, 4), live(plain, 4))
+
+
+def test_seeds_draw_the_same_weights_and_noise() -> None:
+    one, other = placed(noisy=True, seed=None), unplaced(noisy=True, seed=None)
+    obs = batch_of(4).obs
+    for policy in (one, other):
+        policy.act(obs)
+        policy.seed(5)
+    assert_same(*(policy.action_values(obs, explore=True) for policy in (one, other)))
+
+
+def test_predictions_and_probabilities_follow_every_update() -> None:
+    one, other = (
+        policy(observation_space=FOUR_NUMBERS, exploration=tk.SoftQ(1.0), store_action_prob=True)
+        for policy in (placed, unplaced)
+    )
+    for step in range(4):
+        obs = batch_of(5, seed=step).obs
+        assert_same(one.predict(obs), other.predict(obs))
+        assert_same(one.action_probability(obs, explore=True), other.action_probability(obs, explore=True))
+        assert_same(one.act(obs, explore=True).extras, other.act(obs, explore=True).extras)
+        for policy in (one, other):
+            policy.update(batch_of(8, seed=step), step=step)
+
+
+def test_who_saved_it_says_nothing_of_where_it_acted(tmp_path: Path) -> None:
+    policy = made(act_on="cpu")
+    assert policy.recipe is not None
+    assert "act_on" not in policy.recipe["arguments"]
+    loaded = tk.load_policy(policy.save(tmp_path / "saved"), device="cpu")
+    assert loaded._place is None
+
+
+@pytest.mark.parametrize("act_on", ["cpu", "auto"])
+def test_a_run_is_the_same_run(act_on: ActOn) -> None:
+    def run(act_on: ActOn) -> Any:
+        envs, tests = (tk.make_envs("CartPole-v1", n, seed=n) for n in (2, 3))
+        policy = tk.DQNPolicy.for_envs(envs, hidden=(16,), double=True, normalize_obs=True, device="cpu")
+        policy._place = ActingPlace.wanted("DQNPolicy", act_on, CUDA, can_copy=True)
+        trainer = tk.OffpolicyTrainer(
+            policy,
+            tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(500)),
+            test_collector=tk.Collector(policy, tests),
+            episode_per_test=3,
+            max_epoch=2,
+            step_per_epoch=200,
+            step_per_collect=4,
+            update_per_step=0.25,
+            batch_size=16,
+            seed=1,
+            verbose=False,
+            show_progress=False,
+        )
+        with trainer:
+            results = list(trainer)
+        return policy.training_state(), [result.stats["test/returns/mean"] for result in results]
+
+    assert_same(run(act_on), run("device"))
+
+
+# ---- which place ----
+
+
+class Clock:
+    """Time that passes when somebody acts."""
+
+    def __init__(self) -> None:
+        self.now, self.acted = 0.0, ""
+
+    def __call__(self) -> float:
+        return self.now
+
+    def act(self, where: str, seconds: float) -> NDArray[np.float32]:
+        self.now += seconds
+        self.acted += where
+        return np.zeros((1, 2), np.float32)
+
+
+class SlowCopy(CpuCopy):
+    """A copy that takes so long to act, and to keep up first."""
+
+    def __init__(self, clock: Clock, acting: float, keeping_up: float) -> None:
+        super().__init__()
+        self.clock, self.acting, self.keeping_up, self.n_updates = clock, acting, keeping_up, -1
+
+    def takes(self, parts: Parts) -> bool:
+        return True
+
+    def action_values(self, obs: Any, noise: Tensor | None, *, n_updates: int) -> NDArray[np.float32]:
+        behind, self.n_updates = n_updates != self.n_updates, n_updates
+        return self.clock.act("c", self.acting + (self.keeping_up if behind else 0.0))
+
+
+class Slow:
+    """A policy that takes so long to act where it is."""
+
+    preprocess, value = nn.Identity(), tk.ExpectedValue()
+    network: nn.Module = nn.Identity()
+
+    def __init__(self, clock: Clock, acting: float) -> None:
+        self.clock, self.acting, self.n_updates = clock, acting, 0
+
+    def values_here(self, obs: Any, noise: Tensor | None) -> NDArray[np.float32]:
+        return self.clock.act("d", self.acting)
+
+
+def measured(here: float, copied: float, keeping_up: float, *acts_per_update: int, n_turns: int = 40) -> str:
+    """Return where so many turns were acted, "d" on the device and "c" by the copy."""
+    acts = itertools.cycle(acts_per_update or (1,))
+    clock = Clock()
+    place, policy = ActingPlace("auto", clock=clock), Slow(clock, here)
+    place._copy = SlowCopy(clock, copied, keeping_up)
+    for policy.n_updates in range(n_turns):
+        for _ in range(next(acts)):
+            place.action_values(policy, None, None, explore=True)
+    return clock.acted
+
+
+def test_both_are_tried_in_turn_and_the_quicker_is_stayed_with() -> None:
+    assert measured(3.0, 1.0, 1.0) == 12 * "dc" + 16 * "c"
+    assert measured(1.0, 3.0, 1.0) == 12 * "dc" + 16 * "d"
+
+
+def test_a_copy_is_not_worth_it_for_a_gain_that_is_none() -> None:
+    assert measured(1.0, 0.97, 0.0).endswith("ddd")
+
+
+def test_keeping_up_counts_as_often_as_it_is_needed() -> None:
+    assert measured(2.0, 1.0, 4.0, 1).endswith("d")  # 5 for an act
+    assert measured(2.0, 1.0, 4.0, 2).endswith("d")  # 6 for two
+    assert measured(2.0, 1.0, 4.0, 8).endswith("c")  # 12 for eight
+
+
+def test_turns_of_more_acts_are_no_slower() -> None:
+    assert measured(2.0, 1.0, 0.0, 1, 4).endswith("cccc")
+    assert measured(1.0, 2.0, 0.0, 4, 1).endswith("dddd")
+
+
+def test_a_turn_is_from_one_update_to_the_next() -> None:
+    assert measured(3.0, 1.0, 1.0, 3).startswith("dddcccdddccc")
+
+
+def test_nothing_is_tried_before_learning_began() -> None:
+    assert measured(3.0, 1.0, 1.0, 500, n_turns=1) == 500 * "d"
+
+
+def test_evaluation_is_not_measured_and_stays_on_the_device_until_it_is_decided() -> None:
+    clock = Clock()
+    place, policy = ActingPlace("auto", clock=clock), Slow(clock, 3.0)
+    place._copy = SlowCopy(clock, 1.0, 1.0)
+    for policy.n_updates in range(40):
+        place.action_values(policy, None, None, explore=False)
+    assert clock.acted == 40 * "d"
+    for policy.n_updates in range(40, 80):
+        place.action_values(policy, None, None, explore=True)
+    clock.acted = ""
+    place.action_values(policy, None, None, explore=False)
+    assert clock.acted == "c"
+
+
+def test_what_was_chosen_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "trainkit"):
+        measured(0.003, 0.001, 0.001)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == "an act takes 3 ms on device, 2 ms on cpu: act_on='cpu'"
+
+
+def test_a_policy_measures_by_the_clock_and_lets_go_of_a_copy_that_is_slower() -> None:
+    policy = placed("auto")
+    live(policy, 40)
+    place = policy._place
+    assert place is not None
+    assert place._trial is None
+    assert (place._copy._twin is not None) is place.by_copy
+
+
+def test_acting_whose_hooks_wait_stays_where_they_are() -> None:
+    policy, heard = placed(), []
+    policy.network.register_forward_hook(lambda *told: heard.append(told))
+    for explore in (False, True):
+        policy.action_values(batch_of(3).obs, explore=explore)
+    assert len(heard) == 2
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize("act_on", ["device", "cpu", "auto"])
+def test_a_policy_on_the_cpu_acts_there_and_measures_nothing(act_on: ActOn) -> None:
+    assert made(act_on=act_on)._place is None
+
+
+def test_the_default_on_cuda_is_to_act_there() -> None:
+    assert ActingPlace.wanted("DQNPolicy", "device", CUDA, can_copy=True) is None
+
+
+@pytest.mark.parametrize("wanted", ["gpu", None, 1, True])
+def test_another_place_is_refused(wanted: Any) -> None:
+    with pytest.raises(tk.ConfigError, match=r"act_on must be one of \['device', 'cpu', 'auto'\], got"):
+        made(act_on=wanted)
+
+
+class Cautious(tk.DQNPolicy):
+    """A policy with values of its own."""
+
+    def action_values(self, obs: Any, *, explore: bool = False) -> NDArray[np.float32]:
+        return np.minimum(super().action_values(obs, explore=explore), np.float32(0.0))
+
+
+@pytest.mark.parametrize("kind", [Cautious, tk.DiscreteBCQPolicy])
+def test_acting_of_ones_own_is_not_copied(kind: type[tk.DQNPolicy]) -> None:
+    with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'device', got 'cpu': it acts in a way of its own"):
+        kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="cpu")
+    kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="device")
+
+
+class Uncopied(nn.Module):
+    """A network that no copy of can answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.is_original = small_net(), True
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not self.is_original:
+            raise RuntimeError("these weights are on cuda")
+        numbers: Tensor = self.inner(features)
+        return numbers
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Uncopied":
+        twin = Uncopied()
+        twin.is_original = False
+        return twin
+
+
+def test_a_network_whose_copy_cannot_answer_is_refused_when_it_is_bound() -> None:
+    policy = tk.DQNPolicy(Uncopied(), device="cpu")
+    policy.target_network = policy.network  # type: ignore[assignment]  # the other copy is not of interest
+    policy._place = ActingPlace("auto")
+    refusal = r"act_on needs a network .* leave act_on out. RuntimeError: these weights are on cuda"
+    for _ in range(2):
+        with pytest.raises(tk.ConfigError, match=refusal):
+            policy.check_spaces(*Spaces())
