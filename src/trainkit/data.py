@@ -3,7 +3,7 @@
 Axis letters, here and everywhere: N environments, K rows, B batch, T time, A actions, W numbers per action.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -57,7 +57,7 @@ class ActOutput(NamedTuple):
     state: Any  # handed back at the next call, opaque to everyone else
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
     """B images, or stacks of them, that lie on a device: a leaf of observations that only says where.
 
@@ -79,6 +79,11 @@ class Lookup:
         """Of the array that it stands for."""
         return np.dtype(np.uint8)
 
+    @property
+    def ndim(self) -> int:
+        """Of the array that it stands for."""
+        return len(self.shape)
+
     def valid_places(self) -> NDArray[np.int64]:
         """Return the places; refuse where other images may lie there by now.
 
@@ -98,8 +103,16 @@ class Lookup:
     def __len__(self) -> int:
         return len(self.places)
 
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter(np.asarray(self))
+
     def __getitem__(self, key: Any) -> Any:
         return np.asarray(self)[key]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"images that lie on a device have no {name!r}: np.asarray(leaf) or batch.copy() makes arrays of them"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return np.array, (np.asarray(self),)

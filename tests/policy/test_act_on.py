@@ -325,8 +325,51 @@ class Uncopied(nn.Module):
 def test_a_network_whose_copy_cannot_answer_is_refused_when_it_is_bound() -> None:
     policy = tk.DQNPolicy(Uncopied(), device="cpu")
     policy.target_network = policy.network  # type: ignore[assignment]  # the other copy is not of interest
-    policy._place = ActingPlace("auto")
+    policy._place = ActingPlace("cpu")
     refusal = r"act_on needs a network .* leave act_on out. RuntimeError: these weights are on cuda"
     for _ in range(2):
         with pytest.raises(tk.ConfigError, match=refusal):
             policy.check_spaces(*Spaces())
+
+
+def test_with_auto_a_network_whose_copy_cannot_answer_acts_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    policy = tk.DQNPolicy(Uncopied(), device="cpu")
+    policy.target_network = policy.network  # type: ignore[assignment]  # the other copy is not of interest
+    policy._place = ActingPlace("auto")
+    policy.check_spaces(*Spaces())
+    assert "as its copy cannot answer: these weights are on cuda" in caplog.text
+    assert policy.act(batch_of(3).obs, explore=True).action.shape == (3,)
+
+
+class Hidden(nn.Module):
+    """A network with a number that is no buffer."""
+
+    def __init__(self, number: Any) -> None:
+        super().__init__()
+        self.inner, self.number = small_net(), number
+
+    def forward(self, features: Tensor) -> Tensor:
+        numbers: Tensor = self.inner(features) * torch.as_tensor(self.number)
+        return numbers
+
+
+@pytest.mark.parametrize("number", [torch.tensor(1.0), np.ones(1, np.float32)])
+def test_what_may_change_unseen_is_not_copied_and_told(number: Any, caplog: pytest.LogCaptureFixture) -> None:
+    policy = tk.DQNPolicy(Hidden(number), device="cpu", exploration=tk.Greedy())
+    policy._place = ActingPlace("cpu")
+    policy.check_spaces(*Spaces())
+    assert "a copy is not taken" in caplog.text
+    obs = batch_of(3).obs
+    before = policy.action_values(obs)
+    policy.network.module.number *= 10  # type: ignore[union-attr]  # of our network
+    np.testing.assert_allclose(policy.action_values(obs), 10 * before, rtol=1e-5)
+
+
+def test_a_plain_number_is_seen_when_it_is_replaced() -> None:
+    policy = tk.DQNPolicy(Hidden(1.0), device="cpu", exploration=tk.Greedy())
+    policy._place = ActingPlace("cpu")
+    obs = batch_of(3).obs
+    before = policy.action_values(obs)
+    assert policy._place._copy._twin is not None
+    policy.network.module.number = 10.0  # type: ignore[union-attr]  # of our network
+    np.testing.assert_allclose(policy.action_values(obs), 10 * before, rtol=1e-5)

@@ -365,6 +365,16 @@ class TestWhatTheNetworkIsAsked:
         policy.act(np.zeros((6, 4), np.float32))
         assert policy.n_rows == [6]
 
+    def test_everything_where_layers_are_noisy(self) -> None:
+        mine, twin = (
+            Asked.for_envs(Spaces(), hidden=(8,), noisy=True, exploration=coins, device="cpu", seed=0)
+            for coins in (EpsilonGreedy(0.5), Unknown(0.5))
+        )
+        obs = observations(FOUR_NUMBERS, 6)
+        for step in range(30):
+            first, second = (one.act(obs, step=step, explore=True).action.tolist() for one in (mine, twin))
+            assert first == second
+
     def test_everything_where_probabilities_are_stored(self) -> None:
         policy = Asked.for_envs(Spaces(), exploration=EpsilonGreedy(1.0), store_action_prob=True, device="cpu", seed=0)
         stored = policy.act(np.zeros((6, 4), np.float32), explore=True).extras["action_prob"]

@@ -4,6 +4,7 @@ The rings stay the truth. What they wrote since the last draw is read off their 
 so that adding rows costs nothing more. Places on the device are the rows, and behind them those of final observations.
 """
 
+import logging
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from trainkit.buffer.storage import Rings, Rows
 from trainkit.data import ArraySpec, Lookup
 from trainkit.errors import ConfigError
 from trainkit.protocols import Frames, FrameStore
+
+_log = logging.getLogger(__name__)
 
 _LEAST_FINALS, _SHARE_OF_FINALS = 16, 32  # room for final observations: so many, or one for so many rows
 
@@ -46,7 +49,7 @@ class Mirror(Scratch):
         if not self._sees:
             raise ConfigError(
                 f"{owner}.frames is for observations with images, uint8 of two axes or more, got {rings.spec.obs}: "
-                "leave it out"
+                "leave it out (of a preset: frames_on_device)"
             )
         self._columns: list[NDArray[Any]] = [tree.leaves(rings.obs)[position] for position in self._sees]
         self._then: _Moment | None = None  # when all was there; None: nothing is
@@ -74,12 +77,12 @@ class Mirror(Scratch):
         """Send what was written since the last time."""
         rings, then = self._rings, self._then
         now = _Moment(rings.serial, int(rings.episodes.sum()), rings.head.copy(), rings.rewound.copy())
-        if then is not None and now[:2] == then[:2]:
+        if then is not None and (now.serial, now.n_episodes) == (then.serial, then.n_episodes):
             return
         finals: list[NDArray[Any]] = tree.leaves(rings.finals.obs)
         self._then = None  # until all is written
         if len(rings.finals) > self._n_finals:
-            self._claim(2 * len(rings.finals))
+            self._claim(max(len(rings.finals), min(2 * len(rings.finals), rings.n_rows)))
             then = None
         rows, ends = self._everything() if then is None else self._written(then, now)
         for frames, column, position in zip(self._frames, self._columns, self._sees, strict=True):
@@ -94,6 +97,8 @@ class Mirror(Scratch):
         n_places = self._rings.n_rows + n_finals
         self._frames = [self._store.claim(self._owner, n_places, column.shape[1:]) for column in self._columns]
         self._n_finals = n_finals
+        n_bytes = n_places * sum(column[0].nbytes for column in self._columns)
+        _log.info("%s claimed %s bytes on %s for its frames", self._owner, n_bytes, self._store.device)
 
     def _everything(self) -> tuple[Rows, Rows]:
         """Return all rows ever written, and the places of all final observations."""

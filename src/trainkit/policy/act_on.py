@@ -97,12 +97,27 @@ class ActingPlace:
         return values
 
     def check(self, policy: Acting, blank: Obs) -> None:
-        """Refuse a policy whose copy does not work on the CPU, by asking it about a blank observation [1, ...]."""
-        if not (self.by_copy or self._trial is not None) or not self._copy.takes(_parts_of(policy)):
+        """See whether the policy's copy works on the CPU, by asking it about a blank observation [1, ...].
+
+        Raises:
+            ConfigError: it does not, and no other way was left open.
+        """
+        if not (self.by_copy or self._trial is not None):
+            return
+        if not self._copy.takes(_parts_of(policy)):
+            _log.warning(
+                "%s acts on its device: a copy is not taken where hooks wait for a pass, nor where a module of yours "
+                "keeps what may change unseen, an array, a list, a tensor that is no buffer",
+                type(policy).__name__,
+            )
             return
         try:
             self._copy.action_values(blank, None, n_updates=policy.n_updates)
         except Exception as error:
+            if self._trial is not None:
+                _log.warning("%s acts on its device, as its copy cannot answer: %s", type(policy).__name__, error)
+                self._trial, self.by_copy = None, False
+                return
             raise ConfigError(
                 f"{type(policy).__name__}.act_on needs a network and preprocessing that can be copied to the CPU, and "
                 f"these cannot answer there: leave act_on out. {type(error).__name__}: {error}"

@@ -7,6 +7,7 @@ modules: it is neither saved, nor counted among parameters, nor copied with its 
 import copy
 from itertools import chain
 from operator import is_
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value
 
 _CPU = torch.device("cpu")
+_TABLES = frozenset(vars(nn.Module()))  # torch's own
+_PLAIN = bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size
+_FIXED = (*_PLAIN, type, FunctionType, BuiltinFunctionType)  # what may be replaced, and does not change by itself
 
 
 class Parts(NamedTuple):
@@ -48,10 +52,14 @@ class CpuCopy:
         self._twin: _Twin | None = None
 
     def takes(self, parts: Parts) -> bool:
-        """Whether it may answer for these parts: where hooks wait for what torch does with them, it may not."""
+        """Whether it may answer for these parts.
+
+        It may not where hooks wait for what torch does with them, nor where a module of somebody else's keeps what may
+        change unseen: an array, a list, a tensor that is no buffer.
+        """
         if self._original is None or not self._original.is_of(parts):
             self._original, self._twin = _Original(parts), None
-        return not any(self._original.hooks)
+        return not (self._original.hides or any(self._original.hooks))
 
     def action_values(self, obs: Obs, noise: Tensor | None, *, n_updates: int) -> NDArray[np.float32]:
         """Return the expected returns [K, A] for raw observations [K, ...], as the parts that `takes` saw would now.
@@ -89,6 +97,7 @@ class _Original:
         self._tables = [t for m in modules for t in (vars(m), m._modules, m._parameters, m._buffers)]
         self._made_of = [child for table in self._tables for child in table.values()]
         self.tensors = _tensors_of(modules)
+        self.hides = [type(module).__name__ for module in modules if _hides(module)]
         self.hooks: Hooks = [hooks for part in parts if isinstance(part, nn.Module) for hooks in hooks_of(part)]
         self._written: list[tuple[Tensor, Tensor, int]] = []
         self._n_updates: int | None = None  # None: nobody has looked at the numbers
@@ -157,6 +166,14 @@ class _Twin:
             numbers = ask(network, Draw(noise, fractions))(preprocess(rows), legal_mask(rows)).numbers
             values: NDArray[np.float32] = value.mean(numbers).numpy()
         return values
+
+
+def _hides(module: nn.Module) -> bool:
+    """Whether a module may change where nobody sees it: ours and torch's keep what they learn in tensors of torch's."""
+    if type(module).__module__.startswith(("trainkit.", "torch.nn.")):
+        return False
+    own = [value for name, value in vars(module).items() if name not in _TABLES]
+    return not all(isinstance(value, _FIXED) for value in own)
 
 
 def _tensors_of(modules: list[nn.Module]) -> list[Tensor]:

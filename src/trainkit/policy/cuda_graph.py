@@ -6,6 +6,7 @@ alone. `CudaGraph` sees to the first two, and records anew when what it stands o
 """
 
 import copy
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -153,11 +154,13 @@ class _Ground:
         self._places = [(tensor, tensor.detach(), tensor.requires_grad) for tensor in tensors]
         plain = (vars(policy), "backup"), (vars(policy), "penalty")  # parts that need not be modules
         self._parts += [(table, name, table.get(name)) for table, name in plain]
-        self._policy, self._generator, self._still = policy, policy.generator, still
+        self._policy, self._generator = policy, policy.generator
+        self._still = [None if leaf is None else weakref.ref(leaf) for leaf in tree.leaves(still)]  # not kept for us
 
     def holds(self, still: Any) -> bool:
         """Whether everything is where it was."""
-        if still != self._still:
+        now = tree.leaves(still)
+        if [ref and ref() for ref in self._still] != now:
             return False
         for table, name, child in self._parts:
             if table.get(name) is not child:

@@ -206,7 +206,7 @@ class DQNPolicy(Policy):
     ) -> ActOutput:
         """Choose the action of the largest value, or let the exploration choose; noise is drawn row by row.
 
-        Where a coin of `EpsilonGreedy` decides, the network is not asked, unless `action_prob` is stored.
+        Where a coin of `EpsilonGreedy` decides, a network without noise is not asked, unless `action_prob` is stored.
         """
         legal, name = checked_legal(obs, env_ids), type(self).__name__
         how = self.exploration if explore else Greedy()
@@ -216,7 +216,7 @@ class DQNPolicy(Policy):
             q = self.action_values(tree.map_tree(lambda leaf: leaf[rows], obs), explore=explore)
             return legal_values(name, q, legal, step, env_ids, rows)
 
-        if asks_sparingly(how) and self.action_space is not None and not self._extras_spec:
+        if asks_sparingly(how, self.network.noise_size) and self.action_space is not None and not self._extras_spec:
             shape = len(tree.first_leaf(obs)), count_actions(name, self.action_space)
             return ActOutput(how.choose_asking(values_of, shape, legal, **told), {}, state)
         q = values_of(ALL)

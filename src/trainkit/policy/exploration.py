@@ -218,9 +218,9 @@ class SoftQ:
         return {"temperature": self.temperature(step)}
 
 
-def asks_sparingly(exploration: Exploration) -> TypeGuard[EpsilonGreedy]:
-    """Whether an exploration need not see all values; a subclass may choose in a way of its own."""
-    return type(exploration) is EpsilonGreedy
+def asks_sparingly(exploration: Exploration, noise_size: int) -> TypeGuard[EpsilonGreedy]:
+    """Whether an exploration need not see all values: a subclass may choose in its own way, noise is drawn for all."""
+    return noise_size == 0 and type(exploration) is EpsilonGreedy
 
 
 ACTION_PROB_SPEC: Mapping[str, ArraySpec] = {ACTION_PROB: ArraySpec(shape=(), dtype=np.dtype(np.float64))}

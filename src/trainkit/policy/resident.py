@@ -13,7 +13,7 @@ from trainkit.errors import DeviceError
 from trainkit.policy.device import resolve_device
 from trainkit.policy.staging import Staging
 
-_CHUNK = 64  # images that are sent at once: always as many, so that the memory they are sent from is used again
+_CHUNKS = 64, 16, 4, 1  # images that are sent at once: few sizes, so that the memory they are sent from is used again
 
 
 class DeviceFrames:
@@ -55,18 +55,21 @@ class ResidentFrames:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor: Tensor | None = tensor
-        self._staging = Staging(tensor.device)
+        self._staging = {size: Staging(tensor.device) for size in _CHUNKS}
         self.shape, self.device = tuple(tensor.shape[1:]), tensor.device
         self.n_written = 0
 
     def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """Send these rows of a column to places, without waiting for them to arrive."""
         self.n_written += 1
-        for begin in range(0, len(rows), _CHUNK):
-            chunk = np.minimum(np.arange(begin, begin + _CHUNK), len(rows) - 1)  # filled up with the last
-            sent = self._staging((places[chunk], column.take(rows[chunk], axis=0)))
-            where, images = (leaf.to(self.device, non_blocking=True) for leaf in sent)
-            self._there.index_copy_(0, where, images)
+        begin = 0
+        for size in _CHUNKS:
+            while begin + size <= len(rows):
+                chunk = slice(begin, begin + size)
+                sent = self._staging[size]((places[chunk], column.take(rows[chunk], axis=0)))
+                where, images = (leaf.to(self.device, non_blocking=True) for leaf in sent)
+                self._there.index_copy_(0, where, images)
+                begin += size
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Wait for the device and return what lies there."""

@@ -46,11 +46,10 @@ def offpolicy_trainer(
     policy: Learner, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
 ) -> OffpolicyTrainer:
     """Make the trainer of a policy, with the buffer that the settings name."""
-    frames = DeviceFrames(chosen["device"]) if chosen.get("frames_on_device") else None
-    buffer = ReplayBuffer(chosen["capacity"], frames=frames)
+    how: dict[str, Any] = {"frames": DeviceFrames(chosen["device"]) if chosen.get("frames_on_device") else None}
     if chosen["prioritized"]:
-        draw = {"alpha": chosen["alpha"], "beta": chosen["beta"]}
-        buffer = PrioritizedReplayBuffer(chosen["capacity"], frames=frames, **draw)
+        how |= {"alpha": chosen["alpha"], "beta": chosen["beta"]}
+    buffer = (PrioritizedReplayBuffer if chosen["prioritized"] else ReplayBuffer)(chosen["capacity"], **how)
     names = ("max_epoch", "step_per_epoch", "batch_size", "step_per_collect", "update_per_step", "learning_starts")
     rates = {name: chosen[name] for name in (*names, "warmup")} | given(OffpolicySwitches, chosen)
     return OffpolicyTrainer(policy, Collector(policy, envs, buffer), **rates, **common)
