@@ -1,6 +1,8 @@
 """Images on the device: they arrive whole, and updates from their places are updates from them, in a graph too."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,7 @@ from trainkit import (
     SACPolicy,
     Transition,
     TransitionBatch,
+    tree,
 )
 from trainkit.data import Lookup
 from trainkit.policy.resident import frames_of
@@ -216,6 +219,24 @@ def test_a_graph_is_recorded_anew_where_images_were_claimed_anew() -> None:
 
 
 @pytest.mark.usefixtures("taped")
+def test_a_graph_keeps_no_images_of_a_buffer_that_is_gone() -> None:
+    policy, source = made(STACKED, hidden=None, head=(8,), cuda_graph=True), Source(STACKED)
+    for step in range(6):
+        source.write()
+        policy.update(source.draw()[1], step=step)
+    frames = weakref.ref(tree.leaves(frames_of(source.draw()[1]))[0])
+    assert frames() is not None
+    del source
+    gc.collect()
+    assert frames() is None
+
+    source = Source(STACKED)  # whose images may lie where the last ones did
+    for step in range(6, 12):
+        source.write()
+        policy.update(source.draw()[1], step=step)
+
+
+@pytest.mark.usefixtures("taped")
 def test_batches_of_arrays_and_of_places_may_take_turns() -> None:
     options: dict[str, Any] = {"hidden": None, "head": (8,), "cuda_graph": True}
     plain, resident, source = made(STACKED, **options), made(STACKED, **options), Source(STACKED)
@@ -254,6 +275,18 @@ def test_a_batch_of_before_is_refused_and_nothing_has_moved(cuda_graph: bool) ->
         policy.update(batch, step=5)
     assert_same(parameters_of(policy), before)
     policy.update(source.draw()[1], step=5)
+
+
+def test_a_leaf_that_is_no_array_says_how_to_make_it_one() -> None:
+    source = Source(STACKED)
+    source.write(3)
+    leaf = source.draw()[1].obs
+    array = np.asarray(leaf)
+    assert (leaf.ndim, leaf.shape, leaf.dtype, len(leaf)) == (array.ndim, array.shape, array.dtype, len(array))
+    assert len({leaf, leaf}) == 1
+    np.testing.assert_array_equal(list(leaf), array)
+    with pytest.raises(AttributeError, match=r"have no 'astype': np\.asarray\(leaf\) or batch\.copy\(\) makes"):
+        leaf.astype(np.float32)
 
 
 def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy() -> None:
