@@ -8,6 +8,7 @@ took; a picture per task has all curves. Needs `pip install 'trainkit[plot]' 'gy
 """
 
 import argparse
+import itertools
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -79,8 +80,9 @@ def page(runs: Mapping[str, Runs], seeds: Sequence[int]) -> str:
         "",
         *table(runs, len(seeds)),
         "",
-        *(f"![{TASKS[name].title}](learning_{name}.svg)" for name in runs),
+        "Axes end where all but a twentieth of the medians are above; bands may go further down.",
         "",
+        *itertools.chain(*((f"![{TASKS[name].title}](learning_{name}.svg)", "") for name in runs)),
     ]
     return "\n".join(lines)
 
@@ -89,12 +91,16 @@ def plot(task: Task, runs: Runs, path: Path) -> None:
     """Draw a small picture per preset: the median over seeds and the band of all of them."""
     import matplotlib.pyplot as plt
 
+    curves = {preset: np.array([run.returns for run in own]) for preset, own in runs.items()}  # [seeds, evaluations]
+    floor = np.quantile([np.median(curve, axis=0) for curve in curves.values()], 0.05)
+    top = max(curve.max() for curve in curves.values())
+
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trainkit", "font.size": 8}):
         figure, grid = plt.subplots(3, 5, figsize=(10, 5), sharex=True, sharey=True, layout="constrained")
         for axes in grid.flat[len(runs) :]:
             axes.set_axis_off()
-        for axes, (preset, own) in zip(grid.flat, runs.items(), strict=False):
-            returns = np.array([run.returns for run in own])  # [seeds, evaluations]
+        grid.flat[0].set_ylim(floor - 0.05 * (top - floor), top + 0.05 * (top - floor))  # shared by all
+        for axes, (preset, returns) in zip(grid.flat, curves.items(), strict=False):
             steps = task.every * np.arange(1, returns.shape[1] + 1)
             axes.fill_between(steps, returns.min(axis=0), returns.max(axis=0), alpha=0.2, linewidth=0)
             axes.plot(steps, np.median(returns, axis=0))
