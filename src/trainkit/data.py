@@ -5,7 +5,7 @@ Axis letters, here and everywhere: N environments, K rows, B batch, T time, A ac
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ from trainkit import tree
 from trainkit.errors import Checks, DeviceError
 from trainkit.scaling import ReturnScale
 from trainkit.stats import EpochStats, RunInfo
-
-if TYPE_CHECKING:
-    from trainkit.protocols import Frames
 
 # An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).
 Obs = Any
@@ -57,6 +54,29 @@ class ActOutput(NamedTuple):
     state: Any  # handed back at the next call, opaque to everyone else
 
 
+class Frames(Protocol):
+    """Images that lie on a device, by places that count from 0."""
+
+    shape: tuple[int, ...]  # of one
+    n_written: int  # grows with every write, so that who was told of places knows whether all is as it was
+
+    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Copy these rows of a column to places; the column may be written to as soon as this returns."""
+        ...
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Wait for the device and return what lies there."""
+        ...
+
+    def gather(self, places: Any) -> Any:
+        """Return what lies at places that are on the device, there."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back; nothing can be read any more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
     """B images, or stacks of them, that lie on a device: a leaf of observations that only says where.
@@ -65,7 +85,7 @@ class Lookup:
     buffer that was written to since.
     """
 
-    frames: "Frames"
+    frames: Frames
     places: NDArray[np.int64]  # [B] or [B, stack]
     n_written: int  # `frames.n_written` as it was when this was drawn
 

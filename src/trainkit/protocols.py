@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit.data import (
     ActOutput,
     ArraySpec,
+    Frames,
     Horizon,
     Obs,
     RecordedEpisode,
@@ -169,29 +170,6 @@ class Store(Stateful, Protocol):
     def drop(self, env_ids: ArrayLike) -> int: ...
 
     def metrics(self, step: int) -> dict[str, float]: ...
-
-
-class Frames(Protocol):
-    """Images that lie on a device, by places that count from 0."""
-
-    shape: tuple[int, ...]  # of one
-    n_written: int  # grows with every write, so that who was told of places knows whether all is as it was
-
-    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """Copy these rows of a column to places; the column may be written to as soon as this returns."""
-        ...
-
-    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Wait for the device and return what lies there."""
-        ...
-
-    def gather(self, places: Any) -> Any:
-        """Return what lies at places that are on the device, there."""
-        ...
-
-    def release(self) -> None:
-        """Give the memory back; nothing can be read any more."""
-        ...
 
 
 @runtime_checkable

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from trainkit import tree
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings, Rows
-from trainkit.data import ArraySpec, Lookup
+from trainkit.data import ArraySpec, Frames, Lookup
 from trainkit.errors import ConfigError
-from trainkit.protocols import Frames, FrameStore
+from trainkit.protocols import FrameStore
 
 _log = logging.getLogger(__name__)
 
