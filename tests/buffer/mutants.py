@@ -126,8 +126,8 @@ MUTANTS = {
     "a cut that the images elsewhere do not hear of": Fault(
         owner=Mirror,
         function="_follow",
-        old="now[:2] == then[:2]",
-        new="now[:1] == then[:1]",
+        old="(now.serial, now.n_episodes) == (then.serial, then.n_episodes)",
+        new="now.serial == then.serial",
         check=test_mirror.test_an_episode_cut_where_it_was_at_the_last_draw_has_its_final_image,
     ),
     "images of a lap ago elsewhere": Fault(
