@@ -1,6 +1,6 @@
 """Room for the final observations of episodes, which no row of a ring has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ class Finals:
 
     Attributes:
         obs: a tree of columns [places, ...].
+        columns: its leaves.
     """
 
     def __init__(self, spec: Any) -> None:
@@ -27,36 +28,40 @@ class Finals:
             return np.zeros((0, *leaf.shape), leaf.dtype)
 
         self.obs: Obs = tree.map_tree(column, spec)
-        self._free: list[int] = []
+        self.columns: list[NDArray[Any]] = tree.leaves(self.obs)
+        self._places = np.zeros(0, np.int64)  # [places], those that are free come first
+        self._n_free = 0
 
     def __len__(self) -> int:
-        return len(tree.first_leaf(self.obs))
+        return len(self.columns[0])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all columns."""
-        return sum(column.nbytes for column in tree.leaves(self.obs))
+        return sum(column.nbytes for column in self.columns)
 
     def claim(self, count: int) -> NDArray[np.int64]:
         """Return so many places, growing by whole blocks when too few are free."""
-        missing = count - len(self._free)
+        missing = count - self._n_free
         if missing > 0:
             self._grow(max(missing, _BLOCK, len(self) // 8))
-        return np.array([self._free.pop() for _ in range(count)], np.int64)
+        self._n_free -= count
+        return self._places[self._n_free : self._n_free + count].copy()
 
-    def give_back(self, places: Sequence[int]) -> None:
+    def give_back(self, places: NDArray[np.int64]) -> None:
         """Let others have these places."""
-        self._free.extend(places)
+        self._places[self._n_free : self._n_free + len(places)] = places
+        self._n_free += len(places)
 
     def clear(self) -> None:
         """Let others have all places; the memory stays claimed."""
-        self._free = list(range(len(self)))
+        self._places, self._n_free = np.arange(len(self)), len(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all columns, and which places are free."""
         return {
             "finals": {path: column.copy() for path, column in tree.named_leaves(self.obs)},
-            "free_finals": list(self._free),
+            "free_finals": self._places[: self._n_free].tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -65,7 +70,9 @@ class Finals:
         self._grow(n_kept - n_here)
         for path, column in tree.named_leaves(self.obs):
             column[:n_kept] = state["finals"][path]
-        self._free = [*range(n_here - 1, n_kept - 1, -1), *state["free_finals"]]
+        self._n_free = 0
+        self.give_back(np.arange(n_here - 1, n_kept - 1, -1))
+        self.give_back(np.array(state["free_finals"], np.int64))
 
     def _grow(self, count: int) -> None:
         if count <= 0:
@@ -74,4 +81,6 @@ class Finals:
         self.obs = tree.map_tree(
             lambda kept: np.concatenate([kept, np.zeros((count, *kept.shape[1:]), kept.dtype)]), self.obs
         )
-        self._free.extend(range(size + count - 1, size - 1, -1))
+        self.columns = tree.leaves(self.obs)
+        self._places = np.concatenate([self._places, np.zeros(count, np.int64)])
+        self.give_back(np.arange(size + count - 1, size - 1, -1))

@@ -79,7 +79,7 @@ class Mirror(Scratch):
         now = _Moment(rings.serial, int(rings.episodes.sum()), rings.head.copy(), rings.rewound.copy())
         if then is not None and (now.serial, now.n_episodes) == (then.serial, then.n_episodes):
             return
-        finals: list[NDArray[Any]] = tree.leaves(rings.finals.obs)
+        finals = rings.finals.columns
         self._then = None  # until all is written
         if len(rings.finals) > self._n_finals:
             self._claim(max(len(rings.finals), min(2 * len(rings.finals), rings.n_rows)))

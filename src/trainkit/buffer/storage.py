@@ -88,13 +88,10 @@ class Rings:
         everyone = step.env_ids.tobytes() == self._all_bytes
         envs: Any = slice(None) if everyone else self._checked(step.env_ids)
         rows = self.head[envs]
-        here: Any = rows
-        after: Any
-        if everyone and self._in_step:
-            here, after = self._step_at(int(rows[0])), self._step_at(int(rows[0]) + self.n_envs)
-            following: Rows = np.arange(after.start, after.stop)
-        else:
-            after = following = self.after(rows, 1)
+        in_step = everyone and self._in_step
+        here: Any = self._step_at(rows, 0) if in_step else rows
+        after: Any = self._step_at(rows, 1) if in_step else self.after(rows, 1)
+        following: Rows = np.arange(after.start, after.stop) if in_step else after
         self._write_obs(here, after, step.obs, step.next_obs)
         self.action[here] = step.action
         self.reward[here] = step.reward
@@ -115,20 +112,15 @@ class Rings:
             self.head[envs] = following
             self.open_steps[envs] += 1
             self._find_step()
-        ended = step.terminated | step.truncated
-        if np.count_nonzero(ended):
-            self.end_episodes(step.env_ids[ended])
+        if np.count_nonzero(step.terminated) or np.count_nonzero(step.truncated):
+            ended = step.terminated | step.truncated
+            self._end_at(rows[ended], step.env_ids[ended])
         return slots, rows, dead
 
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
-        """End the open episodes here: the pending observation becomes the newest row's final one."""
+        """End the open episodes here."""
         envs = envs[self.open_steps[envs] > 0]
-        finals = self.finals.claim(len(envs))
-        self.final[self.after(self.head[envs], -1)] = finals
-        for column, kept in zip(self._obs_columns, tree.leaves(self.finals.obs), strict=True):
-            kept[finals] = column[self.head[envs]]
-        self.open_steps[envs] = 0
-        self.episodes[envs] += 1
+        self._end_at(self.after(self.head[envs], -1), envs)
 
     def drop_episodes(self, envs: NDArray[np.intp]) -> Rows:
         """Take the open episodes' live rows back and return them; older episodes stay as they are."""
@@ -154,7 +146,7 @@ class Rings:
         episode = np.searchsorted(last, np.arange(n_steps), side="left")
         finals = self.finals.claim(len(last))
         given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
-        for column, kept, (obs, next_obs) in zip(self._obs_columns, tree.leaves(self.finals.obs), given, strict=True):
+        for column, kept, (obs, next_obs) in zip(self._obs_columns, self.finals.columns, given, strict=True):
             column[:n_steps] = obs
             column[n_steps] = next_obs[-1]
             kept[finals] = next_obs[last]
@@ -222,7 +214,7 @@ class Rings:
         final = self.final[rows]
         (ended,) = (final >= 0).nonzero()
         if len(ended):
-            given = zip(self._obs_specs, tree.leaves(obs), tree.leaves(self.finals.obs), strict=True)
+            given = zip(self._obs_specs, tree.leaves(obs), self.finals.columns, strict=True)
             for leaf, frames, finals in given:
                 is_there = isinstance(frames, Lookup)  # and final ones lie behind the rows
                 found = frames.places if is_there else frames
@@ -294,9 +286,9 @@ class Rings:
         named |= {f"extras.{name}": column for name, column in self.extras.items()}
         return named | {name: getattr(self, name) for name in _COLUMNS}
 
-    def _step_at(self, begin: int) -> slice:
-        """Return all environments' rows of one vector step, which lie side by side, as one slice."""
-        begin %= self.n_rows
+    def _step_at(self, rows: Rows, n_steps: int) -> slice:
+        """Return what `after` does, as one slice: all environments' rows of one vector step, which lie side by side."""
+        begin = (int(rows[0]) + n_steps * self.n_envs) % self.n_rows
         return slice(begin, begin + self.n_envs)
 
     def _write_obs(self, here: Any, after: Any, obs: Obs, next_obs: Obs) -> None:
@@ -308,6 +300,15 @@ class Rings:
         for column, leaf, (before, then) in zip(self._obs_columns, self._obs_specs, given, strict=True):
             column[here] = before[:, -1] if leaf.stack > 1 else before
             column[after] = then[:, -1] if leaf.stack > 1 else then
+
+    def _end_at(self, rows: Rows, envs: NDArray[np.intp]) -> None:
+        """End these environments' episodes with their newest rows: the pending observations become the final ones."""
+        finals, pending = self.finals.claim(len(envs)), self.head[envs]
+        self.final[rows] = finals
+        for column, kept in zip(self._obs_columns, self.finals.columns, strict=True):
+            kept[finals] = column.take(pending, axis=0)
+        self.open_steps[envs] = 0
+        self.episodes[envs] += 1
 
     def _make_room(self, rows: Rows, envs: Any) -> Rows:
         """Count one row more in each of these rings; bury and return the oldest of those that are full."""
@@ -325,9 +326,9 @@ class Rings:
         """Give the rows' final observations back; their frames stay for the stacks that reach into them."""
         self.stamp[rows] = -1
         final = self.final[rows]
-        given_back = final[final >= 0]
+        given_back = final[final != _GOES_ON]
         if len(given_back):
-            self.finals.give_back(given_back.tolist())
+            self.finals.give_back(given_back)
             self.final[rows] = -1
 
     def _checked(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -342,5 +343,6 @@ class Rings:
         self._in_step = bool((self.head - self._all == self.head[0]).all())
 
 
+_GOES_ON = np.array(-1, np.int32)  # compared with in half the time of a Python number
 _COLUMNS = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")
 _COUNTERS = ("head", "count", "open_steps", "episodes")

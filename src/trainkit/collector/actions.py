@@ -28,7 +28,10 @@ class Actions:
         self.space: gym.Space[Any] = space
         self._shape = space.shape or ()
         self._box = space if isinstance(space, gym.spaces.Box) else None
-        self._bounds = None if self._box is not None else discrete_bounds(space)
+        if self._box is None:
+            low, high = discrete_bounds(space)
+            self._low = low if np.any(low) else None
+            self._span = np.asarray(high - low, np.uint64)
 
     def check(self, action: NDArray[Any], env_ids: Ids, when: Callable[[int], str]) -> None:
         """Refuse what no environment can take, before one sees it; `when(env_id)` says where that one stands."""
@@ -37,14 +40,16 @@ class Actions:
                 f"the policy produced actions of shape {action.shape} for {len(env_ids)} environments of "
                 f"{self.space}: it must be {(len(env_ids), *self._shape)}"
             )
-        if self._bounds is None:
+        if self._box is not None:
             if action.dtype.kind == "f" and not is_finite(action):
                 self._refuse_first(~np.isfinite(action), action, env_ids, when, "action")
             return
         if action.dtype.kind not in "biu":
             raise EnvError(f"the policy produced {action.dtype} actions for {self.space}: make them whole numbers")
-        low, high = self._bounds
-        outside = (action < low) | (action > high)
+        above = action.astype(np.int64, copy=False)
+        if self._low is not None:
+            above = above - self._low
+        outside = above.view(np.uint64) > self._span  # where what is too low is huge
         if np.count_nonzero(outside):
             self._refuse_first(outside, action, env_ids, when, f"an action outside {self.space}:")
 

@@ -190,7 +190,7 @@ class Envs:
         if raw.begun is not None:
             self._take(raw.begun)
             self._turn(self.all_ids[:0], raw.begun.env_ids)
-        if np.count_nonzero(over):
+        if self.restarts.are_allowed and np.count_nonzero(over):
             self.restarts.forgive(env_ids[over].tolist())
         failed = dict(self._broken) if self._broken else _NONE
         return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, over, raw.infos, failed)
@@ -251,7 +251,7 @@ class Envs:
         self.episodes[env_ids] += 1
         self._steps.begin(env_ids)
         self._played.begin(env_ids, options)
-        broken = [env_id for env_id in env_ids.tolist() if env_id in self._broken]
+        broken = [env_id for env_id in env_ids.tolist() if env_id in self._broken] if self._broken else []
         well = np.setdiff1d(env_ids, broken) if broken else env_ids
         if len(well):
             self._start_well(well, options, is_reset=is_reset and not broken)

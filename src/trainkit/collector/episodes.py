@@ -109,11 +109,12 @@ class Episodes:
         Where agents share a game, the rows are of whole games.
         """
         now = time.perf_counter()
-        played = env_ids[self._lengths[env_ids] > 0]
-        firsts = env_ids[:: self._n_agents]  # one row per game
-        returns, lengths = self._returns[env_ids], self._lengths[firsts]
+        played = firsts = env_ids
+        returns, lengths = self._returns[env_ids], self._lengths[env_ids]
         metric = self.metric
         if self._agents:
+            played = env_ids[lengths > 0]
+            firsts = env_ids[:: self._n_agents]  # one row per game
             returns = self._of_agents(returns, env_ids, tally)
             lengths = self._game_lengths[firsts // self._n_agents]
             metric = _mean_of_agents if metric is None else metric
@@ -145,7 +146,8 @@ class Episodes:
         """Forget what ran here."""
         self._returns[env_ids] = 0.0
         self._lengths.begin(env_ids)
-        self._game_lengths[env_ids // self._n_agents] = 0
+        if self._agents:
+            self._game_lengths[env_ids // self._n_agents] = 0
         self._began[env_ids] = time.perf_counter() if now is None else now
 
     @property

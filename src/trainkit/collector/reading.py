@@ -119,7 +119,7 @@ class RowReader:
             raise ValueError(f"returned observations of shape {column.shape}, the space says {(n, *spec.shape)}")
         if column.dtype != spec.dtype:
             column = self._cast_dtype(spec, column, "")
-        return np.array(column) if len(env_ids) == n else column[env_ids]
+        return np.array(column) if len(env_ids) == n else column.take(env_ids, axis=0)
 
     def _cast(self, spec: ArraySpec, obs: Any, path: str) -> NDArray[Any]:
         array = np.asarray(obs)

@@ -33,6 +33,8 @@ class PlayedActions:
 
     def begin(self, env_ids: Ids, options: Options) -> None:
         """Note that episodes begin here, with the options of a reset."""
+        if not self._keeps:
+            return
         self._began[env_ids] = self._n_steps
         for env_id in env_ids.tolist():
             self._options[env_id] = options

@@ -22,14 +22,17 @@ def repeat(frame: Obs, stack: int) -> Obs:
 
 def rows_of(obs: Obs, env_ids: NDArray[np.intp]) -> Obs:
     """Return rows [K, ...] of leaves [N, ...]."""
-    return tree.map_tree(lambda leaf: leaf[env_ids], obs)
+    return tree.map_tree(lambda leaf: leaf.take(env_ids, axis=0), obs)
 
 
 def put_rows(obs: Obs, env_ids: NDArray[np.intp], rows: Obs) -> Obs:
     """Return a copy of [N, ...] leaves with rows [K, ...] in their places."""
-    copy = tree.map_tree(np.copy, obs)
-    for leaf, new in zip(tree.leaves(copy), tree.leaves(rows), strict=True):
-        leaf[env_ids] = new
+    return tree.map_tree(lambda leaf, new: _put(leaf, env_ids, new), obs, rows)
+
+
+def _put(leaf: NDArray[Any], env_ids: NDArray[np.intp], new: NDArray[Any]) -> NDArray[Any]:
+    copy = leaf.copy()
+    copy[env_ids] = new
     return copy
 
 

@@ -210,17 +210,13 @@ class DQNPolicy(Policy):
         """
         legal, name = checked_legal(obs, env_ids), type(self).__name__
         how = self.exploration if explore else Greedy()
-        told: dict[str, Any] = {"step": step, "env_ids": env_ids, "rng": self.rng}
-
-        def values_of(rows: Rows) -> NDArray[np.float32]:
-            q = self.action_values(tree.map_tree(lambda leaf: leaf[rows], obs), explore=explore)
-            return legal_values(name, q, legal, step, env_ids, rows)
-
+        where: dict[str, Any] = {"step": step, "env_ids": env_ids}
+        values_of = partial(self._legal_values, obs, legal, explore=explore, step=step, env_ids=env_ids)
         if asks_sparingly(how, self.network.noise_size) and self.action_space is not None and not self._extras_spec:
             shape = len(tree.first_leaf(obs)), count_actions(name, self.action_space)
-            return ActOutput(how.choose_asking(values_of, shape, legal, **told), {}, state)
+            return ActOutput(how.choose_asking(values_of, shape, legal, rng=self.rng, **where), {}, state)
         q = values_of(ALL)
-        action, stored = how.choose(q, legal, starts=starts, **told), {}
+        action, stored = how.choose(q, legal, starts=starts, rng=self.rng, **where), {}
         if self._extras_spec:
             stored = chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
         return ActOutput(action, stored, state)
@@ -239,6 +235,11 @@ class DQNPolicy(Policy):
         if self._place is None:
             return self.values_here(obs, noise)
         return self._place.action_values(self, obs, noise, explore=explore)
+
+    def _legal_values(self, obs: Obs, legal: Any, rows: Rows, *, explore: bool, **where: Any) -> NDArray[np.float32]:
+        asked = obs if isinstance(rows, slice) else tree.map_tree(lambda leaf: leaf.take(rows, axis=0), obs)
+        q = self.action_values(asked, explore=explore)
+        return legal_values(type(self).__name__, q, legal, rows=rows, **where)
 
     def values_here(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
         """Return the expected returns [K, A] as they are found where the policy is."""
@@ -263,8 +264,7 @@ class DQNPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
-        learner = self._host_learner
-        parts = self.network, self.target_network, self.value, self.backup
+        learner, parts = self._host_learner, (self.network, self.target_network, self.value, self.backup)
         if learner is not None and self.penalty is None and learner.takes(batch, self.preprocess, *parts):
             told = self._learn_by_hand(learner, batch, step)
         elif self._graph is None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup
 from trainkit.policy.host.acting import is_plain
-from trainkit.policy.host.backups import HostBackup, HostBatch, Legal, host_backup
+from trainkit.policy.host.backups import HostBackup, HostBatch, host_backup
 from trainkit.policy.host.layers import Array, mean, weight_metrics
 from trainkit.policy.host.passes import HostQNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
@@ -95,21 +95,18 @@ class HostLearner:
         rows = np.arange(len(batch))
         if batch.action.min() < 0:  # which numpy would count from the end
             raise IndexError(f"an action must be at least 0, got {batch.action.min()}")
-
-        def ask_online(features: Array, legal: Legal | None) -> Array:
-            return online.forward(features, noise_here, legal, aside)
-
-        def ask_target(features: Array, legal: Legal | None) -> Array:
-            return target.forward(features, noise_there, legal, aside)
-
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             obs, legal = self._features(batch.obs), legal_actions(batch.obs)
             next_obs, next_legal = self._features(batch.next_obs), legal_actions(batch.next_obs)
             numbers = online.forward(obs, noise_here, legal, tape)
             chosen = numbers[rows, batch.action]
             here = HostBatch(obs, legal, batch.action, batch.reward, next_obs, next_legal)
-            after, reward = self._backup(ask_online, ask_target, here, value)
-
+            after, reward = self._backup(
+                lambda features, legal: online.forward(features, noise_here, legal, aside),
+                lambda features, legal: target.forward(features, noise_there, legal, aside),
+                here,
+                value,
+            )
             goal = value.goal(after, reward, batch.discount)
             loss, priority, slope = value.loss(chosen, goal)
             slopes = np.zeros_like(numbers)
