@@ -28,6 +28,9 @@ class Summary:
         count = array.size
         if count == 0:
             return None
+        if count == 1:  # so it is where a collect is one vector step, if an episode ended at all
+            one = float(array[0])
+            return cls(mean=one, std=one - one, min=one, max=one, count=1)  # nan of what is not finite
         mean = float(np.add.reduce(array)) / count
         variance = float(np.add.reduce((array - mean) ** 2)) / count
         low, high = float(np.minimum.reduce(array)), float(np.maximum.reduce(array))

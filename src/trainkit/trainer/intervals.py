@@ -165,19 +165,32 @@ class Stopwatch:
             self._since = now
         return self.seconds
 
-    @contextmanager
-    def measure(self, part: str, *, within: str | None = None) -> Iterator[None]:
+    def measure(self, part: str, *, within: str | None = None) -> "Measured":
         """Let one part of it run; where it is done within another, that one's time stands still."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - began
-            self._add(part, seconds)
-            if within is not None:
-                self._add(within, -seconds)
-            self.updating += seconds if part == "update" else 0.0
+        return Measured(self, part, within)
+
+    def note(self, part: str, seconds: float, within: str | None) -> None:
+        """Write down how long a part ran."""
+        self._add(part, seconds)
+        if within is not None:
+            self._add(within, -seconds)
+        self.updating += seconds if part == "update" else 0.0
 
     def _add(self, part: str, seconds: float) -> None:
         for interval in self.intervals:
             interval.seconds[part] = interval.seconds.get(part, 0.0) + seconds
+
+
+class Measured:
+    """A part of a run, which takes as long as the `with` block does."""
+
+    __slots__ = ("_began", "_part", "_watch", "_within")
+
+    def __init__(self, watch: Stopwatch, part: str, within: str | None) -> None:
+        self._watch, self._part, self._within = watch, part, within
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.note(self._part, time.perf_counter() - self._began, self._within)

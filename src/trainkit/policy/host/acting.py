@@ -16,6 +16,7 @@ from trainkit.data import Obs
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.critics import ActorNetwork, CriticNetwork, StackedLinear
 from trainkit.policy.distributions import Distribution, HostDistribution
+from trainkit.policy.host.layers import ZERO, Array
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.watchers import Hooks, hooks_of
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
@@ -25,13 +26,12 @@ from trainkit.policy.values import ExpectedValue, Value
 from trainkit.spaces import legal_actions
 from trainkit.threads import OneThread
 
-Array = NDArray[np.float32]
 Activation = Callable[[Array], object]
 
 _MOST_ROWS, _MOST_WEIGHTS = 64, 2**17  # of a matrix; beyond these torch is as fast, on more threads faster
 _IN_PLACE: dict[Any, Activation] = {
-    torch.relu: lambda y: np.maximum(y, 0.0, out=y),
-    torch.relu_: lambda y: np.maximum(y, 0.0, out=y),
+    torch.relu: lambda y: np.maximum(y, ZERO, out=y),
+    torch.relu_: lambda y: np.maximum(y, ZERO, out=y),
     torch.tanh: lambda y: np.tanh(y, out=y),
 }
 _NETWORKS = QNetwork, ActorCriticNetwork, ActorNetwork, CriticNetwork

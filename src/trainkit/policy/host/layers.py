@@ -21,6 +21,7 @@ from trainkit.policy.noisy import NoisyLinear
 Array = NDArray[np.float32]
 
 MOST_ROWS = 4_096  # that may be passed through
+ZERO = np.zeros((), np.float32)  # numpy is quicker with it than with Python's
 _ONES = np.ones(MOST_ROWS, np.float32)
 _LARGE = 2**15  # numbers of a matrix, for which the system is asked anew each time
 
@@ -126,7 +127,7 @@ class HostMLP:
             x = layer.forward(x, None if noise is None else noise[begin:end], tape)
             begin = end
             if is_active:
-                x = np.tanh(x, out=x) if self._is_tanh else np.maximum(x, 0.0, out=x)
+                x = np.tanh(x, out=x) if self._is_tanh else np.maximum(x, ZERO, out=x)
                 tape.append(x)
         return x
 
@@ -142,7 +143,7 @@ class HostMLP:
                     np.multiply(y, y, out=y)
                     slope *= np.subtract(1.0, y, out=y)
                 else:
-                    slope *= y > 0.0
+                    slope *= y > ZERO
             layer, left = self._layers[position], tape.pop()
             if learns:
                 layer.write(slope, *left)

@@ -78,7 +78,9 @@ class HostLearner:
         if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs, preprocess):
             return False
         is_ours = all(part is own for part, own in zip(parts, (*self._networks, *self._parts), strict=True))
-        online, target = self._passes()
+        if not self._taken or not all(taken.is_live for taken in self._taken):
+            self._taken = self._take()
+        online, target = self._taken
         return is_ours and online.learns_whole and target.passes_alone
 
     def __call__(
@@ -118,7 +120,10 @@ class HostLearner:
         return float(batch.weight @ loss) / len(batch), (priority, shown)
 
     def _passes(self) -> list[HostQNetwork]:
-        """Return the passes of both networks, taken anew where their weights are others or elsewhere."""
-        if not self._taken or not all(taken.is_live for taken in self._taken):
-            self._taken = [HostQNetwork(network) for network in self._networks]
+        """Return the passes that `takes` looked at, taken anew where the step has moved the weights since."""
+        if not self._taken or not all(taken.is_in_place for taken in self._taken):
+            self._taken = self._take()
         return self._taken
+
+    def _take(self) -> list[HostQNetwork]:
+        return [HostQNetwork(network) for network in self._networks]
