@@ -169,7 +169,9 @@ class Speeds:
 
 def rows(title: str, work: Work, speeds: Speeds) -> Iterator[str]:
     """Yield a row for each part of a work."""
-    reached, _ = measure(Ours(work), work)
+    ours = Ours(work)
+    ours.collect(work.warmup_steps)
+    reached, _ = measure(ours, work)
     step, update = step_cost(work), update_cost(work)
     parts = [
         ("vector step", step, work.n_envs / reached[COLLECT] * 1e6),

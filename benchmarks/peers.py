@@ -1,20 +1,22 @@
 """Measure off-policy learners beside peers on the same work, in turn, and write a table of medians and ratios.
 
-    python -m benchmarks.peers [--runs 5] [--cores 0] [--works NAME ...] [--out FILE]
+    python -m benchmarks.peers [--runs 7] [--cores 0] [--works NAME ...] [--out FILE]
 
-Peers live in environments of their own, which `make bench-peers` builds. For each work the sides run in turn, and a
-ratio is the median over these rounds; a side that did not do the work that was wanted stops everything, and the rows
-before it stay. On two cores every side has two threads.
+Peers live in environments of their own, which `make bench-peers` builds. For each work all sides are there at once and
+take turns, block by block, so that what the machine does besides meets all of them; a ratio is the median over these
+rounds. A side that did not do the work that was wanted stops everything, and the rows before it stay. On two cores
+every side has two threads.
 """
 
 import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.running import machine, run
+from benchmarks.running import Live, machine
 from benchmarks.work import COLLECT, GAMMA, LOOP, RATES, UPDATES, WORKS
 
 OURS = [sys.executable, "-m", "benchmarks.side_trainkit"]
@@ -114,27 +116,39 @@ COMPARISONS = [
 ]
 
 
-def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> list[dict[str, dict[str, Any]]]:
-    """Run all sides of a comparison in turn and return what they printed, round by round."""
-    peer, work = PEERS[comparison.peer], WORKS[comparison.work]
-    asked = [comparison.work, "--threads", str(len(cores)), "--rates", *comparison.rates]
-    sides = {"peer": [*peer, *asked]} | {way: [*OURS, *asked, *WAYS[way]] for way in comparison.ways}
-    wanted = work.done(comparison.rates, len(cores))
-    slack = dict.fromkeys(["collected", "loop_steps"], comparison.slack)
-    return [{name: run(side, cores, wanted, slack) for name, side in sides.items()} for _ in range(n_runs)]
+Rounds = Sequence[Mapping[str, Mapping[str, Any]]]  # {side: what it answered}, round by round
 
 
-def rows(comparison: Comparison, rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> Iterator[str]:
+def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> dict[str, Rounds]:
+    """Let all sides of a comparison take turns; return {rate: rounds}."""
+    asked = [comparison.work, "--threads", str(len(cores))]
+    commands = {"peer": [*PEERS[comparison.peer], *asked]}
+    commands |= {way: [*OURS, *asked, *WAYS[way]] for way in comparison.ways}
+    work, slack = WORKS[comparison.work], dict.fromkeys(["collected", "loop_steps"], comparison.slack)
+    found: dict[str, Rounds] = {}
+    with ExitStack() as stack:
+        sides = {name: stack.enter_context(Live(command, cores)) for name, command in commands.items()}
+        for rate in comparison.rates:
+            wanted = work.done((rate,), len(cores))
+            found[rate] = [
+                {name: side.ask(rate, wanted, slack) for name, side in sides.items()} for _ in range(n_runs + 1)
+            ][1:]  # the first warms up
+    return found
+
+
+def rows(comparison: Comparison, found: Mapping[str, Rounds]) -> Iterator[str]:
     """Yield a row per rate and way of ours."""
     for way in comparison.ways:
-        for rate in comparison.rates:
+        for rate, rounds in found.items():
             bar = comparison.bars.get((way, rate))
             theirs, ours = ([one[side]["rates"][rate] for one in rounds] for side in ("peer", way))
-            ratio = statistics.median(b / a for a, b in zip(theirs, ours, strict=True))
+            ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
+            ratio = statistics.median(ratios)
             verdict = "" if bar is None else f"{bar:.2f}: {'stands' if ratio >= bar else '**falls**'}"
             yield (
                 f"| {comparison.title} | {rate} | {comparison.peer} {rounds[0]['peer']['version']} | {way} | "
-                f"{statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | {ratio:.2f} | {verdict} |"
+                f"{statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | {ratio:.2f} | "
+                f"{min(ratios):.2f} to {max(ratios):.2f} | {verdict} |"
             )
 
 
@@ -147,8 +161,8 @@ def heading(options: argparse.Namespace) -> list[str]:
         f"`python -m benchmarks.peers --runs {options.runs} --cores {' '.join(map(str, options.cores))}` on "
         f"{machine()}; "
         + ("one thread, pinned to one core" if n_cores == 1 else f"{n_cores} threads, pinned to {n_cores} cores")
-        + f", sides in turn, medians (ratios: median of rounds). Rates are per second of "
-        f"{'CPU time' if n_cores == 1 else 'the clock'}.",
+        + ", sides in turn, block by block; medians (ratios: median of rounds, and from which to which). Rates are per "
+        f"second of {'CPU time' if n_cores == 1 else 'the clock'}.",
         "",
         f"CartPole-v1, {work.n_envs} environments where no other is named, each side stepping `gym.make`'s in a loop "
         f"of its own (trainkit: gymnasium's SyncVectorEnv); MLP {work.hidden} and batch {work.batch} where no other is "
@@ -169,15 +183,15 @@ def heading(options: argparse.Namespace) -> list[str]:
         "counts; its helpers' does not. It wants gymnasium 1.2.2, Tianshou 1.2 wants 0.28.1, the others have ours; all "
         "have the torch of constraints.txt.",
         "",
-        "| work | rate | peer | trainkit | peer's | trainkit's | ratio | bar |",
-        "|---|---|---|---|---|---|---|---|",
+        "| work | rate | peer | trainkit | peer's | trainkit's | ratio | of rounds | bar |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
 
 
 def main() -> None:
     """Measure and write the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--cores", type=int, nargs="+", default=[0])
     parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS))
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))

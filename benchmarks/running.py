@@ -5,18 +5,16 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 def printed(command: Sequence[str], cores: int | Sequence[int]) -> dict[str, Any]:
     """Run a command with a thread for each core it is pinned to, and return the line of JSON that it ends with."""
-    cores = [cores] if isinstance(cores, int) else cores
-    if not Path(command[0]).exists():
-        raise SystemExit(f"{command[0]} is not there: `make help` lists the verbs that build what stands under .peers")
-    pinned = ["taskset", "-c", ",".join(map(str, cores)), *command] if shutil.which("taskset") else list(command)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(len(cores)), "OPENBLAS_NUM_THREADS": str(len(cores))}
+    pinned, environment = _pinned(command, cores)
     ran = subprocess.run(pinned, capture_output=True, text=True, env=environment)
     if ran.returncode:
         raise SystemExit(f"{command} failed:\n{ran.stderr}")
@@ -24,28 +22,73 @@ def printed(command: Sequence[str], cores: int | Sequence[int]) -> dict[str, Any
     return result
 
 
-def run(
-    command: Sequence[str],
-    cores: int | Sequence[int],
-    wanted: Mapping[str, Any],
-    may_miss: Mapping[str, int] | None = None,
-) -> dict[str, Any]:
-    """Run one side and return what it printed, after checking that it did the work.
+def run(command: Sequence[str], cores: int | Sequence[int], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one side to its end, pinned to cores, and return what it printed, which must say that it did the work."""
+    result = printed(command, cores)
+    check(command, result, wanted)
+    return result
+
+
+class Live:
+    """A side that stays, and does a block of work whenever it is asked: others have their turns in between.
 
     Args:
-        command: of the side.
-        cores: it is pinned to these.
-        wanted: what it must have done.
-        may_miss: counts that need not be met exactly, and by how much they may be missed.
+        command: of the side, which reads a word per block and answers with a line of JSON.
+        cores: it is pinned to these, with a thread for each.
     """
-    result = printed(command, cores)
+
+    def __init__(self, command: Sequence[str], cores: int | Sequence[int]) -> None:
+        self._command = command
+        pinned, environment = _pinned(command, cores)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on leaving
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self._process = subprocess.Popen(pinned, text=True, env=environment, **pipes)
+
+    def ask(self, word: str, wanted: Mapping[str, Any], may_miss: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Have a block of work done and return what was answered; see `check`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):  # of one that has ended the answer is missing, too
+            print(word, file=self._process.stdin, flush=True)
+        for line in self._process.stdout:
+            if line.startswith("{"):  # libraries print what they like
+                answer: dict[str, Any] = json.loads(line)
+                check(self._command, answer, wanted, may_miss)
+                return answer
+        self._errors.seek(0)
+        raise SystemExit(f"{self._command} failed:\n{self._errors.read()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+
+def check(
+    command: Sequence[str],
+    result: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    may_miss: Mapping[str, int] | None = None,
+) -> None:
+    """Stop everything where a side did other work than was wanted; some counts may be missed by so much."""
     done = dict(result["done"])
     for name, most in (may_miss or {}).items():
         if name in done and abs(done[name] - wanted[name]) <= most:
             done[name] = wanted[name]
     if done != wanted:
         raise SystemExit(f"{command} did {result['done']}, the work is {dict(wanted)}")
-    return result
+
+
+def _pinned(command: Sequence[str], cores: int | Sequence[int]) -> tuple[list[str], dict[str, str]]:
+    """Return what runs a command on these cores alone, and its environment."""
+    cores = [cores] if isinstance(cores, int) else cores
+    if not Path(command[0]).exists():
+        raise SystemExit(f"{command[0]} is not there: `make help` lists the verbs that build what stands under .peers")
+    pinned = ["taskset", "-c", ",".join(map(str, cores)), *command] if shutil.which("taskset") else list(command)
+    return pinned, {**os.environ, "OMP_NUM_THREADS": str(len(cores)), "OPENBLAS_NUM_THREADS": str(len(cores))}
 
 
 def machine() -> str:

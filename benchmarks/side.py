@@ -1,12 +1,14 @@
 """How a side of `peers` is asked, timed, and how it answers.
 
-A side runs in an environment of its own as `python -m benchmarks.side_NAME WORK`, does its work, and prints one line of
-JSON: `rates` are what is compared, `done` is what was done and must be equal on all sides. Seconds are of CPU time, so
-that what else the core did does not count; with two threads, of the clock.
+A side runs in an environment of its own as `python -m benchmarks.side_NAME WORK`. For every line that it reads, a rate,
+it does a block of work and prints one line of JSON: `rates` are what is compared, `done` is what was done and must be
+equal on all sides. Seconds are of CPU time, so that what else the core did does not count; with two threads, of the
+clock.
 """
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -41,7 +43,6 @@ def options() -> argparse.ArgumentParser:
     """Return what every side is asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("work", choices=list(WORKS))
-    parser.add_argument("--rates", nargs="+", choices=RATES, default=list(RATES))
     parser.add_argument("--threads", type=int, default=1)
     return parser
 
@@ -49,9 +50,8 @@ def options() -> argparse.ArgumentParser:
 def measure(
     side: Side, work: Work, rates: Sequence[str] = RATES, clock: Callable[[], float] = time.process_time
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Let a side do a work; return what it reached, and what was done."""
+    """Let a side that has rows do a block of each kind of work; return what it reached, and what was done."""
     reached, done = {}, {}
-    side.collect(work.warmup_steps)
     if COLLECT in rates:
         began = clock()
         n_rows = side.collect(work.collect_steps)
@@ -74,10 +74,12 @@ def measure(
 
 
 def play(make: Callable[[Work], Side], asked: argparse.Namespace) -> None:
-    """Do the work that was asked for and print the line."""
+    """Do what is asked for, line by line."""
     torch.set_num_threads(asked.threads)
     work = WORKS[asked.work]
     side = make(work)
+    side.collect(work.warmup_steps)
     clock = time.process_time if asked.threads == 1 else time.perf_counter
-    rates, done = measure(side, work, asked.rates, clock)
-    print(json.dumps({"rates": rates, "done": done, "version": side.version}))
+    for line in sys.stdin:
+        rates, done = measure(side, work, [line.strip()], clock)
+        print(json.dumps({"rates": rates, "done": done, "version": side.version}), flush=True)

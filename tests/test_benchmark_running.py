@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 
 import trainkit as tk
-from benchmarks.running import run
+from benchmarks.running import Live, check, run
 from benchmarks.side_trainkit import make_policy
 from benchmarks.work import WORKS, Work
 
@@ -34,12 +34,39 @@ def test_a_side_that_did_other_work_stops_everything(done: dict[str, int]) -> No
 def test_only_counts_that_are_named_may_be_missed_and_only_by_so_much(rows: int, is_near: bool) -> None:
     wanted, may_miss = {"rows": 100, "updates": 5}, {"rows": 9}
     if is_near:
-        assert run(side(rows=rows, updates=5), CORE, wanted, may_miss)["done"]["rows"] == rows
+        check(["us"], {"done": {"rows": rows, "updates": 5}}, wanted, may_miss)
     else:
         with pytest.raises(SystemExit, match="the work is"):
-            run(side(rows=rows, updates=5), CORE, wanted, may_miss)
+            check(["us"], {"done": {"rows": rows, "updates": 5}}, wanted, may_miss)
     with pytest.raises(SystemExit, match="the work is"):
-        run(side(rows=100, updates=4), CORE, wanted, may_miss)
+        check(["us"], {"done": {"rows": 100, "updates": 4}}, wanted, may_miss)
+
+
+ECHO = """
+import json, sys
+print("a library says hello")
+for line in sys.stdin:
+    if line.strip() == "trouble":
+        raise ValueError("of mine")
+    print(json.dumps({"done": {"word": line.strip()}}), flush=True)
+"""
+
+
+def test_a_side_that_stays_answers_block_by_block() -> None:
+    with Live([sys.executable, "-c", ECHO], CORE) as own, Live([sys.executable, "-c", ECHO], CORE) as other:
+        for word in ("one", "two"):
+            for live in (own, other):
+                assert live.ask(word, {"word": word}) == {"done": {"word": word}}
+        with pytest.raises(SystemExit, match="the work is"):
+            own.ask("three", {"word": "four"})
+
+
+def test_a_side_that_fails_says_why() -> None:
+    with Live([sys.executable, "-c", ECHO], CORE) as live:
+        with pytest.raises(SystemExit, match="ValueError: of mine"):
+            live.ask("trouble", {})
+        with pytest.raises(SystemExit, match="ValueError: of mine"):
+            live.ask("again", {})
 
 
 @pytest.mark.parametrize("name", ["small", "sac"])
