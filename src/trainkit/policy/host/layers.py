@@ -5,7 +5,7 @@ and `critics`, which tests hold beside torch's own.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,15 @@ class HostLinear:
         tape.append(x, self.weight)
         return y
 
+    def ask(self, x: Array, noise: Array | None, tape: Tape) -> Array:
+        """Return what `forward` does of columns [in, B], in columns, and leave nothing for the way back.
+
+        So a weight is multiplied as it lies: of 32 rows in half the time, of 64 in four fifths.
+        """
+        y = _product(self.weight, x, tape)
+        y += self.bias[:, None]
+        return y
+
     def write(self, slope: Array, x: Array, *_: Any) -> None:
         """Write the gradients of the weights for the slope of what came out, and what the forward pass left."""
         _multiply(slope.T, x, self.weight_slope)
@@ -86,13 +95,16 @@ class HostNoisy(HostLinear):
         self.weight_sigma_slope, self.bias_sigma_slope = _slopes(layer.weight_sigma), _slopes(layer.bias_sigma)
 
     def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
-        assert noise is not None, "updates of noisy networks draw some"
-        bias_noise = noise[x.shape[1] :]
-        weight_noise: Array = bias_noise[:, None] * noise[: x.shape[1]]
-        weight: Array = self.weight + self.weight_sigma * weight_noise
+        weight, bias, *noises = self._disturbed(noise)
         y = _product(x, weight.T, tape)
-        y += self.bias + self.bias_sigma * bias_noise
-        tape.append(x, weight, weight_noise, bias_noise)
+        y += bias
+        tape.append(x, weight, *noises)
+        return y
+
+    def ask(self, x: Array, noise: Array | None, tape: Tape) -> Array:
+        weight, bias, *_ = self._disturbed(noise)
+        y = _product(weight, x, tape)
+        y += bias[:, None]
         return y
 
     def write(self, slope: Array, x: Array, *left: Any) -> None:
@@ -100,6 +112,16 @@ class HostNoisy(HostLinear):
         _, weight_noise, bias_noise = left
         np.multiply(self.weight_slope, weight_noise, out=self.weight_sigma_slope)
         np.multiply(self.bias_slope, bias_noise, out=self.bias_sigma_slope)
+
+    def _disturbed(self, noise: Array | None) -> tuple[Array, Array, Array, Array]:
+        """Return the weight [out, in] and the bias [out] under a noise, and the noise of each."""
+        assert noise is not None, "updates of noisy networks draw some"
+        n_inputs = self.weight.shape[1]
+        bias_noise = noise[n_inputs:]
+        weight_noise: Array = bias_noise[:, None] * noise[:n_inputs]
+        weight: Array = self.weight + self.weight_sigma * weight_noise
+        bias: Array = self.bias + self.bias_sigma * bias_noise
+        return weight, bias, weight_noise, bias_noise
 
 
 _TWINS: dict[type, type[HostLinear]] = {NoisyLinear: HostNoisy, StackedLinear: HostStacked}
@@ -121,15 +143,32 @@ class HostMLP:
 
     def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
         """Map rows [B, in] to [B, out], with noise [noise_size] where there is any."""
+        for layer, own, is_active in self._steps(noise):
+            x = layer.forward(x, own, tape)
+            if is_active:
+                tape.append(self._activate(x))
+        return x
+
+    def ask(self, x: Array, noise: Array | None, tape: Tape) -> Array:
+        """Map columns [in, B] to [out, B] as `forward` maps rows, and leave nothing for the way back."""
+        for layer, own, is_active in self._steps(noise):
+            x = layer.ask(x, own, tape)
+            if is_active:
+                self._activate(x)
+        return x
+
+    def _steps(self, noise: Array | None) -> Iterator[tuple[HostLinear, Array | None, bool]]:
+        """Yield each layer, its part of the noise, and whether an activation follows."""
         begin = 0
         for layer, is_active in zip(self._layers, self._is_active, strict=True):
             end = begin + layer.noise_size
-            x = layer.forward(x, None if noise is None else noise[begin:end], tape)
+            yield layer, None if noise is None else noise[begin:end], is_active
             begin = end
-            if is_active:
-                x = np.tanh(x, out=x) if self._is_tanh else np.maximum(x, ZERO, out=x)
-                tape.append(x)
-        return x
+
+    def _activate(self, x: Array) -> Array:
+        """Activate in place."""
+        activated: Array = np.tanh(x, out=x) if self._is_tanh else np.maximum(x, ZERO, out=x)
+        return activated
 
     def backward(self, slope: Array, tape: Tape, *, learns: bool = True, reaches_rows: bool = True) -> Array:
         """Take the slope [B, out] of a loss, and return that of the rows [B, in] if it is to reach them.

@@ -75,9 +75,18 @@ class HostQNetwork(HostPasses):
         state_value = self._state_value.forward(x, None if noise is None else noise[split:], tape)
         share = _shares(legal, self._n_actions)
         tape.append(share)
-        numbers: Array = advantage - np.add.reduce(advantage * share, axis=1, keepdims=True)
-        numbers += state_value[:, None]
-        return numbers
+        return _centred(advantage, share, state_value)
+
+    def ask(self, x: Array, noise: Array | None, legal: NDArray[np.bool_] | None, tape: Tape) -> Array:
+        """Return what `forward` does, and leave nothing for the way back: quicker, by columns."""
+        x = self._body.ask(x.T, None, tape)
+        split = self._advantage.noise_size
+        advantage = self._advantage.ask(x, None if noise is None else noise[:split], tape)
+        advantage = np.ascontiguousarray(advantage.T).reshape(-1, self._n_actions, self._width)
+        if self._state_value is None:
+            return advantage
+        state_value = self._state_value.ask(x, None if noise is None else noise[split:], tape)
+        return _centred(advantage, _shares(legal, self._n_actions), state_value.T)
 
     def backward(self, slope: Array, tape: Tape) -> None:
         """Write the gradients of all weights for the slope [B, A, W] of a loss."""
@@ -160,6 +169,13 @@ class HostCriticNetwork(HostPasses):
         """Return the slope [B, F + D] of features and actions for that [C, B] of a loss, and write no gradient."""
         own: Array = np.add.reduce(self._critics.backward(slope[:, :, None], tape, learns=False), axis=0)
         return own
+
+
+def _centred(advantage: Array, share: Array, state_value: Array) -> Array:
+    """Return the numbers [B, A, W] of a dueling network: advantages less their mean, and the state's value [B, W]."""
+    numbers: Array = advantage - np.add.reduce(advantage * share, axis=1, keepdims=True)
+    numbers += state_value[:, None]
+    return numbers
 
 
 def _shares(legal: NDArray[np.bool_] | None, n_actions: int) -> Array:

@@ -104,8 +104,8 @@ class HostLearner:
             chosen = numbers[rows, batch.action]
             here = HostBatch(obs, legal, batch.action, batch.reward, next_obs, next_legal)
             after, reward = self._backup(
-                lambda features, legal: online.forward(features, noise_here, legal, aside),
-                lambda features, legal: target.forward(features, noise_there, legal, aside),
+                lambda features, legal: online.ask(features, noise_here, legal, aside),
+                lambda features, legal: target.ask(features, noise_there, legal, aside),
                 here,
                 value,
             )
@@ -120,8 +120,8 @@ class HostLearner:
         return float(batch.weight @ loss) / len(batch), (priority, shown)
 
     def _passes(self) -> list[HostQNetwork]:
-        """Return the passes that `takes` looked at, taken anew where the step has moved the weights since."""
-        if not self._taken or not all(taken.is_in_place for taken in self._taken):
+        """Return the passes that `takes` looked at, taken anew where the step has moved its weights since."""
+        if not self._taken or not self._taken[0].is_in_place:
             self._taken = self._take()
         return self._taken
 
