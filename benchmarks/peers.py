@@ -41,9 +41,12 @@ class Comparison(NamedTuple):
     is_short_at_resets: bool = False  # on one side a vector step has no row of an environment that only resets
 
     @property
-    def slack(self) -> int:
-        """Rows by which a side may miss what is wanted, so as to end with a whole vector step."""
-        return WORKS[self.work].n_envs - 1 if self.is_short_at_resets else 0
+    def slack(self) -> dict[str, int]:
+        """By how much a side may miss what is wanted, so as to begin and end with a whole vector step."""
+        if not self.is_short_at_resets:
+            return {}
+        over = WORKS[self.work].n_envs - 1
+        return {"collected": over, "loop_steps": 2 * over, "loop_updates": 1}
 
 
 COMPARISONS = [
@@ -124,14 +127,15 @@ def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> dict[s
     asked = [comparison.work, "--threads", str(len(cores))]
     commands = {"peer": [*PEERS[comparison.peer], *asked]}
     commands |= {way: [*OURS, *asked, *WAYS[way]] for way in comparison.ways}
-    work, slack = WORKS[comparison.work], dict.fromkeys(["collected", "loop_steps"], comparison.slack)
+    work = WORKS[comparison.work]
     found: dict[str, Rounds] = {}
     with ExitStack() as stack:
         sides = {name: stack.enter_context(Live(command, cores)) for name, command in commands.items()}
         for rate in comparison.rates:
             wanted = work.done((rate,), len(cores))
             found[rate] = [
-                {name: side.ask(rate, wanted, slack) for name, side in sides.items()} for _ in range(n_runs + 1)
+                {name: side.ask(rate, wanted, comparison.slack) for name, side in sides.items()}
+                for _ in range(n_runs + 1)
             ][1:]  # the first warms up
     return found
 
@@ -176,7 +180,7 @@ def heading(options: argparse.Namespace) -> list[str]:
         "",
         "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
         "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "
-        "vector steps, and its rows are within one of them of the peer's. So are RLlib's, whose environment is "
+        "vector steps, and its rows are within two of them of the peer's. So are RLlib's, whose environment is "
         "gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on our side, its single "
         "ones behind Stable-Baselines3's wrappers on the other, both with sticky actions, no random start, whole "
         "games, frames of 84x84, four stacked. RLlib has its env runner and learner in one process, whose CPU time "
