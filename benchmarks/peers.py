@@ -3,9 +3,9 @@
     python -m benchmarks.peers [--runs 7] [--cores 0] [--works NAME ...] [--out FILE]
 
 Peers live in environments of their own, which `make bench-peers` builds. For each work all sides are there at once and
-take turns, block by block, so that what the machine does besides meets all of them; a ratio is the median over these
-rounds. A side that did not do the work that was wanted stops everything, and the rows before it stay. On two cores
-every side has two threads.
+take turns, by blocks of some tenths of a second to some seconds, so that what the machine does besides meets all of
+them nearly alike; a ratio is the median over these rounds. A side that did not do the work that was wanted stops
+everything, and the rows before it stay. On two cores every side has two threads.
 """
 
 import argparse
@@ -178,7 +178,8 @@ def heading(options: argparse.Namespace) -> list[str]:
         "as it comes, which lets numbers below 1e-38 count as 0 within an update; `auto` adds `compile='auto'`, which "
         "compiles what is not differentiated by hand: Nature CNN's here, and nothing else.",
         "",
-        "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
+        "All sides did as many rows, updates (of rounds within one) and parameters, or there would be no row here. "
+        "An id's own vector "
         "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "
         "vector steps, and its rows are within two of them of the peer's. So are RLlib's, whose environment is "
         "gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on our side, its single "

@@ -51,19 +51,28 @@ class Live:
         with suppress(BrokenPipeError):  # of one that has ended the answer is missing, too
             print(word, file=self._process.stdin, flush=True)
         for line in self._process.stdout:
-            if line.startswith("{"):  # libraries print what they like
+            if line.startswith('{"'):  # libraries print what they like
                 answer: dict[str, Any] = json.loads(line)
                 check(self._command, answer, wanted, may_miss)
                 return answer
+        code = self._process.wait()
         self._errors.seek(0)
-        raise SystemExit(f"{self._command} failed:\n{self._errors.read()}")
+        raise SystemExit(f"{self._command} failed, exit code {code}:\n{self._errors.read()}")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()  # nothing more is asked
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
         self._errors.close()
 
 

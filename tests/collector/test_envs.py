@@ -15,6 +15,7 @@ from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode
 from tests.helpers.told import OBS, STEP, ToldEnv, ToldVectorEnv, answer
 from tests.helpers.truth import ask, tagged_envs
 from trainkit.collector import Envs, make_envs
+from trainkit.collector.actions import Actions
 from trainkit.data import ACTION_MASK
 from trainkit.errors import BadEnvDataError, EnvError
 from trainkit.seeding import episode_seed
@@ -296,6 +297,16 @@ def test_an_action_no_environment_can_take_is_refused_before_one_sees_it(space: 
     with pytest.raises(EnvError, match=message):
         play(envs, action)
     assert ask(envs, "actions") == [[], []]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+def test_actions_are_counted_from_their_start_whatever_their_dtype(dtype: Any) -> None:
+    space = gym.spaces.MultiDiscrete([3, 3], dtype=dtype, start=np.array([1, 1], dtype))
+    actions, ids = Actions(space), np.arange(9)
+    actions.check(np.array([[i, j] for i in (1, 2, 3) for j in (1, 2, 3)], dtype), ids, str)
+    for outside in ([1, 4], [0, 1]):
+        with pytest.raises(EnvError, match="outside"):
+            actions.check(np.array([outside], dtype), ids[:1], str)
 
 
 @pytest.mark.parametrize(

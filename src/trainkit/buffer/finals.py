@@ -50,6 +50,7 @@ class Finals:
 
     def give_back(self, places: NDArray[np.int64]) -> None:
         """Let others have these places."""
+        assert self._n_free + len(places) <= len(self), "each place is given back once"
         self._places[self._n_free : self._n_free + len(places)] = places
         self._n_free += len(places)
 

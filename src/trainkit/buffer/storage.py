@@ -118,7 +118,7 @@ class Rings:
         return slots, rows, dead
 
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
-        """End the open episodes here."""
+        """End the open episodes of these environments: the pending observations become their final ones."""
         envs = envs[self.open_steps[envs] > 0]
         self._end_at(self.after(self.head[envs], -1), envs)
 
@@ -302,7 +302,7 @@ class Rings:
             column[after] = then[:, -1] if leaf.stack > 1 else then
 
     def _end_at(self, rows: Rows, envs: NDArray[np.intp]) -> None:
-        """End these environments' episodes with their newest rows: the pending observations become the final ones."""
+        """Let rows, these environments' newest, be the last of their episodes."""
         finals, pending = self.finals.claim(len(envs)), self.head[envs]
         self.final[rows] = finals
         for column, kept in zip(self._obs_columns, self.finals.columns, strict=True):

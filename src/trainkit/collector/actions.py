@@ -30,7 +30,7 @@ class Actions:
         self._box = space if isinstance(space, gym.spaces.Box) else None
         if self._box is None:
             low, high = discrete_bounds(space)
-            self._low = low if np.any(low) else None
+            self._low = low.astype(np.int64) if np.any(low) else None
             self._span = np.asarray(high - low, np.uint64)
 
     def check(self, action: NDArray[Any], env_ids: Ids, when: Callable[[int], str]) -> None:

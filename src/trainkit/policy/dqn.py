@@ -237,7 +237,7 @@ class DQNPolicy(Policy):
         return self._place.action_values(self, obs, noise, explore=explore)
 
     def _legal_values(self, obs: Obs, legal: Any, rows: Rows, *, explore: bool, **where: Any) -> NDArray[np.float32]:
-        asked = obs if isinstance(rows, slice) else tree.map_tree(lambda leaf: leaf.take(rows, axis=0), obs)
+        asked = obs if rows is ALL else tree.map_tree(lambda leaf: leaf.take(rows, axis=0), obs)
         q = self.action_values(asked, explore=explore)
         return legal_values(type(self).__name__, q, legal, rows=rows, **where)
 

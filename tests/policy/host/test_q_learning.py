@@ -92,6 +92,23 @@ def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
     assert told == {name: pytest.approx(number, rel=1e-4, abs=1e-6) for name, number in expected.items()}
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"hidden": (256, 256), "dueling": True, "double": True},
+        {"hidden": (128,), "noisy": True, "dueling": True, "double": True, "value": CategoricalValue(51, -1, 1)},
+    ],
+    ids=["double, dueling", "rainbow"],
+)
+def test_so_is_one_of_many_rows_whose_large_products_are_torchs(parts: dict[str, Any]) -> None:
+    mine, theirs, space = pair(parts)
+    for step in range(3):  # by the second, arrays of the tape are given out again
+        batch = batch_of(512, seed=step, space=space)
+        one, other = mine.update(batch, step=step), theirs.update(batch, step=step)
+        np.testing.assert_allclose(one.read_priority(), other.read_priority(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-3, atol=2e-5)
+
+
 @given(
     seed=st.integers(0, 10_000),
     reward=st.sampled_from([0.0, 1.0, 100.0, -1e-6, 1e4]),

@@ -350,3 +350,12 @@ def test_a_pass_aside_leaves_the_one_that_is_differentiated_alone() -> None:
     other = passes.forward(-x, None, aside)
     np.testing.assert_array_equal(y, before)
     assert not np.shares_memory(y, other)
+
+
+def test_what_is_asked_by_columns_is_what_is_passed_forward_by_rows() -> None:
+    policy = made(hidden=(256,))
+    layers = policy.critics.layers  # type: ignore[union-attr]
+    passes = HostMLP(layers, [True, False], policy.critics.activation)  # type: ignore[arg-type, union-attr]
+    x = np.random.default_rng(0).normal(size=(256, layers[0].weight.shape[2])).astype(np.float32)  # type: ignore[index]
+    by_rows, by_columns = passes.forward(x, None, Tape()), passes.ask(x.T, None, Tape())
+    np.testing.assert_allclose(by_columns.transpose(0, 2, 1), by_rows, rtol=1e-5, atol=1e-6)
