@@ -85,7 +85,7 @@ def drawn(mean: float, log_std: float, noise: float) -> tuple[float, float]:
 def with_noise(policy: SACPolicy, monkeypatch: pytest.MonkeyPatch, here: float, following: float) -> None:
     """Fix the noise of this observation's action and of the next one's."""
 
-    def noise(n_rows: int) -> tuple[Tensor, Tensor]:
+    def noise(_: int, n_rows: int) -> tuple[Tensor, Tensor]:
         return torch.full((n_rows, 1), here), torch.full((n_rows, 1), following)
 
     monkeypatch.setattr(policy, "_noise", noise)
@@ -215,7 +215,7 @@ def losses_of_an_update(monkeypatch: pytest.MonkeyPatch) -> tuple[SACPolicy, dic
     wide = {name: getattr(rows(6), name).astype(np.float64) for name in ("obs", "next_obs", "reward", "discount")}
     batch = rows(6, **wide, weight=np.linspace(0.2, 1.0, 6))
     noise = torch.randn(2, 6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    monkeypatch.setattr(policy, "_noise", lambda n_rows: (noise[0], noise[1]))
+    monkeypatch.setattr(policy, "_noise", lambda *rows: noise)
     kept: dict[str, Callable[[], Tensor]] = {}
 
     def keep(name: str, loss: Callable[[], Any], *, step: int) -> Any:

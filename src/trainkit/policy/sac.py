@@ -12,6 +12,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.errors import Checks, DivergedError, SpaceMismatchError, all_made
 from trainkit.policy.base import Policy
@@ -20,6 +21,7 @@ from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
+from trainkit.policy.host.acting import HostActor
 from trainkit.policy.host.layers import mean
 from trainkit.policy.host.layers import weight_metrics as host_weight_metrics
 from trainkit.policy.host.preprocess import HostPreprocess
@@ -122,6 +124,8 @@ class SACPolicy(Policy):
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
+        sees_as_we_do = self._keeps(Policy, "features")
+        self._host = HostActor.for_network(features, self.actor, self.distribution) if sees_as_we_do else None
         self._host_learner: HostSAC | None = None
         if compile is not True and self._keeps(SACPolicy, "_learn", "_goal", "minimise", "tensors", "_columns"):
             parts = self.actor, self.critics, self.target_critics, self.distribution
@@ -185,13 +189,15 @@ class SACPolicy(Policy):
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take the one at its mean."""
         self.enter(training=False)
-        with torch.no_grad():
-            numbers = self.actor(self.features(obs))
-            if explore:
-                drawn = self.distribution.sample(numbers, None, self.generator)
-            else:
-                drawn = self.distribution.mode(numbers, None)
-            action = drawn.cpu().numpy()
+        host, n_rows = self._host, len(tree.first_leaf(obs))
+        if host is not None and host.takes(obs, n_rows, self.preprocess, self.actor):
+            action = host.act(obs, self._noise(n_rows).numpy() if explore else None)
+        else:
+            with torch.no_grad():
+                numbers = self.actor(self.features(obs))
+                family = self.distribution
+                drawn = family.sample(numbers, None, self.generator) if explore else family.mode(numbers, None)
+                action = drawn.cpu().numpy()
         if not np.isfinite(action).all():
             row = int(np.argwhere(~np.isfinite(action))[0][0])
             env = row if env_ids is None else int(env_ids[row])
@@ -208,7 +214,7 @@ class SACPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities, mean over the critics of |td|."""
         self.enter(training=True)
-        noise, next_noise = self._noise(len(batch))
+        noise, next_noise = self._noise(2, len(batch))
         drawn = Drawn(noise, next_noise, self._temperature(step))
         learner = self._host_learner
         parts = self.actor, self.critics, self.target_critics, self.distribution
@@ -271,11 +277,9 @@ class SACPolicy(Policy):
             after = self.target_critics(rows.next_obs, unit).amin(dim=1) - temperature * log_prob
             return rows.reward + torch.where(rows.discount > 0, rows.discount * after, 0.0)
 
-    def _noise(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """Draw standard normal noise [B, D] for this observation's action and for the next one's."""
-        shape = (2, n_rows, self.distribution.n_places)
-        noise = torch.randn(shape, generator=self.generator, device=self.device)
-        return noise[0], noise[1]
+    def _noise(self, *rows: int) -> Tensor:
+        """Draw standard normal noise, [..., D], on the device."""
+        return torch.randn(*rows, self.distribution.n_places, generator=self.generator, device=self.device)
 
     def _temperature(self, step: int) -> Tensor:
         """Return the temperature, a scalar without a gradient."""

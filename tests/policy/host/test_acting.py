@@ -70,6 +70,69 @@ def test_an_actor_critics_numbers_and_values_equal_torchs(shared: bool, hidden: 
         np.testing.assert_allclose(own, theirs.numpy(), atol=1e-6)
 
 
+# ---- the actor of squashed actions ----
+
+PUSH = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+
+
+class Pushes:
+    observation_space = BOX
+    action_space = PUSH
+
+
+class OwnFeatures(tk.SACPolicy):
+    """See observations in a way of its own."""
+
+    def features(self, obs: Any) -> Any:
+        return -super().features(obs)
+
+
+def make_actor(cls: type[tk.SACPolicy] = tk.SACPolicy, **options: Any) -> tk.SACPolicy:
+    return cls.for_envs(Pushes(), **{"hidden": (16, 8), "device": "cpu", "seed": 1} | options)
+
+
+@pytest.mark.parametrize("explore", [False, True])
+@pytest.mark.parametrize("options", [{}, {"hidden": ()}, {"normalize_obs": True}])
+def test_an_actor_acts_as_torch_does_on_the_same_noise(options: dict[str, Any], explore: bool) -> None:
+    here, there = make_actor(**options), make_actor(**options)
+    assert here._host is not None
+    there._host = None
+    for n_rows in (5, 1, 64):
+        one, other = (policy.act(rows(n_rows), explore=explore).action for policy in (here, there))
+        assert one.dtype == other.dtype == np.float32
+        np.testing.assert_allclose(one, other, atol=1e-6)
+        assert PUSH.contains(one[0])
+
+
+@pytest.mark.parametrize("log_std", [-30.0, 2.0, 5.0])
+def test_an_actors_deviation_stays_in_its_bounds(log_std: float) -> None:
+    here, there = make_actor(hidden=()), make_actor(hidden=())
+    there._host = None
+    for policy in (here, there):
+        with torch.no_grad():
+            policy.actor.head.layers[0].bias[2:] = log_std
+    one, other = (policy.act(rows(), explore=True).action for policy in (here, there))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_an_actor_sees_its_weights_move() -> None:
+    policy = make_actor()
+    before = policy.act(rows()).action
+    with torch.no_grad():
+        policy.actor.head.layers[0].bias += 1.0
+    moved = policy.act(rows()).action
+    policy.actor = copy.deepcopy(policy.actor)
+    assert (moved > before).all()
+    np.testing.assert_allclose(policy.act(rows()).action, moved, atol=1e-6)
+
+
+def test_what_an_actor_of_other_ways_sees_is_torchs() -> None:
+    assert make_actor(hidden=(400, 400))._host is None
+    policy, plain = make_actor(OwnFeatures), make_actor()
+    assert policy._host is None
+    np.testing.assert_allclose(policy.act(rows()).action, plain.act(-rows()).action, atol=1e-6)
+
+
 class WithoutNumpy(torch.nn.Module):
     """A distribution that knows no more than it must."""
 

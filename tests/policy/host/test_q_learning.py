@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,14 @@ def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
     assert told == {name: pytest.approx(number, rel=1e-4, abs=1e-6) for name, number in expected.items()}
 
 
+@pytest.fixture(params=[1, 2])
+def _on_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let torch have so many threads; with several it makes the large products."""
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -100,7 +109,8 @@ def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
     ],
     ids=["double, dueling", "rainbow"],
 )
-def test_so_is_one_of_many_rows_whose_large_products_are_torchs(parts: dict[str, Any]) -> None:
+@pytest.mark.usefixtures("_on_threads")
+def test_so_is_one_of_many_rows(parts: dict[str, Any]) -> None:
     mine, theirs, space = pair(parts)
     for step in range(3):  # by the second, arrays of the tape are given out again
         batch = batch_of(512, seed=step, space=space)

@@ -16,12 +16,14 @@ from trainkit.data import Obs
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.critics import ActorNetwork, CriticNetwork, StackedLinear
 from trainkit.policy.distributions import Distribution, HostDistribution
-from trainkit.policy.host.layers import ZERO, Array
+from trainkit.policy.host.layers import Array, relu
 from trainkit.policy.host.preprocess import HostPreprocess
+from trainkit.policy.host.squashed import HostSquashed
 from trainkit.policy.host.watchers import Hooks, hooks_of
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear
 from trainkit.policy.segments import parts_of
+from trainkit.policy.squashed import SquashedGaussian
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.spaces import legal_actions
 from trainkit.threads import OneThread
@@ -30,8 +32,8 @@ Activation = Callable[[Array], object]
 
 _MOST_ROWS, _MOST_WEIGHTS = 64, 2**17  # of a matrix; beyond these torch is as fast, on more threads faster
 _IN_PLACE: dict[Any, Activation] = {
-    torch.relu: lambda y: np.maximum(y, ZERO, out=y),
-    torch.relu_: lambda y: np.maximum(y, ZERO, out=y),
+    torch.relu: relu,
+    torch.relu_: relu,
     torch.tanh: lambda y: np.tanh(y, out=y),
 }
 _NETWORKS = QNetwork, ActorCriticNetwork, ActorNetwork, CriticNetwork
@@ -208,6 +210,31 @@ class HostActorCritic(HostPass):
         x = self._mlp("actor_torso.body", features.T)
         y = self._mlp("critic_torso.body", features.T) if "critic_torso.body" in self._layers else x
         return self._mlp("actor", x).T, self._mlp("critic", y)[0]
+
+
+class HostActor(HostPass):
+    """The forward pass of one `ActorNetwork`, and the actions it comes to, in numpy."""
+
+    _network: ActorNetwork
+
+    def __init__(self, preprocess: HostPreprocess, network: ActorNetwork, distribution: SquashedGaussian) -> None:
+        super().__init__(preprocess, network)
+        self._squashed = HostSquashed(distribution)
+
+    @classmethod
+    def for_network(
+        cls, preprocess: HostPreprocess | None, network: nn.Module, distribution: SquashedGaussian
+    ) -> "HostActor | None":
+        """Return the pass for a small network of vectors on the CPU, None for any other."""
+        if preprocess is None or type(network) is not ActorNetwork or not is_plain(network):
+            return None
+        return cls(preprocess, network, distribution)
+
+    def act(self, obs: Obs, noise: Array | None) -> Array:
+        """Return the actions [K, ...] for raw observations [K, ...] and noise [K, D] or, without it, at the means."""
+        with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
+            x = self._mlp("encoder.body", self._features(obs).T)
+            return self._squashed.act(self._mlp("head", x).T, noise)
 
 
 def is_plain(network: nn.Module) -> bool:

@@ -142,6 +142,10 @@ class HostActorNetwork(HostPasses):
         """Return the numbers [B, width] of rows [B, F]."""
         return self._head.forward(self._body.forward(features, None, tape), None, tape)
 
+    def ask(self, features: Array, tape: Tape) -> Array:
+        """Return what `forward` does, and leave nothing for the way back: quicker, by columns."""
+        return self._head.ask(self._body.ask(features.T, None, tape), None, tape).T
+
     def backward(self, slope: Array, tape: Tape) -> None:
         """Write the gradients of all weights for the slope [B, width] of a loss."""
         self._body.backward(self._head.backward(slope, tape), tape, reaches_rows=False)
@@ -160,6 +164,10 @@ class HostCriticNetwork(HostPasses):
     def forward(self, features: Array, action: Array, tape: Tape) -> Array:
         """Return the values [C, B] of rows [B, F] and their actions [B, D]."""
         return self._critics.forward(np.concatenate([features, action], axis=1), None, tape)[:, :, 0]
+
+    def ask(self, features: Array, action: Array, tape: Tape) -> Array:
+        """Return what `forward` does, and leave nothing for the way back: quicker, by columns."""
+        return self._critics.ask(np.concatenate([features.T, action.T]), None, tape)[:, 0]
 
     def backward(self, slope: Array, tape: Tape) -> None:
         """Write the gradients of all weights for the slope [C, B] of a loss."""

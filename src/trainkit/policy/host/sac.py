@@ -84,8 +84,8 @@ class HostSAC:
         tape, aside = self._tape.rewind(), self._aside.rewind()
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             next_obs = self._features(batch.next_obs)
-            unit, log_prob = self._squashed.draw(actor.forward(next_obs, aside), noise, aside)
-            after = np.minimum.reduce(target.forward(next_obs, unit, aside), axis=0) - temperature * log_prob
+            unit, log_prob = self._squashed.draw(actor.ask(next_obs, aside), noise, aside)
+            after = np.minimum.reduce(target.ask(next_obs, unit, aside), axis=0) - temperature * log_prob
             goal = batch.reward + np.where(batch.discount > 0.0, batch.discount * after, np.float32(0.0))
 
             q = critics.forward(self._features(batch.obs), self._squashed.to_unit(batch.action), tape)

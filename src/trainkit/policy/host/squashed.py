@@ -15,6 +15,7 @@ class HostSquashed:
     """The twin of a `SquashedGaussian` whose numbers [B, 2 D] are means and logarithms of deviations."""
 
     def __init__(self, distribution: SquashedGaussian) -> None:
+        self._shape = distribution._shape
         bounds = distribution._half, distribution._middle, distribution._lowest, distribution._highest
         self._half, self._middle, self._lowest, self._highest = (bound.numpy() for bound in bounds)
 
@@ -40,10 +41,12 @@ class HostSquashed:
         of_u = of_unit * (1.0 - unit * unit) + of_log_prob * (2.0 * unit)
         return np.concatenate([of_u, (of_u * spread - of_log_prob) * is_free], axis=1)
 
-    def to_bounds(self, unit: Array) -> Array:
-        """Turn [B, D] in -1..1 into actions [B, D] strictly within the bounds."""
-        inside: Array = np.clip(self._middle + self._half * unit, self._lowest, self._highest)
-        return inside
+    def act(self, numbers: Array, noise: Array | None) -> Array:
+        """Return the actions [B, ...] for noise [B, D] or, without it, at the means; strictly within the bounds."""
+        mean, told = np.split(numbers, 2, axis=1)
+        u = mean if noise is None else mean + np.exp(np.clip(told, *LOG_STD_RANGE)) * noise
+        inside: Array = np.clip(self._middle + self._half * np.tanh(u), self._lowest, self._highest)
+        return inside.reshape(-1, *self._shape)
 
     def to_unit(self, action: NDArray[Any]) -> Array:
         """Turn actions [B, ...] into [B, D] in -1..1."""
