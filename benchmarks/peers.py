@@ -42,11 +42,9 @@ class Comparison(NamedTuple):
 
     @property
     def slack(self) -> dict[str, int]:
-        """By how much a side may miss what is wanted, so as to begin and end with a whole vector step."""
-        if not self.is_short_at_resets:
-            return {}
+        """By how much a side may miss what is wanted, so as to end with a whole vector step."""
         over = WORKS[self.work].n_envs - 1
-        return {"collected": over, "loop_steps": 2 * over, "loop_updates": 1}
+        return {"collected": over, "loop_steps": over} if self.is_short_at_resets else {}
 
 
 COMPARISONS = [
@@ -85,7 +83,7 @@ COMPARISONS = [
     Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou2"),
     Comparison("Rainbow, 128-128, batch 32", "rainbow", "tianshou", ways=["default"], rates=(UPDATES, LOOP)),
     Comparison(
-        "one step, mse; gymnasium's vector CartPole and rounds of 16, beside 160 steps per collect",
+        "one step, mse; gymnasium's vector CartPole and rounds of 16, both 160 steps per collect",
         "rounds",
         "tianshou",
         {("auto", LOOP): 5.0, ("auto", COLLECT): 6.5},
@@ -180,8 +178,8 @@ def heading(options: argparse.Namespace) -> list[str]:
         "",
         "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
         "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "
-        "vector steps, its rows are within two of them of the peer's, its updates within one. So are those of RLlib, "
-        "whose environment is gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on "
+        "vector steps, and its rows are within one of them of the peer's. So are those of RLlib, whose environment is "
+        "gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on "
         "our side, its single ones behind Stable-Baselines3's wrappers on the other, both with sticky actions, no "
         "random start, whole games, frames of 84x84, four stacked. RLlib has its env runner and learner in one "
         "process, whose CPU time counts; its helpers' does not. It wants gymnasium 1.2.2, Tianshou 1.2 wants 0.28.1, "

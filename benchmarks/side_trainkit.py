@@ -57,7 +57,7 @@ class Ours:
         self._collector = tk.Collector(self._policy, self._envs, kind(work.capacity, seed=1))
 
     def collect(self, n_steps: int) -> int:
-        return self._collector.collect(n_step=n_steps).n_step
+        return self._evened(self._collector.collect(n_step=n_steps).n_step, n_steps)
 
     def update(self) -> None:
         buffer = self._collector.buffer
@@ -67,21 +67,27 @@ class Ours:
             buffer.update_priorities(batch.slots, result.read_priority())
 
     def loop(self, n_steps: int) -> int:
-        n_saved = self._work.per_round
-        rounds = {"refresh_priorities": "round", "updates_per_round": n_saved} if n_saved > 1 else {}
+        n_rounds = self._work.per_round
+        rounds = {"refresh_priorities": "round", "updates_per_round": n_rounds} if n_rounds > 1 else {}
         before = self._collector.env_step
         tk.OffpolicyTrainer(
             self._policy,
             self._collector,
             max_epoch=1,
             step_per_epoch=n_steps,
-            step_per_collect=self._work.n_envs,
+            step_per_collect=self._work.n_envs * n_rounds,
             update_per_step=1 / self._work.n_envs,
             batch_size=self._work.batch,
             **rounds,
             **QUIET,
         ).run()
-        return self._collector.env_step - before
+        return self._evened(self._collector.env_step - before, n_steps)
+
+    def _evened(self, n_rows: int, n_steps: int) -> int:
+        """Ask for what a block went over, which takes no step: so the next one begins even."""
+        if n_rows > n_steps:
+            self._collector.collect(n_step=n_rows - n_steps)
+        return n_rows
 
     def n_updates(self) -> int:
         return self._policy.n_updates

@@ -31,7 +31,7 @@ class Work:
     prioritized: bool = False
     target_every: int = 320  # updates
     capacity: int = 20_000
-    per_round: int = 1  # updates that are saved up, or vector steps between as many updates
+    per_round: int = 1  # vector steps per collect, and updates after it
     warmup_steps: int = 1_000
     collect_steps: int = 10_000
     updates: int = 500

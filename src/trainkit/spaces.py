@@ -170,7 +170,7 @@ def masked_space(space: Space[Any], action_space: Space[Any]) -> spaces.Dict:
 
 def legal_actions(obs: Obs) -> NDArray[np.bool_] | None:
     """Return the mask [K, A] in an observation, None where there is none."""
-    if isinstance(obs, Mapping) and ACTION_MASK in obs:
+    if isinstance(obs, dict) and ACTION_MASK in obs:
         mask: NDArray[Any] = obs[ACTION_MASK]
         return mask if mask.dtype == np.bool_ else mask != 0
     return None

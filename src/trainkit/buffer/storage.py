@@ -48,8 +48,8 @@ class Rings:
         self.head = self._all.copy()  # [N], the pending rows
         self.count = np.zeros(n_envs, np.int64)  # [N], live rows
         self.n_live = 0  # rows that can be sampled, the sum of `count`
-        self.open_steps = np.zeros(n_envs, np.int64)  # [N], steps of the open episode so far; 0: none is open
-        self.episodes = np.zeros(n_envs, np.int64)  # [N], number of the open episode
+        self.open_steps = np.zeros(n_envs, np.int32)  # [N], steps of the open episode so far; 0: none is open
+        self.episodes = np.zeros(n_envs, np.int32)  # [N], number of the open episode
         self.rewound = np.zeros(n_envs, np.int64)  # [N], rows ever dropped
         self.serial = 0  # counts vector steps; a slot is serial * n_rows + row, so none is used twice
 
@@ -340,7 +340,7 @@ class Rings:
 
     def _find_step(self) -> None:
         """Note whether all environments' pending rows lie side by side."""
-        self._in_step = bool((self.head - self._all == self.head[0]).all())
+        self._in_step = (self.head - self.head[0]).tobytes() == self._all_bytes
 
 
 _GOES_ON = np.array(-1, np.int32)  # compared with in half the time of a Python number

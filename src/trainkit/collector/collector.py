@@ -15,7 +15,7 @@ from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetri
 from trainkit.collector.meanwhile import Meanwhile
 from trainkit.collector.restarts import left
 from trainkit.collector.resuming import Resumable
-from trainkit.collector.stacks import put_rows, rows_of
+from trainkit.collector.stacks import rows_of
 from trainkit.collector.watching import Watch
 from trainkit.data import ACTION_PROB, ActOutput, Obs, RowSpec, Transition
 from trainkit.errors import Checks, ConfigError, EnvError
@@ -242,16 +242,8 @@ class Collector(Resumable):
         transition: Transition | None = None
         slots: NDArray[np.int64] | None = None
         if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):
-            transition = Transition(
-                obs,
-                output.action,
-                outcome.reward,
-                outcome.next_obs,
-                outcome.terminated,
-                outcome.truncated,
-                env_ids,
-                output.extras,
-            )
+            made = outcome.reward, outcome.next_obs, outcome.terminated, outcome.truncated
+            transition = Transition(obs, output.action, *made, env_ids, output.extras)
             slots = None if self.buffer is None else self.buffer.add(transition)
             if self._observes:
                 self.policy.observe(transition)
@@ -264,7 +256,10 @@ class Collector(Resumable):
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
         ended = outcome.terminated | outcome.truncated
-        self._starts = ended if n_rows == envs.n else put_rows(self._starts, env_ids, ended)
+        if n_rows == envs.n:
+            self._starts = ended
+        else:
+            self._starts[env_ids] = ended
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
         if transition is not None:

@@ -212,7 +212,7 @@ class DQNPolicy(Policy):
         how = self.exploration if explore else Greedy()
         where: dict[str, Any] = {"step": step, "env_ids": env_ids}
         values_of = partial(self._legal_values, obs, legal, explore=explore, step=step, env_ids=env_ids)
-        if asks_sparingly(how, self.network.noise_size) and self.action_space is not None and not self._extras_spec:
+        if asks_sparingly(how, self._draws.noise_size) and self.action_space is not None and not self._extras_spec:
             shape = len(tree.first_leaf(obs)), count_actions(name, self.action_space)
             return ActOutput(how.choose_asking(values_of, shape, legal, rng=self.rng, **where), {}, state)
         q = values_of(ALL)

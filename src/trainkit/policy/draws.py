@@ -26,9 +26,14 @@ class Draws:
         self._network = network
         self.fractions: DrawnFractions | None = value if isinstance(value, DrawnFractions) else None
 
+    @property
+    def noise_size(self) -> int:
+        """How much noise a row takes, 0 where no layer is noisy."""
+        return self._network.noise_size
+
     def noise(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Draw noise for each of so many rows; None where no layer is noisy."""
-        size = self._network.noise_size
+        size = self.noise_size
         return draw_noise(rows, size, generator) if size else None
 
     def for_update(self, rows: int, generator: torch.Generator) -> tuple[Draw, Draw]:

@@ -95,8 +95,8 @@ class HostLearner:
         noise_there = None if target_noise is None else target_noise.numpy()[0]
         value, tape, aside = self._value, self._tape.rewind(), self._aside.rewind()
         rows = np.arange(len(batch))
-        if batch.action.min() < 0:  # which numpy would count from the end
-            raise IndexError(f"an action must be at least 0, got {batch.action.min()}")
+        if (least := np.minimum.reduce(batch.action)) < 0:  # which numpy would count from the end
+            raise IndexError(f"an action must be at least 0, got {least}")
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             obs, legal = self._features(batch.obs), legal_actions(batch.obs)
             next_obs, next_legal = self._features(batch.next_obs), legal_actions(batch.next_obs)
