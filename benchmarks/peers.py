@@ -83,7 +83,7 @@ COMPARISONS = [
     Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou2"),
     Comparison("Rainbow, 128-128, batch 32", "rainbow", "tianshou", ways=["default"], rates=(UPDATES, LOOP)),
     Comparison(
-        "one step, mse; gymnasium's vector CartPole and rounds of 16, both 160 steps per collect",
+        "one step, mse; ours on gymnasium's vector CartPole in rounds of 16; both 160 steps per collect",
         "rounds",
         "tianshou",
         {("auto", LOOP): 5.0, ("auto", COLLECT): 6.5},

@@ -119,6 +119,27 @@ def test_only_the_environment_that_failed_is_made_anew(
     assert "restart 1 of 10 in a row" in told
 
 
+class Keeper(Still):
+    """Keep what it was told of episodes that begin, beside a copy made then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[Any, Any]] = []
+
+    def act(self, obs: Any, **asked: Any) -> Any:
+        self.told.append((asked["starts"], asked["starts"].copy()))
+        return super().act(obs, **asked)
+
+
+def test_what_a_policy_was_told_of_episodes_that_begin_stays_as_it_was(lives: Path) -> None:
+    envs = faulty_envs(FAULTS[0], "sync", lives, on_error="restart")
+    stats = Collector(policy := Keeper(), envs, ReplayBuffer(1_000)).collect(n_step=N_STEP)
+    envs.close()
+    assert stats.n_faulty_episodes == 1
+    for starts, as_told in policy.told:
+        np.testing.assert_array_equal(starts, as_told)
+
+
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, id=str(fault)) for fault, backend in CASES if backend == "async"]
 )

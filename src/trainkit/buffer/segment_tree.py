@@ -121,7 +121,7 @@ class SumTree(_Pyramid):
         for blocks in reversed(self._blocks):
             rest = rest - begin
             begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
-            child = np.add.reduce(begins[1:] <= rest, axis=0)
+            child = np.add.reduce((begins[1:] <= rest).view(np.int8), axis=0, dtype=np.int8)  # half of int64's time
             begin = begins[child, every]
             index = index * _BLOCK + child
         # The product adds up in an order of its own: a point at a border can come out past the last leaf with mass.

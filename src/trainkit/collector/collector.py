@@ -239,6 +239,7 @@ class Collector(Resumable):
         if outcome.lost:
             obs, output = left(env_ids, outcome.env_ids, obs, output)
             env_ids, n_rows = outcome.env_ids, len(outcome.env_ids)
+            self._starts = self._starts.copy()  # the policy was given it as it was
         transition: Transition | None = None
         slots: NDArray[np.int64] | None = None
         if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):

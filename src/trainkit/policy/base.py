@@ -278,7 +278,8 @@ class Policy(Saved, Threaded):
             priority: [B], for a prioritised buffer.
             metrics: scalars on the device, the same names at every update.
         """
-        vars(self).update(n_updates=self.n_updates + 1, last_step=step)  # nn.Module's own way takes 2 us each
+        object.__setattr__(self, "n_updates", self.n_updates + 1)  # nn.Module's own way takes 2 us more
+        object.__setattr__(self, "last_step", step)
         steps = self._gradient_steps
         rates = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
         followed = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]

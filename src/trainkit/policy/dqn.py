@@ -224,7 +224,7 @@ class DQNPolicy(Policy):
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: exploring as `exploration` does, or greedily."""
         legal, name = checked_legal(obs), type(self).__name__
-        how = require_probability(name, self.exploration, self.network.noise_size) if explore else Greedy()
+        how = require_probability(name, self.exploration, self._draws.noise_size) if explore else Greedy()
         q = legal_values(name, self.action_values(obs), legal, step)
         return how.probability(q, legal, step=step)
 

@@ -271,7 +271,8 @@ class OnpolicyPolicy(Policy):
     def _host_for(self, obs: Obs) -> HostActorCritic | None:
         """Return the passes in numpy, where they take these observations."""
         host, n_rows = self._host, len(tree.first_leaf(obs))
-        return host if host is not None and host.takes(obs, n_rows, self.preprocess, self.network) else None
+        parts = self.preprocess, self.network, self.distribution
+        return host if host is not None and host.takes(obs, n_rows, *parts) else None
 
     def _values(self, obs: Obs) -> Tensor:
         """Return the values [K] of raw observations, without gradients."""

@@ -190,7 +190,7 @@ class SACPolicy(Policy):
         """Draw an action of each row's distribution or, without exploring, take the one at its mean."""
         self.enter(training=False)
         host, n_rows = self._host, len(tree.first_leaf(obs))
-        if host is not None and host.takes(obs, n_rows, self.preprocess, self.actor):
+        if host is not None and host.takes(obs, n_rows, self.preprocess, self.actor, self.distribution):
             action = host.act(obs, self._noise(n_rows).numpy() if explore else None)
         else:
             with torch.no_grad():

@@ -12,6 +12,7 @@ import trainkit as tk
 from trainkit.policy.device import to_device
 from trainkit.policy.distributions import Categorical
 from trainkit.policy.host.acting import HostNetwork
+from trainkit.policy.squashed import SquashedGaussian
 
 BOX = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
 
@@ -63,7 +64,7 @@ def test_masked_dueling_mean_equals_torchs() -> None:
 def test_an_actor_critics_numbers_and_values_equal_torchs(shared: bool, hidden: tuple[int, ...]) -> None:
     policy = tk.PPOPolicy.for_envs(Spaces(), hidden=hidden, shared=shared, device="cpu", seed=1)
     assert policy._host is not None
-    assert policy._host.takes(rows(), 5, policy.preprocess, policy.network)
+    assert policy._host.takes(rows(), 5, policy.preprocess, policy.network, policy.distribution)
     with torch.no_grad():
         expected = policy.network(torch.from_numpy(rows()))
     for own, theirs in zip(policy._host(rows()), expected, strict=True):
@@ -91,28 +92,41 @@ def make_actor(cls: type[tk.SACPolicy] = tk.SACPolicy, **options: Any) -> tk.SAC
     return cls.for_envs(Pushes(), **{"hidden": (16, 8), "device": "cpu", "seed": 1} | options)
 
 
+class Half(SquashedGaussian):
+    """Go half as far, by a rule of its own."""
+
+    def mode(self, *given: Any) -> torch.Tensor:
+        return 0.5 * super().mode(*given)
+
+    def sample(self, *given: Any) -> torch.Tensor:
+        return 0.5 * super().sample(*given)
+
+
 @pytest.mark.parametrize("explore", [False, True])
 @pytest.mark.parametrize("options", [{}, {"hidden": ()}, {"normalize_obs": True}])
 def test_an_actor_acts_as_torch_does_on_the_same_noise(options: dict[str, Any], explore: bool) -> None:
     here, there = make_actor(**options), make_actor(**options)
     assert here._host is not None
     there._host = None
-    for n_rows in (5, 1, 64):
+    for policy in (here, there) if options.get("normalize_obs") else ():
+        policy.preprocess.observe(to_device(3.0 + 2.0 * rows(50), torch.device("cpu")))
+        policy.preprocess.fold()
+    for n_rows in (5, 1, 64, 65):
         one, other = (policy.act(rows(n_rows), explore=explore).action for policy in (here, there))
         assert one.dtype == other.dtype == np.float32
         np.testing.assert_allclose(one, other, atol=1e-6)
         assert PUSH.contains(one[0])
 
 
-@pytest.mark.parametrize("log_std", [-30.0, 2.0, 5.0])
-def test_an_actors_deviation_stays_in_its_bounds(log_std: float) -> None:
-    here, there = make_actor(hidden=()), make_actor(hidden=())
-    there._host = None
-    for policy in (here, there):
+def test_an_actors_deviation_stays_in_its_bounds() -> None:
+    bounded, beyond = make_actor(hidden=()), make_actor(hidden=())
+    for policy, log_std in ((bounded, 2.0), (beyond, 5.0)):
         with torch.no_grad():
-            policy.actor.head.layers[0].bias[2:] = log_std
-    one, other = (policy.act(rows(), explore=True).action for policy in (here, there))
-    np.testing.assert_allclose(one, other, atol=1e-5)
+            for name, parameter in policy.actor.named_parameters():
+                parameter[2:] = log_std if name.endswith("bias") else 0.0
+    one, other = (policy.act(0.1 * rows(), explore=True).action for policy in (bounded, beyond))
+    np.testing.assert_array_equal(one, other)
+    assert (np.abs(one[:, 0]) < 1.9).any()  # and not all are at the bounds whatever the deviation
 
 
 def test_an_actor_sees_its_weights_move() -> None:
@@ -121,9 +135,30 @@ def test_an_actor_sees_its_weights_move() -> None:
     with torch.no_grad():
         policy.actor.head.layers[0].bias += 1.0
     moved = policy.act(rows()).action
-    policy.actor = copy.deepcopy(policy.actor)
     assert (moved > before).all()
-    np.testing.assert_allclose(policy.act(rows()).action, moved, atol=1e-6)
+    policy.actor = copy.deepcopy(policy.actor)
+    policy.actor.draw(99)
+    anew = policy.act(rows()).action
+    assert np.abs(anew - moved).max() > 1e-3
+    policy._host = None
+    np.testing.assert_allclose(anew, policy.act(rows()).action, atol=1e-6)
+
+
+@pytest.mark.parametrize("explore", [False, True])
+def test_an_actors_distribution_may_be_another_later(explore: bool) -> None:
+    policy, plain = make_actor(), make_actor()
+    assert policy._host is not None
+    policy.distribution = Half(PUSH, log_std=None)
+    told, expected = (own.act(rows(), explore=explore).action for own in (policy, plain))
+    np.testing.assert_allclose(told, 0.5 * expected, atol=1e-6)
+
+
+def test_an_actor_that_says_nan_is_refused() -> None:
+    policy = make_actor()
+    with torch.no_grad():
+        policy.actor.head.layers[0].bias[0] = np.nan
+    with pytest.raises(tk.DivergedError, match=r"SACPolicy gives action .* for env 0"):
+        policy.act(rows())
 
 
 def test_what_an_actor_of_other_ways_sees_is_torchs() -> None:
@@ -266,16 +301,17 @@ def watch_the_preprocess(policy: Any) -> None:
 
 
 def watch_the_first_layer(policy: Any) -> None:
-    layer = next(
-        part for part in policy.network.modules() if isinstance(part, torch.nn.Module) and hasattr(part, "bias")
-    )
+    network = policy.actor if isinstance(policy, tk.SACPolicy) else policy.network
+    layer = next(part for part in network.modules() if isinstance(part, torch.nn.Module) and hasattr(part, "bias"))
     layer.register_forward_hook(lambda _, given, told: 2 * told)
 
 
 @pytest.mark.parametrize("change", [bend, watch_the_preprocess, watch_the_first_layer])
-@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy])
-def test_what_is_before_the_network_or_waits_within_is_acted_on_too(kind: Any, change: Any) -> None:
-    own, theirs = (kind.for_envs(Spaces(), hidden=(16,), device="cpu", seed=1) for _ in range(2))
+@pytest.mark.parametrize(
+    ("kind", "envs"), [(tk.DQNPolicy, Spaces()), (tk.PPOPolicy, Spaces()), (tk.SACPolicy, Pushes())]
+)
+def test_what_is_before_the_network_or_waits_within_is_acted_on_too(kind: Any, envs: Any, change: Any) -> None:
+    own, theirs = (kind.for_envs(envs, hidden=(16,), device="cpu", seed=1) for _ in range(2))
     theirs._host = None
     before = answers(own)
     for policy in (own, theirs):
@@ -286,4 +322,6 @@ def test_what_is_before_the_network_or_waits_within_is_acted_on_too(kind: Any, c
 
 def answers(policy: Any) -> Any:
     """Return what a policy's network says of some rows."""
+    if isinstance(policy, tk.SACPolicy):
+        return policy.act(rows()).action
     return policy.action_values(rows()) if isinstance(policy, tk.DQNPolicy) else policy.act(rows()).extras["value"]

@@ -94,11 +94,20 @@ def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
 
 
 @pytest.fixture(params=[1, 2])
-def _on_threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let torch have so many threads; with several it makes the large products."""
+def torchs_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Let torch have so many threads, and note how many there are at each product that it makes."""
+    before, made = torch.get_num_threads(), []
+    matmul = torch.matmul
+
+    def noted(*given: Any, **options: Any) -> Tensor:
+        made.append(torch.get_num_threads())
+        return matmul(*given, **options)
+
+    monkeypatch.setattr(torch, "matmul", noted)
     torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(1)
+    yield made
+    torch.set_num_threads(before)
+    assert set(made) == ({2} if request.param == 2 else set())
 
 
 @pytest.mark.parametrize(
@@ -109,8 +118,9 @@ def _on_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     ],
     ids=["double, dueling", "rainbow"],
 )
-@pytest.mark.usefixtures("_on_threads")
-def test_so_is_one_of_many_rows(parts: dict[str, Any]) -> None:
+def test_so_is_one_of_many_rows_with_the_large_products_by_torchs_threads(
+    parts: dict[str, Any], torchs_products: list[int]
+) -> None:
     mine, theirs, space = pair(parts)
     for step in range(3):  # by the second, arrays of the tape are given out again
         batch = batch_of(512, seed=step, space=space)

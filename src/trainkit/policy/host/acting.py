@@ -63,17 +63,18 @@ class HostPass:
     Rows are columns here, [units, K]: so a weight is multiplied as it lies, which takes half the time.
     """
 
-    def __init__(self, preprocess: HostPreprocess, network: nn.Module) -> None:
-        self._features, self._network = preprocess, network
+    def __init__(self, preprocess: HostPreprocess, network: nn.Module, distribution: object = None) -> None:
+        self._features, self._network, self._of = preprocess, network, distribution
         self._layers: dict[str, list[_Layer]] = {}  # of every MLP, by its name: modules are slow to find
         self._seen: list[tuple[dict[str, Any], str, object]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
         self._hooks: Hooks = []
 
-    def takes(self, obs: Obs, n_rows: int, preprocess: object, network: object) -> bool:
+    def takes(self, obs: Obs, n_rows: int, preprocess: object, network: object, distribution: object = None) -> bool:
         """Whether these are few rows that become vectors, and the policy's modules are its own and still plain ones."""
-        is_small = n_rows <= _MOST_ROWS and network is self._network and self._features.takes(obs, preprocess)
-        return is_small and (self._is_live() or self._take_views()) and not any(self._hooks)
+        is_ours = network is self._network and distribution is self._of
+        is_small = n_rows <= _MOST_ROWS and self._features.takes(obs, preprocess)
+        return is_ours and is_small and (self._is_live() or self._take_views()) and not any(self._hooks)
 
     def _mlp(self, name: str, x: Array, noise: Array | None = None) -> Array:
         """Turn [in, K] into [out, K]; noise is [its size, K]."""
@@ -181,7 +182,7 @@ class HostActorCritic(HostPass):
     _network: ActorCriticNetwork
 
     def __init__(self, preprocess: HostPreprocess, network: ActorCriticNetwork, distribution: HostDistribution) -> None:
-        super().__init__(preprocess, network)
+        super().__init__(preprocess, network, distribution)
         self._distribution = distribution
 
     @classmethod
@@ -218,17 +219,17 @@ class HostActor(HostPass):
     _network: ActorNetwork
 
     def __init__(self, preprocess: HostPreprocess, network: ActorNetwork, distribution: SquashedGaussian) -> None:
-        super().__init__(preprocess, network)
+        super().__init__(preprocess, network, distribution)
         self._squashed = HostSquashed(distribution)
 
     @classmethod
     def for_network(
-        cls, preprocess: HostPreprocess | None, network: nn.Module, distribution: SquashedGaussian
+        cls, preprocess: HostPreprocess | None, network: nn.Module, distribution: Distribution
     ) -> "HostActor | None":
         """Return the pass for a small network of vectors on the CPU, None for any other."""
         if preprocess is None or type(network) is not ActorNetwork or not is_plain(network):
             return None
-        return cls(preprocess, network, distribution)
+        return cls(preprocess, network, distribution) if type(distribution) is SquashedGaussian else None
 
     def act(self, obs: Obs, noise: Array | None) -> Array:
         """Return the actions [K, ...] for raw observations [K, ...] and noise [K, D] or, without it, at the means."""

@@ -143,7 +143,7 @@ class HostActorNetwork(HostPasses):
         return self._head.forward(self._body.forward(features, None, tape), None, tape)
 
     def ask(self, features: Array, tape: Tape) -> Array:
-        """Return what `forward` does, and leave nothing for the way back: quicker, by columns."""
+        """Return what `forward` does, as `HostQNetwork.ask`."""
         return self._head.ask(self._body.ask(features.T, None, tape), None, tape).T
 
     def backward(self, slope: Array, tape: Tape) -> None:
@@ -166,7 +166,7 @@ class HostCriticNetwork(HostPasses):
         return self._critics.forward(np.concatenate([features, action], axis=1), None, tape)[:, :, 0]
 
     def ask(self, features: Array, action: Array, tape: Tape) -> Array:
-        """Return what `forward` does, and leave nothing for the way back: quicker, by columns."""
+        """Return what `forward` does, as `HostQNetwork.ask`."""
         return self._critics.ask(np.concatenate([features.T, action.T]), None, tape)[:, 0]
 
     def backward(self, slope: Array, tape: Tape) -> None:
