@@ -30,19 +30,19 @@ def make(kind: Any, asked: argparse.Namespace, **options: float) -> Any:
     )
 
 
-def adds(asked: argparse.Namespace) -> dict[str, float]:
+def adds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Store vector steps, all rows in one call."""
     steps = work.steps()
     for step in steps:
         step["act"], step["rew"] = step.pop("action"), step.pop("reward")
     uniform, prioritised = make(ReplayBuffer, asked), make(PrioritizedReplayBuffer, asked, alpha=work.ALPHA)
     return {
-        "add, uniform": work.microseconds_to_add(lambda step: uniform.add(**step), steps),
-        "add, prioritised": work.microseconds_to_add(lambda step: prioritised.add(**step), steps),
+        work.ADD_UNIFORM: work.storing(lambda step: uniform.add(**step), steps),
+        work.ADD_PRIORITISED: work.storing(lambda step: prioritised.add(**step), steps),
     }
 
 
-def rounds(asked: argparse.Namespace) -> dict[str, float]:
+def rounds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Draw, gather, write back."""
     buffer = make(PrioritizedReplayBuffer, asked, alpha=work.ALPHA)
     rows = work.columns(asked.rows)
@@ -62,13 +62,13 @@ def rounds(asked: argparse.Namespace) -> dict[str, float]:
         batch = buffer.sample(asked.batch, beta=work.BETA)
         buffer.update_priorities(batch["indexes"], written[i])
 
-    return {"prioritised": work.microseconds(play)}
+    return {work.OWN: play}
 
 
 def main() -> None:
-    """Do the work and print its times."""
+    """Do the work as often as is asked."""
     asked = work.options()
-    work.show((adds if asked.adds else rounds)(asked), version("cpprb"), asked)
+    work.answer((adds if asked.adds else rounds)(asked), version("cpprb"), asked)
 
 
 if __name__ == "__main__":

@@ -21,17 +21,17 @@ def make(asked: argparse.Namespace, n_envs: int) -> ReplayBuffer:
     return ReplayBuffer(asked.rows, space, spaces.Discrete(2), device="cpu", n_envs=n_envs)
 
 
-def adds(asked: argparse.Namespace) -> dict[str, float]:
+def adds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Store vector steps."""
     uniform, infos = make(asked, work.N_ENVS), [{} for _ in range(work.N_ENVS)]
 
     def add(step: dict[str, Any]) -> None:
         uniform.add(step["obs"], step["next_obs"], step["action"], step["reward"], step["done"], infos)
 
-    return {"add, uniform": work.microseconds_to_add(add, work.steps())}
+    return {work.ADD_UNIFORM: work.storing(add, work.steps())}
 
 
-def rounds(asked: argparse.Namespace) -> dict[str, float]:
+def rounds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Draw and gather."""
     buffer = make(asked, 1)
     rows = work.columns(asked.rows)
@@ -43,14 +43,14 @@ def rounds(asked: argparse.Namespace) -> dict[str, float]:
     def play(i: int) -> None:
         buffer.sample(asked.batch)
 
-    return {"uniform, to tensors": work.microseconds(play)}
+    return {work.UNIFORM: play}
 
 
 def main() -> None:
-    """Do the work and print its times."""
+    """Do the work as often as is asked."""
     torch.set_num_threads(1)
     asked = work.options()
-    work.show((adds if asked.adds else rounds)(asked), stable_baselines3.__version__, asked)
+    work.answer((adds if asked.adds else rounds)(asked), stable_baselines3.__version__, asked)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Measure replay beside peers: rounds of draw, gather and write back, and steps stored, in turn on one core.
 
-    python -m benchmarks.replay_speed [--runs 3] [--core 0] [--rows N ...] [--out FILE]
+    python -m benchmarks.replay_speed [--runs 15] [--core 0] [--rows N ...] [--out FILE]
 
 Peers live in environments of their own, which `make bench-replay` builds; one that is not there is left out, and the
-page says so.
+page says so. All sides are there at once and take turns, so that what the machine does besides meets all nearly alike.
 """
 
 import argparse
@@ -11,11 +11,13 @@ import itertools
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks import replay_work as work
-from benchmarks.running import machine, run
+from benchmarks.replay_work import ADDS, IN_ROUNDS, OWN, UNIFORM
+from benchmarks.running import Live, machine
 
 OURS = "trainkit"
 SIDES = {
@@ -26,8 +28,6 @@ SIDES = {
     "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.replay_sb3"],
 }
 ROWS, BATCHES = (1_000_000, 100_000, 10_000), (32, 256)
-OWN, IN_ROUNDS, UNIFORM = "prioritised", "prioritised, in rounds of 16", "uniform, to tensors"
-ADDS = "add, prioritised", "add, uniform"
 # What one of a million rows must reach: {(peer, our way, batch, n-step): its time by ours}.
 BARS = {
     ("tianshou", OWN, 256, 1): 1.2,
@@ -68,7 +68,7 @@ def compared(rounds: Sequence[Times], n_rows: int, batch: int | None, n_step: in
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/replay_speed.md"))
@@ -79,7 +79,8 @@ def main() -> None:
         "# Replay beside peers",
         "",
         f"`python -m benchmarks.replay_speed --runs {options.runs}` on {machine()}; one thread, pinned to one core, "
-        f"sides in turn, medians of {options.runs} runs (ratios: median of rounds). Microseconds of CPU time.",
+        f"sides in turn, block by block, medians of {options.runs} blocks of {work.ROUNDS} (ratios: median of turns). "
+        "Microseconds of CPU time.",
         "",
         "Prioritised: draw a batch by priority with its weights, gather it, write new priorities back, at fresh rows "
         f"each time; observations are {work.OBS} float32, alpha {work.ALPHA}, beta {work.BETA}. In rounds: the batches "
@@ -99,10 +100,11 @@ def main() -> None:
             arguments = ["--rows", str(n_rows), "--batch", str(asked["batch"]), "--n-step", str(n_step)]
             arguments += ["--adds"] if batch is None else []
             sides = {name: own for name, own in there.items() if n_step == 1 or name not in ONE_STEP_ONLY}
-            rounds = [
-                {name: run([*own, *arguments], options.core, asked) for name, own in sides.items()}
-                for _ in range(options.runs)
-            ]
+            with ExitStack() as stack:
+                live = {
+                    name: stack.enter_context(Live([*own, *arguments], [options.core])) for name, own in sides.items()
+                }
+                rounds = [{name: side.ask("block", asked) for name, side in live.items()} for _ in range(options.runs)]
             own_lines = compared(rounds, n_rows, batch, n_step)
             lines += own_lines
             print("\n".join(own_lines), flush=True)

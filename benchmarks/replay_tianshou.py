@@ -22,7 +22,7 @@ from tianshou.policy import BasePolicy  # noqa: E402
 from benchmarks import replay_work as work  # noqa: E402
 
 
-def adds(asked: argparse.Namespace) -> dict[str, float]:
+def adds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Store vector steps."""
     never, envs = np.zeros(work.N_ENVS, bool), np.arange(work.N_ENVS)
     steps = [
@@ -41,12 +41,12 @@ def adds(asked: argparse.Namespace) -> dict[str, float]:
     uniform = VectorReplayBuffer(asked.rows, work.N_ENVS)
     prioritised = PrioritizedVectorReplayBuffer(asked.rows, work.N_ENVS, alpha=work.ALPHA, beta=work.BETA)
     return {
-        "add, uniform": work.microseconds_to_add(lambda step: uniform.add(step, envs), steps),
-        "add, prioritised": work.microseconds_to_add(lambda step: prioritised.add(step, envs), steps),
+        work.ADD_UNIFORM: work.storing(lambda step: uniform.add(step, envs), steps),
+        work.ADD_PRIORITISED: work.storing(lambda step: prioritised.add(step, envs), steps),
     }
 
 
-def rounds(asked: argparse.Namespace) -> dict[str, float]:
+def rounds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Draw, compute returns, write back."""
     buffer = PrioritizedReplayBuffer(asked.rows, alpha=work.ALPHA, beta=work.BETA)
     rows = work.columns(asked.rows)
@@ -77,14 +77,14 @@ def rounds(asked: argparse.Namespace) -> dict[str, float]:
             BasePolicy.compute_nstep_return(batch, buffer, indices, nothing, work.GAMMA, asked.n_step)
         buffer.update_weight(indices, written[i])
 
-    return {"prioritised": work.microseconds(play)}
+    return {work.OWN: play}
 
 
 def main() -> None:
-    """Do the work and print its times."""
+    """Do the work as often as is asked."""
     torch.set_num_threads(1)
     asked = work.options()
-    work.show((adds if asked.adds else rounds)(asked), __version__, asked)
+    work.answer((adds if asked.adds else rounds)(asked), __version__, asked)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, T
 from benchmarks import replay_work as work
 
 
-def adds(asked: argparse.Namespace) -> dict[str, float]:
+def adds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Store vector steps."""
     steps = [
         TensorDict({name: torch.as_tensor(column) for name, column in step.items()}, batch_size=[work.N_ENVS])
@@ -24,12 +24,12 @@ def adds(asked: argparse.Namespace) -> dict[str, float]:
         alpha=work.ALPHA, beta=work.BETA, storage=LazyTensorStorage(asked.rows)
     )
     return {
-        "add, uniform": work.microseconds_to_add(uniform.extend, steps),
-        "add, prioritised": work.microseconds_to_add(prioritised.extend, steps),
+        work.ADD_UNIFORM: work.storing(uniform.extend, steps),
+        work.ADD_PRIORITISED: work.storing(prioritised.extend, steps),
     }
 
 
-def rounds(asked: argparse.Namespace) -> dict[str, float]:
+def rounds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Draw, gather, write back."""
     buffer = TensorDictPrioritizedReplayBuffer(
         alpha=work.ALPHA, beta=work.BETA, storage=LazyTensorStorage(asked.rows), batch_size=asked.batch
@@ -43,14 +43,14 @@ def rounds(asked: argparse.Namespace) -> dict[str, float]:
         batch["td_error"] = written[i]
         buffer.update_tensordict_priority(batch)
 
-    return {"prioritised": work.microseconds(play)}
+    return {work.OWN: play}
 
 
 def main() -> None:
-    """Do the work and print its times."""
+    """Do the work as often as is asked."""
     torch.set_num_threads(1)
     asked = work.options()
-    work.show((adds if asked.adds else rounds)(asked), version("torchrl"), asked)
+    work.answer((adds if asked.adds else rounds)(asked), version("torchrl"), asked)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from trainkit.data import Transition
 from trainkit.policy.device import to_device
 
 
-def adds(asked: argparse.Namespace) -> dict[str, float]:
+def adds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Store vector steps; tree writes are saved up for the next draw, or until 128 steps wait."""
     never = np.zeros(work.N_ENVS, np.bool_)
     steps = [
@@ -30,12 +30,12 @@ def adds(asked: argparse.Namespace) -> dict[str, float]:
     uniform = tk.ReplayBuffer(asked.rows, seed=1)
     prioritised = tk.PrioritizedReplayBuffer(asked.rows, alpha=work.ALPHA, beta=work.BETA, seed=1)
     return {
-        "add, uniform": work.microseconds_to_add(uniform.add, steps),
-        "add, prioritised": work.microseconds_to_add(prioritised.add, steps),
+        work.ADD_UNIFORM: work.storing(uniform.add, steps),
+        work.ADD_PRIORITISED: work.storing(prioritised.add, steps),
     }
 
 
-def rounds(asked: argparse.Namespace) -> dict[str, float]:
+def rounds(asked: argparse.Namespace) -> dict[str, work.Play]:
     """Draw, gather, write back."""
     rows = work.columns(asked.rows)
     rows["terminated"] = rows.pop("done")
@@ -58,17 +58,17 @@ def rounds(asked: argparse.Namespace) -> dict[str, float]:
         to_device((batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs), torch.device("cpu"))
 
     return {
-        "prioritised": work.microseconds(play),
-        "prioritised, in rounds of 16": work.microseconds(play_round) / work.PER_ROUND,
-        "uniform, to tensors": work.microseconds(to_tensors),
+        work.OWN: play,
+        work.IN_ROUNDS: play_round,
+        work.UNIFORM: to_tensors,
     }
 
 
 def main() -> None:
-    """Do the work and print its times."""
+    """Do the work as often as is asked."""
     torch.set_num_threads(1)
     asked = work.options()
-    work.show((adds if asked.adds else rounds)(asked), tk.__version__, asked)
+    work.answer((adds if asked.adds else rounds)(asked), tk.__version__, asked)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """The work every side of replay's speed does, in numbers that all share.
 
 A round is: draw a batch, gather it (n-step returns where asked for), write its priorities back. A side is a script
-that runs in an environment of its own, takes `--rows --batch --n-step`, and prints one line of JSON: `us` are
-microseconds of CPU time per round, `done` is what was done. With `--adds` it measures vector steps that are stored.
+that runs in an environment of its own, takes `--rows --batch --n-step`, and for every line that it reads measures a
+block of rounds and prints one line of JSON: `us` are microseconds of CPU time per round, `done` is what was done. With
+`--adds` it measures vector steps that are stored.
 """
 
 import argparse
 import json
-import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,10 +19,15 @@ OBS = 4  # numbers per observation, float32
 ALPHA, BETA = 0.6, 0.4
 GAMMA = 0.99
 EPISODE = 200  # rows
-ROUNDS, BLOCKS = 150, 5  # the median over blocks counts
+ROUNDS = 150  # of a block
 PER_ROUND = 16
+OWN, IN_ROUNDS, UNIFORM = "prioritised", f"prioritised, in rounds of {PER_ROUND}", "uniform, to tensors"
+ADDS = ADD_PRIORITISED, ADD_UNIFORM = "add, prioritised", "add, uniform"
+N_INPUTS = 50  # different priorities that are written, steps that are stored
 N_ENVS = 10  # rows of a vector step
 STEPS_BEFORE = 1_000  # that are stored before the measurement; they fill the smallest buffer
+
+Play = Callable[[int], object]  # a round, by the number of its input
 
 
 def options() -> argparse.Namespace:
@@ -60,35 +66,34 @@ def steps() -> list[dict[str, Any]]:
         action = rng.integers(2, size=N_ENVS)
         return {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done}
 
-    return [step(i) for i in range(50)]
+    return [step(i) for i in range(N_INPUTS)]
 
 
 def priorities(n_rows: int) -> list[Any]:
     """Return what is written back, round after round."""
     rng = np.random.default_rng(1)
-    return [rng.uniform(0.01, 2.0, n_rows) for _ in range(50)]
+    return [rng.uniform(0.01, 2.0, n_rows) for _ in range(N_INPUTS)]
 
 
-def microseconds(play: Callable[[int], object]) -> float:
-    """Return the median time of a round."""
-    for i in range(50):
-        play(i % 50)
-    blocks = []
-    for _ in range(BLOCKS):
-        began = time.process_time()
-        for i in range(ROUNDS):
-            play(i % 50)
-        blocks.append((time.process_time() - began) / ROUNDS * 1e6)
-    return statistics.median(blocks)
-
-
-def microseconds_to_add(add: Callable[[Any], object], steps: Sequence[Any]) -> float:
-    """Return the median time of storing a vector step."""
+def storing(add: Callable[[Any], object], steps: Sequence[Any]) -> Play:
+    """Return what stores one of the vector steps, after many that fill the smallest buffer."""
     for i in range(STEPS_BEFORE):
-        add(steps[i % 50])
-    return microseconds(lambda i: add(steps[i]))
+        add(steps[i % N_INPUTS])
+    return lambda i: add(steps[i])
 
 
-def show(us: Mapping[str, float], version: str, asked: argparse.Namespace) -> None:
-    """Print the line."""
-    print(json.dumps({"us": us, "done": vars(asked), "version": version}))
+def answer(ways: Mapping[str, Play], version: str, asked: argparse.Namespace) -> None:
+    """Measure a block of every way for each line that is read, and print what a round took."""
+    for play in ways.values():
+        _microseconds(play)  # warms up
+    for _ in sys.stdin:
+        us = {name: _microseconds(play) / (PER_ROUND if name == IN_ROUNDS else 1) for name, play in ways.items()}
+        print(json.dumps({"us": us, "done": vars(asked), "version": version}), flush=True)
+
+
+def _microseconds(play: Play) -> float:
+    """Return the time of a round, in a block of them."""
+    began = time.process_time()
+    for i in range(ROUNDS):
+        play(i % N_INPUTS)
+    return (time.process_time() - began) / ROUNDS * 1e6

@@ -7,8 +7,7 @@ noticed at the next step, which lays them out anew and takes the moments along.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -135,7 +134,7 @@ class GradientStep:
 
     def __call__(self, loss: Loss | ByHand, *, step: int) -> Taken:
         """Take one step down `loss`, which is called once, or in a graph was once."""
-        with _denormals_flushed(self.flush_denormals):
+        with _DenormalsFlushed(self.flush_denormals):
             value: Scalar
             value, shown = self._write(loss) if isinstance(loss, ByHand) else self._descend(loss)
             return self._step(value, shown, self._lr(step) if self._rate is None else self._rate)
@@ -293,18 +292,22 @@ def _backward(loss: Loss) -> tuple[Tensor, Any]:
     return value.detach(), shown
 
 
-@contextmanager
-def _denormals_flushed(wanted: bool) -> Iterator[None]:
-    """Flush denormals on this thread for a while."""
-    if not wanted:
-        yield
-        return
-    was_flushed = _DENORMAL * 1.0 == 0.0  # the processor's switch, which torch does not tell
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(was_flushed)
+class _DenormalsFlushed:
+    """Within it denormals count as 0 on this thread, if that is wanted."""
+
+    __slots__ = ("_is_wanted", "_was_flushed")
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+
+    def __enter__(self) -> None:
+        if self._is_wanted:
+            self._was_flushed = _DENORMAL * 1.0 == 0.0  # the processor's switch, which torch does not tell
+            torch.set_flush_denormal(True)
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_wanted:
+            torch.set_flush_denormal(self._was_flushed)
 
 
 _DENORMAL = 5e-324  # 0 as soon as anything is done with it where denormals are flushed

@@ -64,7 +64,8 @@ class HostPass:
     """
 
     def __init__(self, preprocess: HostPreprocess, network: nn.Module, distribution: object = None) -> None:
-        self._features, self._network, self._of = preprocess, network, distribution
+        self._features, self._network = preprocess, network
+        self._distribution: object = distribution
         self._layers: dict[str, list[_Layer]] = {}  # of every MLP, by its name: modules are slow to find
         self._seen: list[tuple[dict[str, Any], str, object]] = []  # (where, name, module or parameter)
         self._addresses: list[tuple[nn.Parameter, int]] = []
@@ -72,7 +73,7 @@ class HostPass:
 
     def takes(self, obs: Obs, n_rows: int, preprocess: object, network: object, distribution: object = None) -> bool:
         """Whether these are few rows that become vectors, and the policy's modules are its own and still plain ones."""
-        is_ours = network is self._network and distribution is self._of
+        is_ours = network is self._network and distribution is self._distribution
         is_small = n_rows <= _MOST_ROWS and self._features.takes(obs, preprocess)
         return is_ours and is_small and (self._is_live() or self._take_views()) and not any(self._hooks)
 
@@ -180,10 +181,10 @@ class HostActorCritic(HostPass):
     """The forward pass of one `ActorCriticNetwork`, and the draw of actions after it, in numpy."""
 
     _network: ActorCriticNetwork
+    _distribution: HostDistribution
 
     def __init__(self, preprocess: HostPreprocess, network: ActorCriticNetwork, distribution: HostDistribution) -> None:
         super().__init__(preprocess, network, distribution)
-        self._distribution = distribution
 
     @classmethod
     def for_network(

@@ -4,8 +4,9 @@ A backward pass writes the gradients of all weights over what was there. The sam
 and `critics`, which tests hold beside torch's own.
 """
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -154,6 +155,7 @@ class HostMLP:
         self._is_active = is_active
         self._is_tanh = activation is torch.tanh
         self.noise_size = sum(layer.noise_size for layer in self._layers)
+        self._plain_steps = [(layer, None, is_on) for layer, is_on in zip(self._layers, is_active, strict=True)]
 
     @classmethod
     def of(cls, mlp: MLP) -> "HostMLP":
@@ -176,13 +178,13 @@ class HostMLP:
                 self._activate(x)
         return x
 
-    def _steps(self, noise: Array | None) -> Iterator[tuple[HostLinear, Array | None, bool]]:
-        """Yield each layer, its part of the noise, and whether an activation follows."""
-        begin = 0
-        for layer, is_active in zip(self._layers, self._is_active, strict=True):
-            end = begin + layer.noise_size
-            yield layer, None if noise is None else noise[begin:end], is_active
-            begin = end
+    def _steps(self, noise: Array | None) -> Iterable[tuple[HostLinear, Array | None, bool]]:
+        """Return each layer, its part of the noise, and whether an activation follows."""
+        if noise is None:
+            return self._plain_steps
+        ends = itertools.accumulate(layer.noise_size for layer in self._layers)
+        parts = [noise[end - layer.noise_size : end] for layer, end in zip(self._layers, ends, strict=True)]
+        return zip(self._layers, parts, self._is_active, strict=True)
 
     def _activate(self, x: Array) -> Array:
         """Activate in place."""
