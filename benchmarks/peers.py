@@ -179,8 +179,8 @@ def heading(options: argparse.Namespace) -> list[str]:
         "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
         "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "
         "vector steps, and its rows are within one of them of the peer's. So are those of RLlib, whose environment is "
-        "gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on "
-        "our side, its single ones behind Stable-Baselines3's wrappers on the other, both with sticky actions, no "
+        "gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on our side, its single "
+        "ones behind Stable-Baselines3's wrappers on the other, both with sticky actions, no "
         "random start, whole games, frames of 84x84, four stacked. RLlib has its env runner and learner in one "
         "process, whose CPU time counts; its helpers' does not. It wants gymnasium 1.2.2, Tianshou 1.2 wants 0.28.1, "
         "the others have ours; all have the torch of constraints.txt.",

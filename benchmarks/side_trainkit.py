@@ -67,15 +67,15 @@ class Ours:
             buffer.update_priorities(batch.slots, result.read_priority())
 
     def loop(self, n_steps: int) -> int:
-        n_rounds = self._work.per_round
-        rounds = {"refresh_priorities": "round", "updates_per_round": n_rounds} if n_rounds > 1 else {}
+        per_round = self._work.per_round
+        rounds = {"refresh_priorities": "round", "updates_per_round": per_round} if per_round > 1 else {}
         before = self._collector.env_step
         tk.OffpolicyTrainer(
             self._policy,
             self._collector,
             max_epoch=1,
             step_per_epoch=n_steps,
-            step_per_collect=self._work.n_envs * n_rounds,
+            step_per_collect=self._work.n_envs * per_round,
             update_per_step=1 / self._work.n_envs,
             batch_size=self._work.batch,
             **rounds,

@@ -5,8 +5,6 @@ float32's last digits. For images, CUDA, other dtypes, networks, values and back
 such update, and torch does it.
 """
 
-import operator
-
 import numpy as np
 from torch import Tensor, nn
 
@@ -82,7 +80,7 @@ class HostLearner:
         if not (self._taken and self._taken[0].is_live and self._taken[1].is_live):
             self._taken = self._take()
         online, target = self._taken
-        is_ours = all(map(operator.is_, parts, (*self._networks, *self._parts)))
+        is_ours = all(part is own for part, own in zip(parts, (*self._networks, *self._parts), strict=True))
         return is_ours and online.learns_whole and target.passes_alone
 
     def __call__(
