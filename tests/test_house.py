@@ -15,7 +15,7 @@ MODULES = {
 
 # A room imports from its own level and below; the package itself stands on the roof and re-exports.
 LEVELS = [
-    {"calls", "comparing", "errors", "files", "finite", "hints", "scaling", "schedules", "seeding", "threads", "tree"}
+    {"arrays", "calls", "comparing", "errors", "files", "hints", "scaling", "schedules", "seeding", "threads", "tree"}
     | {"trial"},
     {"dashboards", "data", "spaces", "stats", "protocols"},
     {"buffer", "collector", "policy", "logger", "checkpoint", "runs"},

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.buffer.heads import Rows
 from trainkit.buffer.nstep import Windows
-from trainkit.buffer.storage import Rings, Rows
+from trainkit.buffer.storage import Rings
 from trainkit.data import Lookup, TransitionBatch
 from trainkit.errors import ConfigError, nearest
 

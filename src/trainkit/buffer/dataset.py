@@ -56,7 +56,7 @@ def recorded(
 def read_episodes(rings: Rings) -> Iterator[RecordedEpisode]:
     """Yield the episodes whose first row lives, ring by ring from the oldest; the last of a ring may be open."""
     for env in range(rings.n_envs):
-        rows = rings.after(rings.head[env], np.arange(-rings.count[env], 0))
+        rows = rings.after(rings.heads.rows[env], np.arange(-rings.count[env], 0))
         begins = np.flatnonzero(rings.age[rows] == 0)
         for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
             own = rows[begin:end]
@@ -77,6 +77,6 @@ def count_episodes(rings: Rings | None) -> int:
     if rings is None:
         return 0
     has_rows = rings.count > 0
-    head, count = rings.head[has_rows], rings.count[has_rows]
+    head, count = rings.heads.rows[has_rows], rings.count[has_rows]
     newest, oldest = rings.episode[rings.after(head, -1)], rings.episode[rings.after(head, -count)]
     return int((newest - oldest + 1).sum())

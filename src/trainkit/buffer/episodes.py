@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.arrays import any_true
 from trainkit.buffer.shards import Header
 from trainkit.data import ArraySpec, RecordedEpisode, Transition
 from trainkit.spaces import array_specs
@@ -63,7 +64,7 @@ class OpenEpisodes:
             column[here] = step.extras[name]
         self._now += 1
         ended = step.terminated | step.truncated
-        if not np.count_nonzero(ended):
+        if not any_true(ended):
             return []
         flags = zip(envs[ended], step.terminated[ended], step.truncated[ended], strict=True)
         return [self._take(env, bool(terminated), bool(truncated)) for env, terminated, truncated in flags]
@@ -86,7 +87,7 @@ class OpenEpisodes:
         gaps = self._gaps[first:now, env]
         rows: Any = slice(first, now)
         with_last: Any = slice(first, now + 1)
-        if np.count_nonzero(gaps):
+        if any_true(gaps):
             rows = first + np.flatnonzero(~gaps)
             with_last = np.append(rows, rows[-1] + 1)
         self._first[env] = now

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.buffer.heads import Rows
 from trainkit.buffer.scratch import Scratch
-from trainkit.buffer.storage import Rings, Rows
+from trainkit.buffer.storage import Rings
 from trainkit.data import ArraySpec, Frames, Lookup
 from trainkit.errors import ConfigError
 from trainkit.protocols import FrameStore
@@ -76,7 +77,7 @@ class Mirror(Scratch):
     def _follow(self) -> None:
         """Send what was written since the last time."""
         rings, then = self._rings, self._then
-        now = _Moment(rings.serial, int(rings.episodes.sum()), rings.head.copy(), rings.rewound.copy())
+        now = _Moment(rings.serial, int(rings.episodes.sum()), rings.heads.rows.copy(), rings.rewound.copy())
         if then is not None and (now.serial, now.n_episodes) == (then.serial, then.n_episodes):
             return
         finals = rings.finals.columns

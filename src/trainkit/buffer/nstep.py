@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.buffer.storage import Records, Rings, Rows
+from trainkit.buffer.heads import Rows
+from trainkit.buffer.storage import Records, Rings
 from trainkit.data import Horizon, Obs, RewardRule
 from trainkit.errors import ConfigError
 

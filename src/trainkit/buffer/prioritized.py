@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.buffer.heads import Rows
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import Prioritized
-from trainkit.buffer.storage import Rows
 from trainkit.protocols import EnvSpaces, FrameStore
 from trainkit.schedules import Scheduled, to_plain
 

@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit import files, seeding
 from trainkit.buffer.batches import cut_up, read_column
 from trainkit.buffer.dataset import count_episodes, read_episodes, recorded
+from trainkit.buffer.heads import Rows
 from trainkit.buffer.layout import spec_of
 from trainkit.buffer.memory import refuse_too_large
 from trainkit.buffer.mirror import Mirror
 from trainkit.buffer.nstep import Windows, read_windows
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
-from trainkit.buffer.storage import Rings, Rows
+from trainkit.buffer.storage import Rings
 from trainkit.data import Horizon, Obs, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, refuse_unknown
 from trainkit.protocols import EnvSpaces, FrameStore

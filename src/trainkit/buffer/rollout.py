@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import tree
+from trainkit.arrays import any_true
 from trainkit.buffer.nstep import Columns, shape_reward
 from trainkit.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
 from trainkit.errors import ConfigError, EmptyBufferError
@@ -78,7 +79,7 @@ class RolloutBuffer:
         self._n_rows[envs] += 1
         self._is_open[envs] = ~over
         self._age[envs] += 1
-        if np.count_nonzero(over):
+        if any_true(over):
             self._age[env_ids[over]] = 0
             self._end(env_ids[over])
         return time * self._spec.n_envs + env_ids

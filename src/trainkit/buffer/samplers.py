@@ -6,8 +6,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.buffer.heads import Rows, SomeRows, one_by_one
 from trainkit.buffer.segment_tree import MinTree, SumTree, tree_bytes
-from trainkit.buffer.storage import Rings, Rows
+from trainkit.buffer.storage import Rings
 from trainkit.errors import CheckpointError, Checks, PriorityError
 from trainkit.schedules import Scheduled, as_schedule
 
@@ -21,7 +22,7 @@ class Sampler(Protocol):
 
     def bind(self, rings: Rings) -> None: ...
 
-    def touch(self, *rows: Rows) -> None:
+    def touch(self, *rows: SomeRows) -> None:
         """Hear of rows that were added or died."""
 
     def draw(
@@ -60,7 +61,7 @@ class Uniform:
     def bind(self, rings: Rings) -> None:
         self._rings = rings
 
-    def touch(self, *rows: Rows) -> None:
+    def touch(self, *rows: SomeRows) -> None:
         """Need nothing: whether a row lives is read off the rings."""
 
     def draw(
@@ -124,14 +125,14 @@ class Prioritized:
         self.alpha, self.eps, self.normalize, self.how = alpha, eps, normalize, draw
         self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
         self.largest_priority = 1.0
-        self._pending: list[Rows] = []  # rows whose mass must follow their life before the next draw
+        self._pending: list[SomeRows] = []  # rows whose mass must follow their life before the next draw
 
     def bind(self, rings: Rings) -> None:
         self._rings = rings
         self._tree = SumTree(rings.n_rows)
         self._min_tree = MinTree(rings.n_rows) if self.normalize == "buffer" else None
 
-    def touch(self, *rows: Rows) -> None:
+    def touch(self, *rows: SomeRows) -> None:
         self._pending.extend(rows)
         if len(self._pending) > _MOST_PENDING:
             self._settle()
@@ -213,7 +214,7 @@ class Prioritized:
         """Give rows added since the last draw the largest priority, and the dead none; order does not matter."""
         if not self._pending:
             return
-        rows = np.concatenate(self._pending)
+        rows = np.concatenate([one_by_one(rows) for rows in self._pending])
         self._pending.clear()
         lives = self._rings.stamp[rows] >= 0
         self._set_mass(rows, np.where(lives, (self.largest_priority + self.eps) ** self.alpha, 0.0))

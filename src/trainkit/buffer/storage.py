@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.arrays import any_true
 from trainkit.buffer.finals import Finals
+from trainkit.buffer.heads import Heads, Rows, SomeRows, one_by_one
 from trainkit.buffer.layout import record_of
 from trainkit.buffer.scratch import Scratch
 from trainkit.data import ArraySpec, Lookup, Obs, RowSpec, Transition
 from trainkit.errors import ConfigError
 
-Rows = NDArray[np.int64]
 Records = NDArray[np.void]  # what `record_of` names, of each row
 
 
@@ -40,12 +41,13 @@ class Rings:
         self._stack = max(leaf.stack for leaf in self._obs_specs)
         share, rest = divmod(capacity, n_envs)
         self.limit = np.full(n_envs, share) + (np.arange(n_envs) < rest)  # [N], live rows a ring can hold
+        self._share = None if rest else share  # of every ring, where all can hold as many
         self.capacity = capacity
         self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
         self.n_rows = n_envs * int(self.limit.max() + self._stack)
         self._all = np.arange(n_envs)
         self._all_bytes = self._all.tobytes()
-        self.head = self._all.copy()  # [N], the pending rows
+        self.heads = Heads(n_envs, self.n_rows)
         self.count = np.zeros(n_envs, np.int64)  # [N], live rows
         self.n_live = 0  # rows that can be sampled, the sum of `count`
         self.open_steps = np.zeros(n_envs, np.int32)  # [N], steps of the open episode so far; 0: none is open
@@ -66,7 +68,6 @@ class Rings:
         self.episode = np.zeros(self.n_rows, np.int32)
         self.extras = {name: column(leaf) for name, leaf in spec.extras.items()}
         self.finals = Finals(spec.obs)
-        self._find_step()
 
     def _look_into_records(self) -> None:
         """Give the columns of the records names of their own."""
@@ -83,15 +84,14 @@ class Rings:
 
     # ---- writing ----
 
-    def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
+    def add(self, step: Transition) -> tuple[NDArray[np.int64], SomeRows, SomeRows]:
         """Write K rows and return (their slots, their rows, the rows that died to make room)."""
         everyone = step.env_ids.tobytes() == self._all_bytes
         envs: Any = slice(None) if everyone else self._checked(step.env_ids)
-        rows = self.head[envs]
-        in_step = everyone and self._in_step
-        here: Any = self._step_at(rows, 0) if in_step else rows
-        after: Any = self._step_at(rows, 1) if in_step else self.after(rows, 1)
-        following: Rows = np.arange(after.start, after.stop) if in_step else after
+        heads = self.heads
+        in_step = everyone and heads.are_in_step
+        here: Any = heads.step(0) if in_step else heads.rows[envs]
+        after: Any = heads.step(1) if in_step else self.after(here, 1)
         self._write_obs(here, after, step.obs, step.next_obs)
         self.action[here] = step.action
         self.reward[here] = step.reward
@@ -101,41 +101,38 @@ class Rings:
         self.episode[here] = self.episodes[envs]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
-        dead = self._make_room(rows, envs)
+        dead = self._make_room(here, envs)
         self.stamp[here] = self.serial
-        slots = self.slots(rows, self.serial)
+        slots = self.slots(here, self.serial)
         self.serial += 1
+        heads.move(envs, after)
         if everyone:
-            self.head = following  # not written into: `rows` is the array of before
-            self.open_steps += 1
+            self.open_steps += _ONE
         else:
-            self.head[envs] = following
-            self.open_steps[envs] += 1
-            self._find_step()
-        if np.count_nonzero(step.terminated) or np.count_nonzero(step.truncated):
+            self.open_steps[envs] += _ONE
+        if any_true(step.terminated) or any_true(step.truncated):
             ended = step.terminated | step.truncated
-            self._end_at(rows[ended], step.env_ids[ended])
-        return slots, rows, dead
+            self._end_at(one_by_one(here)[ended], step.env_ids[ended])
+        return slots, here, dead
 
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
         """End the open episodes of these environments: the pending observations become their final ones."""
         envs = envs[self.open_steps[envs] > 0]
-        self._end_at(self.after(self.head[envs], -1), envs)
+        self._end_at(self.after(self.heads.rows[envs], -1), envs)
 
     def drop_episodes(self, envs: NDArray[np.intp]) -> Rows:
         """Take the open episodes' live rows back and return them; older episodes stay as they are."""
         dropped: list[Rows] = []
         for env in envs:
             n_steps = int(min(self.open_steps[env], self.count[env]))
-            dropped.append(self.after(self.head[env], np.arange(-n_steps, 0)))
-            self.head[env] = self.after(self.head[env], -n_steps)
+            dropped.append(self.after(self.heads.rows[env], np.arange(-n_steps, 0)))
+            self.heads.move(env, self.after(self.heads.rows[env], -n_steps))
             self.count[env] -= n_steps
             self.rewound[env] += n_steps
             self.open_steps[env] = 0
         rows = np.concatenate(dropped) if dropped else self._all[:0]
         self.stamp[rows] = -1
         self.n_live -= len(rows)
-        self._find_step()
         return rows
 
     def fill(self, step: Transition, ends: NDArray[np.bool_]) -> None:
@@ -163,7 +160,8 @@ class Rings:
             column[:n_steps] = values
         self.final[last] = finals
         self.serial = n_steps
-        self.head[0] = self.count[0] = self.n_live = n_steps
+        self.heads.rows = np.array([n_steps])
+        self.count[0] = self.n_live = n_steps
         self.open_steps[0] = n_steps - begins[-1]
         self.episodes[0] = len(last)
 
@@ -173,7 +171,7 @@ class Rings:
         """Return the row of each index into [0, n_live), counted ring by ring from the oldest."""
         ends = np.cumsum(self.count)
         env = ends.searchsorted(index, side="right")
-        return self.after(self.head[env], index - ends[env])
+        return self.after(self.heads.rows[env], index - ends[env])
 
     def transitions(self, n_rows: int) -> Iterator[Transition]:
         """Read all live rows once, ring by ring from the oldest, K at a time; `env_ids` repeat within."""
@@ -190,9 +188,13 @@ class Rings:
                 extras={name: column[rows] for name, column in self.extras.items()},
             )
 
-    def slots(self, rows: Rows, stamp: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Name live rows of these stamps for good: a slot is never another row's."""
-        return stamp * self.n_rows + rows
+    def slots(self, rows: SomeRows, stamp: Any) -> NDArray[np.int64]:
+        """Name live rows of these stamps, one or [B], for good: a slot is never another row's."""
+        first = stamp * self.n_rows
+        if isinstance(rows, slice):
+            return np.arange(first + rows.start, first + rows.stop)
+        slots: NDArray[np.int64] = first + rows
+        return slots
 
     def rows(self, slots: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | slice]:
         """Return where slots lie, and which of them still hold the row they were given for: a slice where all do."""
@@ -241,7 +243,7 @@ class Rings:
     def n_used(self) -> int:
         """How many rows there are up to the furthest ever written."""
         may_have_wrapped = self.serial >= self.limit.min()
-        return self.n_rows if may_have_wrapped else int(self.head.max()) + 1
+        return self.n_rows if may_have_wrapped else int(self.heads.rows.max()) + 1
 
     @property
     def nbytes(self) -> int:
@@ -254,16 +256,15 @@ class Rings:
         self.finals.clear()
         for column in (self.final, self.stamp):
             column[:] = -1
-        self.head[:] = self._all
+        self.heads.rows = self._all.copy()
         self.count[:] = self.open_steps[:] = self.episodes[:] = self.n_live = 0
-        self._find_step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return every column up to the furthest row ever written, and the counters."""
         used = self.n_used
         return {
             "columns": {name: column[:used] for name, column in self._columns().items()},
-            "counters": {name: getattr(self, name).copy() for name in _COUNTERS},
+            "counters": {"head": self.heads.rows.copy()} | {name: getattr(self, name).copy() for name in _COUNTERS},
             "serial": self.serial,
             **self.finals.state_dict(),
         }
@@ -277,19 +278,14 @@ class Rings:
         self.finals.load_state_dict(state)
         for name in _COUNTERS:
             getattr(self, name)[:] = state["counters"][name]
+        self.heads.rows = state["counters"]["head"].copy()
         self.serial = state["serial"]
         self.n_live = int(self.count.sum())
-        self._find_step()
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         named = {f"obs.{path}": column for path, column in tree.named_leaves(self.obs)}
         named |= {f"extras.{name}": column for name, column in self.extras.items()}
         return named | {name: getattr(self, name) for name in _COLUMNS}
-
-    def _step_at(self, rows: Rows, n_steps: int) -> slice:
-        """Return what `after` does, as one slice: all environments' rows of one vector step, which lie side by side."""
-        begin = (int(rows[0]) + n_steps * self.n_envs) % self.n_rows
-        return slice(begin, begin + self.n_envs)
 
     def _write_obs(self, here: Any, after: Any, obs: Obs, next_obs: Obs) -> None:
         """Write the newest frames acted on, and those that followed."""
@@ -303,32 +299,35 @@ class Rings:
 
     def _end_at(self, rows: Rows, envs: NDArray[np.intp]) -> None:
         """Let rows, these environments' newest, be the last of their episodes."""
-        finals, pending = self.finals.claim(len(envs)), self.head[envs]
+        finals, pending = self.finals.claim(len(envs)), self.heads.rows[envs]
         self.final[rows] = finals
         for column, kept in zip(self._obs_columns, self.finals.columns, strict=True):
             kept[finals] = column.take(pending, axis=0)
         self.open_steps[envs] = 0
         self.episodes[envs] += 1
 
-    def _make_room(self, rows: Rows, envs: Any) -> Rows:
+    def _make_room(self, here: SomeRows, envs: Any) -> SomeRows:
         """Count one row more in each of these rings; bury and return the oldest of those that are full."""
-        dead: Rows = (rows - self._reach[envs]) % self.n_rows
+        if isinstance(here, slice) and self.n_live == self.capacity and self._share is not None:
+            oldest = self.heads.step(-self._share)
+            self._bury(oldest)
+            return oldest
+        dead: Rows = (one_by_one(here) - self._reach[envs]) % self.n_rows
         if self.n_live < self.capacity:
             full = self.count[envs] == self.limit[envs]
             dead = dead[full]
             self.count[envs] += ~full
-            self.n_live += len(rows) - len(dead)
+            self.n_live += len(full) - len(dead)
         if len(dead):
             self._bury(dead)
         return dead
 
-    def _bury(self, rows: Rows) -> None:
+    def _bury(self, rows: SomeRows) -> None:
         """Give the rows' final observations back; their frames stay for the stacks that reach into them."""
         self.stamp[rows] = -1
         final = self.final[rows]
-        given_back = final[final != _GOES_ON]
-        if len(given_back):
-            self.finals.give_back(given_back)
+        if final.tobytes() != _GOES_ON * len(final):
+            self.finals.give_back(final[final >= 0])
             self.final[rows] = -1
 
     def _checked(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -338,11 +337,8 @@ class Rings:
             raise ConfigError(f"env_ids must rise within [0, {self.n_envs}), got {env_ids.tolist()}")
         return env_ids
 
-    def _find_step(self) -> None:
-        """Note whether all environments' pending rows lie side by side."""
-        self._in_step = (self.head - self.head[0]).tobytes() == self._all_bytes
 
-
-_GOES_ON = np.array(-1, np.int32)  # compared with in half the time of a Python number
+_ONE = np.array(1, np.int32)  # added in half the time of a Python number
+_GOES_ON = np.array(-1, np.int32).tobytes()
+_COUNTERS = ("count", "open_steps", "episodes")
 _COLUMNS = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")
-_COUNTERS = ("head", "count", "open_steps", "episodes")

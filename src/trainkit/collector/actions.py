@@ -7,10 +7,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.arrays import any_true, is_finite
 from trainkit.collector.backends import Ids
 from trainkit.errors import BadEnvDataError, EnvError
-from trainkit.finite import is_finite
 from trainkit.spaces import discrete_bounds
+
+_UNSIGNED = np.dtype(np.uint64)  # a dtype, where its class must be looked up at every step
 
 
 class Actions:
@@ -31,7 +33,7 @@ class Actions:
         if self._box is None:
             low, high = discrete_bounds(space)
             self._low = low.astype(np.int64) if np.any(low) else None
-            self._span = np.asarray(high - low, np.uint64)
+            self._span = np.asarray(high - low, _UNSIGNED)
 
     def check(self, action: NDArray[Any], env_ids: Ids, when: Callable[[int], str]) -> None:
         """Refuse what no environment can take, before one sees it; `when(env_id)` says where that one stands."""
@@ -46,11 +48,9 @@ class Actions:
             return
         if action.dtype.kind not in "biu":
             raise EnvError(f"the policy produced {action.dtype} actions for {self.space}: make them whole numbers")
-        above = action.astype(np.int64, copy=False)
-        if self._low is not None:
-            above = above - self._low
-        outside = above.view(np.uint64) > self._span  # where what is too low is huge
-        if np.count_nonzero(outside):
+        above = action if self._low is None else action.astype(np.int64, copy=False) - self._low
+        outside = above.astype(_UNSIGNED) > self._span  # where what is too low is huge
+        if any_true(outside):
             self._refuse_first(outside, action, env_ids, when, f"an action outside {self.space}:")
 
     def as_taken(self, action: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import seeding
+from trainkit.arrays import any_true
 from trainkit.collector.agents import whole_games
 from trainkit.collector.backends import Ids
 from trainkit.collector.envs import Envs
@@ -202,11 +203,13 @@ class Collector(Resumable):
                 self._options["seed"] = None  # should a later reset be needed, not the same episodes again
                 self._tally.env_seconds += time.perf_counter() - began
             self._settle()
+            meanwhile = self._at_work = Meanwhile(self._tally)
             while not self._goal.is_reached:
                 if self.between_steps is not None:
                     self.between_steps()
-                with Meanwhile(self.meanwhile, self._tally) as self._at_work:
-                    self._vector_step(self._tally, self._at_work)
+                meanwhile.call = self.meanwhile
+                with meanwhile:
+                    self._vector_step(self._tally, meanwhile)
                 self._settle()
         finally:
             self._at_work = None
@@ -268,7 +271,7 @@ class Collector(Resumable):
                 recorder.add(transition)
             if self.watch is not None:
                 self.watch.stepped(transition, outcome.infos, slots)
-        if np.count_nonzero(outcome.over):
+        if any_true(outcome.over):
             self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents), tally)
         if outcome.lost:
             self._lose_episodes(outcome.lost)

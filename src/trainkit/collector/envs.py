@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import seeding
+from trainkit.arrays import any_true
 from trainkit.collector.actions import Actions
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Work, no_work
 from trainkit.collector.counting import StepCounts
@@ -184,13 +185,13 @@ class Envs:
             has_lost = lives < self._lives[env_ids]
             self._lives[env_ids] = lives
             terminated = terminated | has_lost
-            if self.stack > 1 and np.count_nonzero(has_lost):  # the buffer's next episode begins with this frame
+            if self.stack > 1 and any_true(has_lost):  # the buffer's next episode begins with this frame
                 anew = np.flatnonzero(has_lost)
                 self.obs = put_rows(self.obs, env_ids[anew], repeat(rows_of(frame, anew), self.stack))
         if raw.begun is not None:
             self._take(raw.begun)
             self._turn(self.all_ids[:0], raw.begun.env_ids)
-        if self.restarts.are_allowed and np.count_nonzero(over):
+        if self.restarts.are_allowed and any_true(over):
             self.restarts.forgive(env_ids[over].tolist())
         failed = dict(self._broken) if self._broken else _NONE
         return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, over, raw.infos, failed)
@@ -294,7 +295,7 @@ class Envs:
         if self._lives_key is None:
             return frame, None
         lives, over = raw.infos.column(self._lives_key), raw.over
-        if np.count_nonzero(over):  # ale-py's SAME_STEP keeps a game's last info to itself: no life was lost there
+        if any_true(over):  # ale-py's SAME_STEP keeps a game's last info to itself: no life was lost there
             known = zip(lives, self._lives[raw.env_ids], over, strict=True)
             lives = [left if ended and own is None else own for own, left, ended in known]
         return frame, self._vetting.lives(lives, raw.env_ids)

@@ -9,19 +9,20 @@ from trainkit.collector.episodes import Tally
 
 
 class Meanwhile:
-    """Do something within a step, and on leaving raise what it raised.
+    """Do something within each step that is entered, and on leaving it raise what it raised.
 
     Args:
-        call: what; None is nothing.
         tally: of the collect, whose time it does not count.
 
     Attributes:
-        seconds: that it took.
+        call: what; None is nothing.
+        seconds: that it took, in the last step.
         is_at_work: whether it is being done, and environments may be in the middle of a step.
     """
 
-    def __init__(self, call: Work | None, tally: Tally) -> None:
-        self._call, self._tally = call, tally
+    def __init__(self, tally: Tally) -> None:
+        self.call: Work | None = None
+        self._tally = tally
         self._error: BaseException | None = None
         self.seconds = 0.0
         self.is_at_work = False
@@ -29,14 +30,14 @@ class Meanwhile:
     @property
     def work(self) -> Work:
         """What is to be called within the step; it raises nothing."""
-        return no_work if self._call is None else self._do
+        return no_work if self.call is None else self._do
 
     def _do(self) -> None:
-        assert self._call is not None
+        assert self.call is not None
         began = time.perf_counter()
         self.is_at_work = True
         try:
-            self._call()
+            self.call()
         except BaseException as error:  # noqa: BLE001  # raised on leaving
             self._error = error
         self.is_at_work = False
@@ -44,6 +45,7 @@ class Meanwhile:
         self._tally.seconds -= self.seconds
 
     def __enter__(self) -> Self:
+        self.seconds = 0.0
         return self
 
     def __exit__(

@@ -10,6 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.arrays import any_true
 from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work, no_work
 from trainkit.collector.reading import RowReader, VectorInfos
 from trainkit.data import Obs
@@ -43,7 +44,7 @@ class VectorBackend:
         return self._reset(self._all_ids, seed=seed, options=None if options is None else dict(options))
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
-        if self._mode is AutoresetMode.DISABLED and np.count_nonzero(self._over):
+        if self._mode is AutoresetMode.DISABLED and any_true(self._over):
             self._reset_rows(np.flatnonzero(self._over))  # idle environments must not step past an end
         if len(env_ids) < self.n:
             actions = self._idle_action.copy()
@@ -103,7 +104,7 @@ class VectorBackend:
             begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, ids))
             self._to_begin = ids[:0]
         self._over = ended = terminated | truncated
-        if self._mode is AutoresetMode.SAME_STEP and np.count_nonzero(ended):
+        if self._mode is AutoresetMode.SAME_STEP and any_true(ended):
             self._last_obs, self._last_infos = obs, infos
             self._put_final_obs(next_obs, infos, env_ids)
             row_infos = VectorInfos(infos, env_ids, ended=ended)

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.arrays import is_finite
 from trainkit.collector.backends import Ids
 from trainkit.collector.bounds import BoundsWatch
 from trainkit.collector.reading import Column, Infos, read_infos
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import BadEnvDataError
-from trainkit.finite import is_finite
 from trainkit.spaces import masked_space
 
 Acted = tuple[NDArray[Any], Ids]  # actions [K, ...], and whose they were [K]

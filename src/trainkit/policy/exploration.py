@@ -10,9 +10,9 @@ from typing import Protocol, TypeGuard, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.arrays import is_finite
 from trainkit.data import ACTION_PROB, ArraySpec
 from trainkit.errors import Checks, ConfigError, DivergedError
-from trainkit.finite import is_finite
 from trainkit.schedules import Scheduled, as_schedule
 from trainkit.spaces import random_legal
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.arrays import any_true
 from trainkit.buffer import PrioritizedReplayBuffer
 from trainkit.data import Transition
 from trainkit.errors import Checks
@@ -85,7 +86,7 @@ class _Heard:
             self._returns[envs] += transition.reward
             self._lengths[envs] += 1
         is_over = transition.terminated | transition.truncated
-        if np.count_nonzero(is_over):
+        if any_true(is_over):
             over = envs[is_over]
             self._finished += zip(self._returns[over].tolist(), self._lengths[over].tolist(), strict=True)
             self.cut(over)

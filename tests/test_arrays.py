@@ -1,9 +1,9 @@
-"""One pass tells finite arrays from others, whatever their sizes."""
+"""Questions asked of whole arrays, whatever their sizes and strides."""
 
 import numpy as np
 import pytest
 
-from trainkit.finite import is_finite
+from trainkit.arrays import any_true, is_finite
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -23,3 +23,17 @@ def test_numbers_whose_squares_overflow_are_finite(dtype: type) -> None:
 
 def test_nothing_is_finite() -> None:
     assert is_finite(np.zeros((0, 3)))
+
+
+@pytest.mark.parametrize("size", [1, 10, 1_000])
+def test_one_flag_anywhere_is_seen(size: int) -> None:
+    for at in (0, size // 2, size - 1):
+        flags = np.zeros(2 * size, np.bool_)
+        flags[2 * at] = True
+        assert any_true(flags)
+        assert any_true(flags[::2])
+        assert not any_true(flags[1::2])
+
+
+def test_no_flag_is_none_set() -> None:
+    assert not any_true(np.zeros(0, np.bool_))
