@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 def is_finite(array: NDArray[Any]) -> bool:
     """Say whether there is no nan or infinity."""
-    return 0 not in np.isfinite(array).tobytes()
+    return all_true(np.isfinite(array))
+
+
+def all_true(flags: NDArray[np.bool_]) -> bool:
+    """Say whether all are set."""
+    return 0 not in flags.tobytes()
 
 
 def any_true(flags: NDArray[np.bool_]) -> bool:

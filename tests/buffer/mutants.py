@@ -142,7 +142,7 @@ MUTANTS = {
     "a draw that is not stratified": Fault(
         owner=Prioritized,
         function="draw",
-        old="(np.arange(n_rows) + rng.random(n_rows)) * (total / n_rows)",
+        old="(np.arange(float(n_rows)) + rng.random(n_rows)) * (total / n_rows)",
         new="rng.random(n_rows) * total",
         check=test_samplers.test_a_stratified_draw_puts_one_point_in_each_equal_part_of_the_mass,
     ),

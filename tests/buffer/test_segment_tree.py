@@ -95,11 +95,12 @@ def test_a_point_at_or_past_the_total_falls_to_the_last_leaf_with_mass(size: int
     np.testing.assert_array_equal(tree.find(past), [last] * len(past))
 
 
+@pytest.mark.parametrize("rarity", [3, 20_000])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_leaf_of_mass_zero_is_never_found(size: int) -> None:
+def test_a_leaf_of_mass_zero_is_never_found(size: int, rarity: int) -> None:
     rng = np.random.default_rng(size)
     tree = SumTree(size)
-    some = rng.permutation(size)[: size // 3 + 1]
+    some = rng.permutation(size)[: size // rarity + 1]
     tree[some] = 10.0 ** rng.uniform(-9, 9, len(some))  # round-off everywhere
     borders = np.cumsum(tree[:])
     borders = rng.choice(borders[borders > 0], 2000)

@@ -37,20 +37,9 @@ def cut_up(drawn: TransitionBatch, n_batches: int) -> list[TransitionBatch]:
     """Return equal parts of what was drawn, one after the other; their arrays are views."""
     if n_batches == 1:
         return [drawn]
-    columns = [_parts(getattr(drawn, name), n_batches) for name in TransitionBatch.__slots__]
-    return [
-        TransitionBatch(
-            obs=obs,
-            action=action,
-            reward=reward,
-            discount=discount,
-            next_obs=next_obs,
-            weight=weight,
-            slots=slots,
-            extras=extras,
-        )
-        for obs, action, reward, discount, next_obs, weight, slots, extras in zip(*columns, strict=True)
-    ]
+    columns = vars(drawn)
+    parts_of = [_parts(column, n_batches) for column in columns.values()]
+    return [TransitionBatch.of(zip(columns, parts, strict=True)) for parts in zip(*parts_of, strict=True)]
 
 
 def _parts(column: Any, count: int) -> list[Any]:

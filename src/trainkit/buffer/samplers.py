@@ -144,7 +144,7 @@ class Prioritized:
         n_rows = n_batches * batch_size
         total = self._tree.total
         if self.how == "stratified":
-            point = (np.arange(n_rows) + rng.random(n_rows)) * (total / n_rows)
+            point = (np.arange(float(n_rows)) + rng.random(n_rows)) * (total / n_rows)
         else:
             point = rng.random(n_rows) * total
         rows = self._tree.find(point).reshape(batch_size, n_batches).T.ravel()  # neighbours go to different batches

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trainkit.arrays import all_true
 from trainkit.errors import Checks
 
 _BLOCK = 16
+_SIXTEEN = np.array(_BLOCK)  # reckoned with in half the time of a Python number
 _TOP = 4096
 _AT_ONCE = 512  # points; more might be multiplied on several threads, which wait for each other longer than that
-_BEFORE = np.tri(_BLOCK, _BLOCK, -1)  # by a block: where each child begins, 4 times as fast as `np.add.accumulate`
+# By a block: where each child begins, 4 times as fast as `np.add.accumulate`; a block by it: where each ends.
+_BEFORE, _UP_TO = np.tri(_BLOCK, _BLOCK, -1), np.tri(_BLOCK).T
 
 
 def tree_bytes(size: int) -> int:
@@ -30,7 +33,7 @@ def _level_sizes(size: int) -> list[int]:
     height = 0
     while size > _TOP * _BLOCK**height:
         height += 1
-    n_top = -(-size // _BLOCK**height)
+    n_top = -(-size // _BLOCK ** (height + 1)) * _BLOCK  # whole blocks, too
     return [n_top * _BLOCK ** (height - level) for level in range(height + 1)]
 
 
@@ -81,7 +84,7 @@ class _Pyramid:
     def _lift(self, index: NDArray[np.int64]) -> None:
         """Combine anew, up to the top, the blocks that changed leaves are in."""
         for blocks, level in zip(self._blocks, self._levels[1:], strict=True):
-            index = index // _BLOCK
+            index = index // _SIXTEEN
             level[index] = self._combine(blocks.take(index, axis=0))
         self._stale = True
 
@@ -116,16 +119,15 @@ class SumTree(_Pyramid):
             halves = np.array_split(points.ravel(), 2)
             return np.concatenate([self.find(half) for half in halves]).reshape(points.shape)
         rest, begins = points.ravel(), self._prefix_sums()
-        index = begins[1:].searchsorted(rest, side="right")
-        begin, every = begins[index], np.arange(len(rest))
+        here: Any = begins[1:].searchsorted(rest, side="right")
+        index, every = here, np.arange(len(rest))
         for blocks in reversed(self._blocks):
-            rest = rest - begin
+            rest = rest - begins[here]
             begins = _BEFORE @ blocks.take(index, axis=0).T  # [16, B]
             child = np.add.reduce((begins[1:] <= rest).view(np.int8), axis=0, dtype=np.int8)  # half of int64's time
-            begin = begins[child, every]
-            index = index * _BLOCK + child
+            here, index = (child, every), index * _SIXTEEN + child
         # The product adds up in an order of its own: a point at a border can come out past the last leaf with mass.
-        while self._total > 0.0 and np.count_nonzero(has_mass := self._levels[0][index] > 0.0) < len(index):
+        while self._total > 0.0 and not all_true(has_mass := self._levels[0][index] > 0.0):
             index -= ~has_mass
         leaf: NDArray[np.int64] = index.reshape(points.shape)
         return leaf
@@ -133,7 +135,9 @@ class SumTree(_Pyramid):
     def _prefix_sums(self) -> NDArray[np.float64]:
         """Return where each number of the top begins; past the last that has mass, infinity."""
         if self._stale:
-            ends = np.add.accumulate(self._levels[-1], out=self._begins[1:])
+            ends = self._begins[1:]
+            by_block = np.matmul(self._levels[-1].reshape(-1, _BLOCK), _UP_TO, out=ends.reshape(-1, _BLOCK))
+            by_block[1:] += np.add.accumulate(by_block[:-1, -1])[:, None]
             self._total = float(ends[-1])
             ends[ends.searchsorted(self._total) :] = np.inf
             self._stale = False

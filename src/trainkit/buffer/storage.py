@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.arrays import any_true
+from trainkit.arrays import all_true, any_true
 from trainkit.buffer.finals import Finals
 from trainkit.buffer.heads import Heads, Rows, SomeRows, one_by_one
 from trainkit.buffer.layout import record_of
@@ -45,6 +45,7 @@ class Rings:
         self.capacity = capacity
         self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
         self.n_rows = n_envs * int(self.limit.max() + self._stack)
+        self._a_step, self._a_round = np.array(n_envs), np.array(self.n_rows)  # reckoned with in half an int's time
         self._all = np.arange(n_envs)
         self._all_bytes = self._all.tobytes()
         self.heads = Heads(n_envs, self.n_rows)
@@ -190,21 +191,22 @@ class Rings:
 
     def slots(self, rows: SomeRows, stamp: Any) -> NDArray[np.int64]:
         """Name live rows of these stamps, one or [B], for good: a slot is never another row's."""
-        first = stamp * self.n_rows
         if isinstance(rows, slice):
+            first = stamp * self.n_rows
             return np.arange(first + rows.start, first + rows.stop)
-        slots: NDArray[np.int64] = first + rows
+        slots: NDArray[np.int64] = stamp * self._a_round + rows
         return slots
 
     def rows(self, slots: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | slice]:
         """Return where slots lie, and which of them still hold the row they were given for: a slice where all do."""
-        rows = slots % self.n_rows
-        lives = (self.slots(rows, self.stamp[rows]) == slots) & (slots >= 0)
-        return rows, lives if np.count_nonzero(lives) < len(rows) else slice(None)
+        rows = slots % self._a_round
+        lives = (self.slots(rows, self.stamp[rows]) == slots) & (slots >= _ZERO)
+        return rows, slice(None) if all_true(lives) else lives
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
         """Return the row `n_steps` further on in the same ring (further back when negative)."""
-        return (rows + n_steps * self.n_envs) % self.n_rows
+        after: Rows = (rows + n_steps * self.n_envs) % self._a_round
+        return after
 
     def obs_at(self, rows: Rows, scratch: Scratch | None = None) -> Obs:
         """Return the observations acted on, [B, ...], stacked where the spec says so."""
@@ -214,7 +216,7 @@ class Rings:
         """Return the true observation after each row's step, [B, ...]."""
         obs = self._read(rows, 1, scratch)
         final = self.final[rows]
-        (ended,) = (final >= 0).nonzero()
+        (ended,) = (final >= _ZERO).nonzero()
         if len(ended):
             given = zip(self._obs_specs, tree.leaves(obs), self.finals.columns, strict=True)
             for leaf, frames, finals in given:
@@ -227,7 +229,7 @@ class Rings:
     def _read(self, rows: Rows, ahead: int, scratch: Scratch | None) -> Obs:
         """Gather the frames `ahead` of rows, [B, ...]; stacks repeat their episode's first frame before it began."""
         take = Scratch().take if scratch is None else scratch.take
-        newest = rows + ahead * self.n_envs if ahead else rows  # which `take` wraps around
+        newest = rows + self._a_step if ahead else rows  # which `take` wraps around
         # Lambdas: the annotations of a function defined here would be evaluated at every call, for 5 us.
         if self._stack == 1:
             return tree.map_tree(lambda column: take(ahead, column, newest), self.obs)
@@ -312,7 +314,7 @@ class Rings:
             oldest = self.heads.step(-self._share)
             self._bury(oldest)
             return oldest
-        dead: Rows = (one_by_one(here) - self._reach[envs]) % self.n_rows
+        dead: Rows = (one_by_one(here) - self._reach[envs]) % self._a_round
         if self.n_live < self.capacity:
             full = self.count[envs] == self.limit[envs]
             dead = dead[full]
@@ -338,7 +340,7 @@ class Rings:
         return env_ids
 
 
-_ONE = np.array(1, np.int32)  # added in half the time of a Python number
+_ZERO, _ONE = np.array(0, np.int32), np.array(1, np.int32)
 _GOES_ON = np.array(-1, np.int32).tobytes()
 _COUNTERS = ("count", "open_steps", "episodes")
 _COLUMNS = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")
