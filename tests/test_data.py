@@ -88,15 +88,6 @@ def test_a_batch_is_frozen_and_given_by_name() -> None:
         TransitionBatch(1, 2, 3, 4, 5, 6, 7)  # type: ignore[misc]  # the mistake tested
 
 
-def test_a_batch_of_named_columns_is_what_the_constructor_makes() -> None:
-    one = batch()
-    other = TransitionBatch.of(vars(one).items())
-    assert vars(other) == vars(one)
-    assert isinstance(other, TransitionBatch)
-    with pytest.raises(FrozenInstanceError):
-        other.reward = np.zeros(3)  # type: ignore[misc]  # the mistake tested
-
-
 def test_the_columns_made_each_step_are_read_by_name() -> None:
     assert Transition._fields == ("obs", "action", "reward", "next_obs", "terminated", "truncated", "env_ids", "extras")
     assert ActOutput._fields == ("action", "extras", "state")

@@ -3,7 +3,7 @@
 Axis letters, here and everywhere: N environments, K rows, B batch, T time, A actions, W numbers per action.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -138,7 +138,7 @@ class Lookup:
         return np.array, (np.asarray(self),)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionBatch:
     """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` is until the next one.
 
@@ -153,13 +153,6 @@ class TransitionBatch:
     weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
     slots: NDArray[np.int64]  # [B], the rows' names, for `update_priorities`
     extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [B, ...]}, those asked for
-
-    @classmethod
-    def of(cls, columns: Iterable[tuple[str, Any]]) -> "TransitionBatch":
-        """Make a batch of pairs of name and column, of all of them, in a third of the constructor's time."""
-        batch = object.__new__(cls)
-        vars(batch).update(columns)
-        return batch
 
     def __len__(self) -> int:
         return len(self.reward)

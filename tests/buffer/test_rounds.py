@@ -29,7 +29,7 @@ def filled(kind: type[ReplayBuffer], form: Form = "array", stack: int = 1, **opt
 
 def fields_of(batch: TransitionBatch) -> dict[str, Any]:
     """Return all but the weight."""
-    return {name: getattr(batch, name) for name in vars(batch) if name != "weight"}
+    return {name: getattr(batch, name) for name in TransitionBatch.__slots__ if name != "weight"}
 
 
 def dealt(whole: TransitionBatch, part: Any) -> dict[str, Any]:
