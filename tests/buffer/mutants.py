@@ -2,10 +2,11 @@
 
 from functools import partial
 
-from tests.buffer import test_mirror, test_nstep, test_samplers, test_storage
+from tests.buffer import test_heads, test_mirror, test_nstep, test_samplers, test_storage
 from tests.buffer.programs import Run
 from tests.helpers.faults import Fault
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, replay
+from trainkit.buffer.heads import Heads
 from trainkit.buffer.mirror import Mirror
 from trainkit.buffer.samplers import Prioritized
 from trainkit.buffer.scratch import Scratch
@@ -17,6 +18,13 @@ def long_stacked_run() -> None:
     run = Run(ReplayBuffer, capacity=11, n_envs=2, stack=4)
     for length in (0, 9, 0):
         run.do("run", None, 20, length)
+
+
+def long_even_run() -> None:
+    """Wrap rings of equal length around together."""
+    run = Run(ReplayBuffer, capacity=8, n_envs=2)
+    for length in (0, 5, 0):
+        run.do("run", None, 12, length)
 
 
 def prioritized_run_with_drops() -> None:
@@ -138,6 +146,20 @@ MUTANTS = {
         check=partial(
             test_mirror.test_rings_that_wrap_again_and_again_between_draws_of_every_distance, form="pixels", stack=1
         ),
+    ),
+    "rings taken for in step that are not": Fault(
+        owner=Heads,
+        function="move",
+        old="self.rows = moved",
+        new="self._rows = moved",
+        check=test_heads.test_heads_are_an_array_of_rows_that_knows_when_they_lie_side_by_side,
+    ),
+    "a row buried that is not the oldest": Fault(
+        owner=Rings,
+        function="_make_room",
+        old="side_by_side(-self._share)",
+        new="side_by_side(1 - self._share)",
+        check=long_even_run,
     ),
     "a draw that is not stratified": Fault(
         owner=Prioritized,

@@ -117,8 +117,8 @@ def test_a_border_lost_in_round_off_does_not_lead_to_a_leaf_of_mass_zero() -> No
     assert tree.find(small) == 17
 
 
-def test_a_million_writes_leave_no_drift_in_the_total() -> None:
-    size = 70_000
+@pytest.mark.parametrize("size", [70_000, 65_536])  # of a short top and a long one
+def test_a_million_writes_leave_no_drift_in_the_total(size: int) -> None:
     rng = np.random.default_rng(0)
     tree = SumTree(size)
     for _ in range(1000):
@@ -127,8 +127,9 @@ def test_a_million_writes_leave_no_drift_in_the_total() -> None:
     assert tree.total == size
 
 
-def test_a_total_is_the_same_to_the_last_bit_whatever_else_is_written_at_once() -> None:
-    rng, size = np.random.default_rng(0), 70_000
+@pytest.mark.parametrize("size", [70_000, 65_536])
+def test_a_total_is_the_same_to_the_last_bit_whatever_else_is_written_at_once(size: int) -> None:
+    rng = np.random.default_rng(0)
     for _ in range(50):
         leaves, masses, totals = np.arange(16), rng.uniform(0, 1, 16), set()
         for n_others in range(9):
@@ -158,6 +159,13 @@ def test_slots_may_be_anything_that_indexes_an_array(kind: type[Any], size: int)
         assert (tree.total if kind is SumTree else tree.min) == (expected.sum() if kind is SumTree else expected.min())
     with pytest.raises(IndexError):
         kind(size)[size] = 1.0
+
+
+def test_slots_may_be_of_any_whole_dtype() -> None:
+    tree = SumTree(5_000)
+    for dtype in (np.uint8, np.int32, np.uint64):
+        tree[np.array([3, 200], dtype)] = 2.0
+        assert tree.total == 4.0
 
 
 def test_find_keeps_the_shape_of_its_points() -> None:

@@ -209,6 +209,27 @@ def test_ids_may_be_of_any_whole_dtype(dtype: type[Any]) -> None:
     assert everything(buffer) == {(env, 0, step) for env in range(2) for step in range(3)}
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float32, np.float64])
+def test_flags_of_any_dtype_end_an_episode(dtype: type[Any]) -> None:
+    buffer, stream = ReplayBuffer(8, seed=1), Stream(2)
+    for ends in ([GOES_ON, GOES_ON], [TERMINATES, GOES_ON], [GOES_ON, IS_TRUNCATED]):
+        step = stream.next(ends=ends)
+        flags = {"terminated": step.terminated.astype(dtype), "truncated": step.truncated.astype(dtype)}
+        buffer.add(step._replace(**flags))
+    episodes = [(len(episode), episode.terminated, episode.truncated) for episode in buffer.episodes()]
+    assert episodes == [(2, True, False), (1, False, False), (3, False, True)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.uint32, np.int32])
+def test_slots_may_be_of_any_whole_dtype(dtype: type[Any]) -> None:
+    buffer = PrioritizedReplayBuffer(8, alpha=1.0)
+    slots = buffer.add(Stream(2).next())
+    buffer.update_priorities(slots.astype(dtype), np.array([3.0, 4.0]))
+    buffer.rewrite(slots.astype(dtype), reward=[5.0, 6.0])
+    np.testing.assert_allclose(buffer.priorities(), [3.0, 4.0])
+    assert [episode.reward.tolist() for episode in buffer.episodes()] == [[5.0], [6.0]]
+
+
 def test_episodes_are_numbered_by_environment_and_dropped_ones_are_not_counted() -> None:
     buffer, stream = ReplayBuffer(50, seed=1), Stream(2)
     buffer.add(stream.next(ends=[TERMINATES, GOES_ON]))

@@ -1,7 +1,5 @@
 """Where the next rows of N rings go: one slice while they lie side by side, as vector steps leave them."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,24 +26,28 @@ class Heads:
 
     @property
     def rows(self) -> Rows:
-        """One per ring [N]; an array of its own, not to be written into."""
-        return one_by_one(self.step(0)) if self.are_in_step else self._rows
+        """One per ring [N]; not to be written into: it stays as it is when heads move."""
+        return one_by_one(self.side_by_side(0)) if self.are_in_step else self._rows
 
     @rows.setter
     def rows(self, rows: Rows) -> None:
         self._rows, self._first = rows, int(rows[0])
         self.are_in_step = (rows - self._first).tobytes() == self._side_by_side
 
-    def move(self, envs: Any, rows: SomeRows) -> None:
-        """Have some rings' next rows go here; a slice is of all of them, in step."""
+    def go_on(self, rows: SomeRows) -> None:
+        """Have all rings go on by a row, to these: in step or not, they stay so."""
         if isinstance(rows, slice):
             self._first = rows.start
-            return
+        else:
+            self._rows = rows
+
+    def move(self, envs: NDArray[np.intp], rows: Rows) -> None:
+        """Have some rings' next rows go here."""
         moved = self.rows.copy()
         moved[envs] = rows
         self.rows = moved
 
-    def step(self, n_steps: int) -> slice:
-        """Return the rows so many vector steps on, where all rings are in step."""
+    def side_by_side(self, n_steps: int) -> slice:
+        """Return the rows so many vector steps on from rings that are in step."""
         first = (self._first + n_steps * self._n_envs) % self._n_rows
         return slice(first, first + self._n_envs)

@@ -77,7 +77,7 @@ class Mirror(Scratch):
     def _follow(self) -> None:
         """Send what was written since the last time."""
         rings, then = self._rings, self._then
-        now = _Moment(rings.serial, int(rings.episodes.sum()), rings.heads.rows.copy(), rings.rewound.copy())
+        now = _Moment(rings.serial, int(rings.episodes.sum()), rings.heads.rows, rings.rewound.copy())
         if then is not None and (now.serial, now.n_episodes) == (then.serial, then.n_episodes):
             return
         finals = rings.finals.columns

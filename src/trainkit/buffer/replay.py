@@ -192,7 +192,7 @@ class ReplayBuffer(ToldSpaces):
             PriorityError: a priority is nan, infinite or negative; nothing is written then.
         """
         values = checked_priority(priority, len(slots))
-        rows, lives = self._rings.rows(np.asarray(slots))
+        rows, lives = self._rings.rows(slots)
         self._sampler.set_priority(rows[lives], values[lives])
 
     def cut(self, env_ids: ArrayLike) -> None:
@@ -210,7 +210,7 @@ class ReplayBuffer(ToldSpaces):
 
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike) -> None:
         """Change the rewards of stored rows, the only thing that can be changed; overwritten rows are left alone."""
-        rows, lives = self._rings.rows(np.asarray(slots))
+        rows, lives = self._rings.rows(slots)
         self._rings.reward[rows[lives]] = np.broadcast_to(np.asarray(reward, np.float64), rows.shape)[lives]
 
     def clear(self) -> None:

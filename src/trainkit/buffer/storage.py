@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainkit import tree
 from trainkit.arrays import all_true, any_true
@@ -45,7 +45,7 @@ class Rings:
         self.capacity = capacity
         self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
         self.n_rows = n_envs * int(self.limit.max() + self._stack)
-        self._a_step, self._a_round = np.array(n_envs), np.array(self.n_rows)  # reckoned with in half an int's time
+        self._stride, self._period = np.array(n_envs), np.array(self.n_rows)  # reckoned with in half an int's time
         self._all = np.arange(n_envs)
         self._all_bytes = self._all.tobytes()
         self.heads = Heads(n_envs, self.n_rows)
@@ -89,10 +89,9 @@ class Rings:
         """Write K rows and return (their slots, their rows, the rows that died to make room)."""
         everyone = step.env_ids.tobytes() == self._all_bytes
         envs: Any = slice(None) if everyone else self._checked(step.env_ids)
-        heads = self.heads
-        in_step = everyone and heads.are_in_step
-        here: Any = heads.step(0) if in_step else heads.rows[envs]
-        after: Any = heads.step(1) if in_step else self.after(here, 1)
+        heads, in_step = self.heads, everyone and self.heads.are_in_step
+        here: Any = heads.side_by_side(0) if in_step else heads.rows[envs]
+        after: Any = heads.side_by_side(1) if in_step else self.after(here, 1)
         self._write_obs(here, after, step.obs, step.next_obs)
         self.action[here] = step.action
         self.reward[here] = step.reward
@@ -106,13 +105,15 @@ class Rings:
         self.stamp[here] = self.serial
         slots = self.slots(here, self.serial)
         self.serial += 1
-        heads.move(envs, after)
         if everyone:
+            heads.go_on(after)
             self.open_steps += _ONE
         else:
+            heads.move(envs, after)
             self.open_steps[envs] += _ONE
-        if any_true(step.terminated) or any_true(step.truncated):
-            ended = step.terminated | step.truncated
+        terminated, truncated = self.terminated[here], self.truncated[here]  # bools, whatever came
+        if any_true(terminated) or any_true(truncated):
+            ended = terminated | truncated
             self._end_at(one_by_one(here)[ended], step.env_ids[ended])
         return slots, here, dead
 
@@ -124,13 +125,15 @@ class Rings:
     def drop_episodes(self, envs: NDArray[np.intp]) -> Rows:
         """Take the open episodes' live rows back and return them; older episodes stay as they are."""
         dropped: list[Rows] = []
+        heads = self.heads.rows.copy()
         for env in envs:
             n_steps = int(min(self.open_steps[env], self.count[env]))
-            dropped.append(self.after(self.heads.rows[env], np.arange(-n_steps, 0)))
-            self.heads.move(env, self.after(self.heads.rows[env], -n_steps))
+            dropped.append(self.after(heads[env], np.arange(-n_steps, 0)))
+            heads[env] = self.after(heads[env], -n_steps)
             self.count[env] -= n_steps
             self.rewound[env] += n_steps
             self.open_steps[env] = 0
+        self.heads.rows = heads
         rows = np.concatenate(dropped) if dropped else self._all[:0]
         self.stamp[rows] = -1
         self.n_live -= len(rows)
@@ -194,18 +197,19 @@ class Rings:
         if isinstance(rows, slice):
             first = stamp * self.n_rows
             return np.arange(first + rows.start, first + rows.stop)
-        slots: NDArray[np.int64] = stamp * self._a_round + rows
+        slots: NDArray[np.int64] = stamp * self._period + rows
         return slots
 
-    def rows(self, slots: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | slice]:
+    def rows(self, slots: ArrayLike) -> tuple[Rows, NDArray[np.bool_] | slice]:
         """Return where slots lie, and which of them still hold the row they were given for: a slice where all do."""
-        rows = slots % self._a_round
+        slots = np.asarray(slots).astype(np.int64, casting="same_kind", copy=False)
+        rows = slots % self._period
         lives = (self.slots(rows, self.stamp[rows]) == slots) & (slots >= _ZERO)
         return rows, slice(None) if all_true(lives) else lives
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
         """Return the row `n_steps` further on in the same ring (further back when negative)."""
-        after: Rows = (rows + n_steps * self.n_envs) % self._a_round
+        after: Rows = (rows + n_steps * self.n_envs) % self._period
         return after
 
     def obs_at(self, rows: Rows, scratch: Scratch | None = None) -> Obs:
@@ -229,7 +233,7 @@ class Rings:
     def _read(self, rows: Rows, ahead: int, scratch: Scratch | None) -> Obs:
         """Gather the frames `ahead` of rows, [B, ...]; stacks repeat their episode's first frame before it began."""
         take = Scratch().take if scratch is None else scratch.take
-        newest = rows + self._a_step if ahead else rows  # which `take` wraps around
+        newest = rows + self._stride if ahead else rows  # which `take` wraps around
         # Lambdas: the annotations of a function defined here would be evaluated at every call, for 5 us.
         if self._stack == 1:
             return tree.map_tree(lambda column: take(ahead, column, newest), self.obs)
@@ -266,7 +270,7 @@ class Rings:
         used = self.n_used
         return {
             "columns": {name: column[:used] for name, column in self._columns().items()},
-            "counters": {"head": self.heads.rows.copy()} | {name: getattr(self, name).copy() for name in _COUNTERS},
+            "counters": {"head": self.heads.rows} | {name: getattr(self, name).copy() for name in _COUNTERS},
             "serial": self.serial,
             **self.finals.state_dict(),
         }
@@ -280,7 +284,7 @@ class Rings:
         self.finals.load_state_dict(state)
         for name in _COUNTERS:
             getattr(self, name)[:] = state["counters"][name]
-        self.heads.rows = state["counters"]["head"].copy()
+        self.heads.rows = np.array(state["counters"]["head"])
         self.serial = state["serial"]
         self.n_live = int(self.count.sum())
 
@@ -311,10 +315,10 @@ class Rings:
     def _make_room(self, here: SomeRows, envs: Any) -> SomeRows:
         """Count one row more in each of these rings; bury and return the oldest of those that are full."""
         if isinstance(here, slice) and self.n_live == self.capacity and self._share is not None:
-            oldest = self.heads.step(-self._share)
+            oldest = self.heads.side_by_side(-self._share)
             self._bury(oldest)
             return oldest
-        dead: Rows = (one_by_one(here) - self._reach[envs]) % self._a_round
+        dead: Rows = (one_by_one(here) - self._reach[envs]) % self._period
         if self.n_live < self.capacity:
             full = self.count[envs] == self.limit[envs]
             dead = dead[full]

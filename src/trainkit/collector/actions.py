@@ -12,7 +12,7 @@ from trainkit.collector.backends import Ids
 from trainkit.errors import BadEnvDataError, EnvError
 from trainkit.spaces import discrete_bounds
 
-_UNSIGNED = np.dtype(np.uint64)  # a dtype, where its class must be looked up at every step
+_UNSIGNED = np.dtype(np.uint64)  # numpy looks a scalar's type up at every call, a dtype it does not
 
 
 class Actions:

@@ -73,7 +73,7 @@ class Collector(Resumable):
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
         self.meanwhile: Callable[[], None] | None = None
-        self._at_work: Meanwhile | None = None
+        self._at_work = Meanwhile()
         self.recorders: list[Recorder] = []
         self.watch: Watch | None = None
         self.is_seeded = False
@@ -203,16 +203,15 @@ class Collector(Resumable):
                 self._options["seed"] = None  # should a later reset be needed, not the same episodes again
                 self._tally.env_seconds += time.perf_counter() - began
             self._settle()
-            meanwhile = self._at_work = Meanwhile(self._tally)
+            meanwhile = self._at_work
             while not self._goal.is_reached:
                 if self.between_steps is not None:
                     self.between_steps()
-                meanwhile.call = self.meanwhile
+                meanwhile.call, meanwhile.tally = self.meanwhile, self._tally
                 with meanwhile:
                     self._vector_step(self._tally, meanwhile)
                 self._settle()
         finally:
-            self._at_work = None
             self._tally.seconds += time.perf_counter() - began
         self._is_open = False
         self._needs_reset |= isinstance(self._goal, EpisodeGoal)

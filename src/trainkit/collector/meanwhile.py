@@ -11,18 +11,16 @@ from trainkit.collector.episodes import Tally
 class Meanwhile:
     """Do something within each step that is entered, and on leaving it raise what it raised.
 
-    Args:
-        tally: of the collect, whose time it does not count.
-
     Attributes:
         call: what; None is nothing.
+        tally: of the collect, whose time it does not count.
         seconds: that it took, in the last step.
         is_at_work: whether it is being done, and environments may be in the middle of a step.
     """
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self) -> None:
         self.call: Work | None = None
-        self._tally = tally
+        self.tally = Tally()
         self._error: BaseException | None = None
         self.seconds = 0.0
         self.is_at_work = False
@@ -42,7 +40,7 @@ class Meanwhile:
             self._error = error
         self.is_at_work = False
         self.seconds = time.perf_counter() - began
-        self._tally.seconds -= self.seconds
+        self.tally.seconds -= self.seconds
 
     def __enter__(self) -> Self:
         self.seconds = 0.0

@@ -27,7 +27,7 @@ class Resumable:
     _goal: Goal
     _is_open: bool
     _needs_reset: bool
-    _at_work: Meanwhile | None
+    _at_work: Meanwhile
     _rng: np.random.Generator
     _state: Any
     _tally: Tally
@@ -42,7 +42,7 @@ class Resumable:
         Raises:
             BusyError: the environments are in the middle of a step.
         """
-        if self._at_work is not None and self._at_work.is_at_work:
+        if self._at_work.is_at_work:
             raise BusyError(
                 "a collector cannot be saved in the middle of a step, where `meanwhile` is called, and with "
                 "overlap=True on_train_batch and on_update_end: save when it is whole, as in on_collect_end"
