@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 def is_finite(array: NDArray[Any]) -> bool:
     """Say whether there is no nan or infinity; a million numbers take 0.1 ms."""
-    return all_true(np.isfinite(array))
+    return 0 not in np.isfinite(array).tobytes()
 
 
 def all_true(flags: NDArray[np.bool_]) -> bool:

@@ -51,8 +51,7 @@ class Rings:
         self.heads = Heads(n_envs, self.n_rows)
         self.count = np.zeros(n_envs, np.int64)  # [N], live rows
         self.n_live = 0  # rows that can be sampled, the sum of `count`
-        self.open_steps = np.zeros(n_envs, np.int32)  # [N], steps of the open episode so far; 0: none is open
-        self.episodes = np.zeros(n_envs, np.int32)  # [N], number of the open episode
+        self._open = np.zeros((n_envs, 2), np.int32)  # [N, 2], steps of the open episode so far, and its number
         self.rewound = np.zeros(n_envs, np.int64)  # [N], rows ever dropped
         self.serial = 0  # counts vector steps; a slot is serial * n_rows + row, so none is used twice
 
@@ -63,10 +62,9 @@ class Rings:
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
         self._lone = self.obs if isinstance(spec.obs, ArraySpec) and self._stack == 1 else None  # the only column
         self.records = np.zeros(self.n_rows, record_of(spec.action))
+        self._places = np.zeros((self.n_rows, 2), np.int32)  # where in its episode, and in which, a row is
         self._look_into_records()
         self.final[:] = self.stamp[:] = -1
-        self.age = np.zeros(self.n_rows, np.int32)  # steps of the episode before this one
-        self.episode = np.zeros(self.n_rows, np.int32)
         self.extras = {name: column(leaf) for name, leaf in spec.extras.items()}
         self.finals = Finals(spec.obs)
 
@@ -77,6 +75,8 @@ class Rings:
         self.terminated, self.truncated = records["terminated"], records["truncated"]
         self.final = records["final"]  # where in `finals` a live row's next observation is, -1 if not there
         self.stamp = records["stamp"]  # the serial a live row was added with, -1 for all others
+        self.age, self.episode = self._places.T  # steps of the episode before this one; its number
+        self.open_steps, self.episodes = self._open.T  # [N], 0 steps: none is open
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Look into the records of a copy, whose columns came as arrays apart."""
@@ -97,8 +97,7 @@ class Rings:
         self.reward[here] = step.reward
         self.terminated[here] = step.terminated
         self.truncated[here] = step.truncated
-        self.age[here] = self.open_steps[envs]
-        self.episode[here] = self.episodes[envs]
+        self._places[here] = self._open[envs]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
         dead = self._make_room(here, envs)
@@ -254,7 +253,7 @@ class Rings:
     @property
     def nbytes(self) -> int:
         """Bytes of all columns and final observations."""
-        claimed = [*self._obs_columns, *self.extras.values(), self.records, self.age, self.episode]
+        claimed = [*self._obs_columns, *self.extras.values(), self.records, self._places]
         return self.finals.nbytes + sum(column.nbytes for column in claimed)
 
     def clear(self) -> None:

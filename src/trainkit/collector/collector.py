@@ -258,11 +258,10 @@ class Collector(Resumable):
         self.env_step += n_rows
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
-        ended = outcome.terminated | outcome.truncated
         if n_rows == envs.n:
-            self._starts = ended
+            self._starts = outcome.ended.copy()
         else:
-            self._starts[env_ids] = ended
+            self._starts[env_ids] = outcome.ended
         self._goal.step(n_rows)
         self._episodes.step(env_ids, outcome.reward)
         if transition is not None:

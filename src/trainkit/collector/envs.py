@@ -41,6 +41,7 @@ class VectorStep(NamedTuple):
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K], by the game or, for the learner alone, by a lost life
     truncated: NDArray[np.bool_]  # [K]
+    ended: NDArray[np.bool_]  # [K], by either; the environments' own, where they are what `over` says
     over: NDArray[np.bool_]  # [K], whose game ended: to be counted and begun again
     infos: Infos  # of K rows
     lost: Mapping[int, EnvError]  # environments that failed, and by what; to be begun again
@@ -174,17 +175,17 @@ class Envs:
             action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
         self._played.add(action, env_ids)
         everyone = len(env_ids) == self.n
-        next_obs = frame
-        if self.stack > 1:
-            next_obs = shift(self.obs if everyone else rows_of(self.obs, env_ids), frame)
+        next_obs = frame if self.stack == 1 else shift(self.obs if everyone else rows_of(self.obs, env_ids), frame)
         self.obs = next_obs if everyone else put_rows(self.obs, env_ids, next_obs)
-        terminated, over = raw.terminated, raw.over
+        terminated, ended, over = raw.terminated, raw.over, raw.over
         if self.agents:
-            self._turn(env_ids[terminated | raw.truncated], self.all_ids[:0])  # who leaves awaits another game
+            ended = terminated | raw.truncated
+            self._turn(env_ids[ended], self.all_ids[:0])  # who leaves awaits another game
         if lives is not None:
             has_lost = lives < self._lives[env_ids]
             self._lives[env_ids] = lives
             terminated = terminated | has_lost
+            ended = terminated | raw.truncated
             if self.stack > 1 and any_true(has_lost):  # the buffer's next episode begins with this frame
                 anew = np.flatnonzero(has_lost)
                 self.obs = put_rows(self.obs, env_ids[anew], repeat(rows_of(frame, anew), self.stack))
@@ -194,7 +195,7 @@ class Envs:
         if self.restarts.are_allowed and any_true(over):
             self.restarts.forgive(env_ids[over].tolist())
         failed = dict(self._broken) if self._broken else _NONE
-        return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, over, raw.infos, failed)
+        return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, ended, over, raw.infos, failed)
 
     def begin(self, env_ids: Ids) -> None:
         """Begin the next episode where one ended or an environment failed; some are `ready` a step later only.
