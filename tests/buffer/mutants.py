@@ -106,7 +106,7 @@ MUTANTS = {
     "priority of an overwritten row": Fault(
         owner=Rings,
         function="rows",
-        old="(self.slots(rows, self.stamp[rows]) == slots) & ",
+        old="(self.stamp[rows] == stamp) & ",
         new="",
         check=test_samplers.test_a_late_priority_of_an_overwritten_row_is_ignored_and_raises_nothing,
     ),

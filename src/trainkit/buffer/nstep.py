@@ -21,6 +21,7 @@ class Windows(NamedTuple):
     discount: NDArray[np.float32]  # [B], gamma**m, or 0 after a termination
     n_steps: NDArray[np.int64] | int  # [B], m: n, or fewer at an episode's end and at the write head; 1 for n = 1
     last: Rows  # [B], the row of each window's last step
+    final: NDArray[np.int32]  # [B], where the observation after it lies, as the rings say
     first: Records  # [B], of each window's first step
 
 
@@ -33,7 +34,8 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     if horizon.longest == 1:
         first = rings.records.take(rows)
         reward = _shape(horizon.reward, rings, rows[None], first["reward"][None])[0].astype(np.float32)
-        return Windows(reward, np.float32(horizon.gamma) * ~first["terminated"], 1, rows, first)
+        discount = _after_a_step(horizon.gamma)[first["terminated"].astype(np.intp)]
+        return Windows(reward, discount, 1, rows, first["final"], first)
     step = np.arange(horizon.longest)[:, None]  # [n, 1]
     window = rings.after(rows, step)  # [n, B]
     records = rings.records.take(window)
@@ -49,7 +51,13 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), 0.0)
     total = (reward * powers[:-1, None]).sum(axis=0)
     discount = powers[n_steps] * ~rings.terminated[last]
-    return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, records[0])
+    return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, rings.final[last], records[0])
+
+
+@lru_cache
+def _after_a_step(gamma: float) -> NDArray[np.float32]:
+    """Return the discount after a step that goes on, and after one that terminates."""
+    return np.array([gamma, 0.0], np.float32)
 
 
 @lru_cache

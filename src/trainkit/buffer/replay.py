@@ -174,7 +174,7 @@ class ReplayBuffer(ToldSpaces):
             action=windows.first["action"].copy(),
             reward=windows.reward,
             discount=windows.discount,
-            next_obs=rings.next_obs_at(windows.last, self._scratch),
+            next_obs=rings.next_obs_at(windows.last, self._scratch, windows.final),
             weight=weight,
             slots=rings.slots(rows, windows.first["stamp"]),
             extras={name: self._column(name, rows, windows, step) for name in columns},

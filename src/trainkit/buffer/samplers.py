@@ -147,7 +147,9 @@ class Prioritized:
             point = (np.arange(float(n_rows)) + rng.random(n_rows)) * (total / n_rows)
         else:
             point = rng.random(n_rows) * total
-        rows = self._tree.find(point).reshape(batch_size, n_batches).T.ravel()  # neighbours go to different batches
+        rows = self._tree.find(point)
+        if n_batches > 1:
+            rows = rows.reshape(batch_size, n_batches).T.ravel()  # neighbours go to different batches
         mass = self._tree[rows].reshape(n_batches, batch_size)
         smallest = np.minimum.reduce(mass, axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel

@@ -202,8 +202,8 @@ class Rings:
     def rows(self, slots: ArrayLike) -> tuple[Rows, NDArray[np.bool_] | slice]:
         """Return where slots lie, and which of them still hold the row they were given for: a slice where all do."""
         slots = np.asarray(slots).astype(np.int64, casting="same_kind", copy=False)
-        rows = slots % self._period
-        lives = (self.slots(rows, self.stamp[rows]) == slots) & (slots >= _ZERO)
+        rows, stamp = slots % self._period, slots // self._period
+        lives = (self.stamp[rows] == stamp) & (stamp >= _ZERO)
         return rows, slice(None) if all_true(lives) else lives
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
@@ -215,10 +215,10 @@ class Rings:
         """Return the observations acted on, [B, ...], stacked where the spec says so."""
         return self._read(rows, 0, scratch)
 
-    def next_obs_at(self, rows: Rows, scratch: Scratch | None = None) -> Obs:
-        """Return the true observation after each row's step, [B, ...]."""
+    def next_obs_at(self, rows: Rows, scratch: Scratch | None = None, final: NDArray[np.int32] | None = None) -> Obs:
+        """Return the true observation after each row's step, [B, ...]; `final` is theirs, where it was read before."""
         obs = self._read(rows, 1, scratch)
-        final = self.final[rows]
+        final = self.final[rows] if final is None else final
         (ended,) = (final >= _ZERO).nonzero()
         if len(ended):
             given = zip(self._obs_specs, tree.leaves(obs), self.finals.columns, strict=True)
@@ -233,6 +233,8 @@ class Rings:
         """Gather the frames `ahead` of rows, [B, ...]; stacks repeat their episode's first frame before it began."""
         take = Scratch().take if scratch is None else scratch.take
         newest = rows + self._stride if ahead else rows  # which `take` wraps around
+        if self._lone is not None:
+            return take(ahead, self._lone, newest)
         # Lambdas: the annotations of a function defined here would be evaluated at every call, for 5 us.
         if self._stack == 1:
             return tree.map_tree(lambda column: take(ahead, column, newest), self.obs)
@@ -246,9 +248,8 @@ class Rings:
 
     @property
     def n_used(self) -> int:
-        """How many rows there are up to the furthest ever written."""
-        may_have_wrapped = self.serial >= self.limit.min()
-        return self.n_rows if may_have_wrapped else int(self.heads.rows.max()) + 1
+        """How many rows there are up to the furthest ever written: all, where a ring may have wrapped."""
+        return self.n_rows if self.serial >= self.limit.min() else int(self.heads.rows.max()) + 1
 
     @property
     def nbytes(self) -> int:
