@@ -33,9 +33,11 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     """
     if horizon.longest == 1:
         first = rings.records.take(rows)
-        reward = _shape(horizon.reward, rings, rows[None], first["reward"][None])[0].astype(np.float32)
+        reward = first["reward"]
+        if horizon.reward is not None:
+            reward = _shape(horizon.reward, rings, rows[None], reward[None])[0]
         discount = _after_a_step(horizon.gamma)[first["terminated"].astype(np.intp)]
-        return Windows(reward, discount, 1, rows, first["final"], first)
+        return Windows(reward.astype(np.float32), discount, 1, rows, first["final"], first)
     step = np.arange(horizon.longest)[:, None]  # [n, 1]
     window = rings.after(rows, step)  # [n, B]
     records = rings.records.take(window)

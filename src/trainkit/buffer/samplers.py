@@ -123,6 +123,7 @@ class Prioritized:
         checks.one_of("draw", draw, ["stratified", "iid"])
         checks.done()
         self.alpha, self.eps, self.normalize, self.how = alpha, eps, normalize, draw
+        self._alpha, self._eps = np.array(alpha), np.array(eps)  # reckoned with in less time than Python's numbers
         self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
         self.largest_priority = 1.0
         self._pending: list[SomeRows] = []  # rows whose mass must follow their life before the next draw
@@ -178,7 +179,7 @@ class Prioritized:
         if len(rows) == 0:
             return
         self.largest_priority = max(self.largest_priority, float(priority[priority.argmax()]))
-        self._set_mass(rows, (priority + self.eps) ** self.alpha)
+        self._set_mass(rows, (priority + self._eps) ** self._alpha)
 
     def clear(self) -> None:
         self._pending.clear()
