@@ -229,6 +229,19 @@ def test_environments_out_of_step_and_in_step_again_go_on_alike_after_a_load() -
     assert_go_on_alike(buffer, again, stream)
 
 
+def test_what_is_saved_keeps_its_names_so_that_older_files_are_read() -> None:
+    buffer, stream = ReplayBuffer(6, n_envs=2, seed=1), Stream(2)
+    for ends in ([TERMINATES, 0], [0, 0], [0, 0], [0, 0]):
+        buffer.add(stream.next(ends=ends))
+    rings = buffer.state_dict()["rings"]
+    counters = {"head": [0, 1], "count": [3, 3], "open_steps": [3, 4], "episodes": [1, 0]}
+    assert {name: counter.tolist() for name, counter in rings["counters"].items()} == counters
+    named = {"action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp", "obs."}
+    assert rings["columns"].keys() == named | {"extras.hidden", "extras.log_prob"}
+    assert rings["columns"]["age"].tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
+    assert rings["columns"]["episode"].tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
+
+
 @every_kind
 def test_a_state_of_an_empty_buffer_empties_a_full_one(kind: type[ReplayBuffer], tmp_path: Path) -> None:
     buffer, stream = filled(kind)
