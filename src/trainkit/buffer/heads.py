@@ -35,7 +35,7 @@ class Heads:
         self.are_in_step = (rows - self._first).tobytes() == self._side_by_side
 
     def go_on(self, rows: SomeRows) -> None:
-        """Have all rings go on by a row, to these: in step or not, they stay so."""
+        """Have all rings go on by a row, to these: how far they lie apart stays, and so whether they are in step."""
         if isinstance(rows, slice):
             self._first = rows.start
         else:

@@ -63,13 +63,13 @@ class Rings:
         self._lone = self.obs if isinstance(spec.obs, ArraySpec) and self._stack == 1 else None  # the only column
         self.records = np.zeros(self.n_rows, record_of(spec.action))
         self._places = np.zeros((self.n_rows, 2), np.int32)  # where in its episode, and in which, a row is
-        self._look_into_records()
+        self._name_columns()
         self.final[:] = self.stamp[:] = -1
         self.extras = {name: column(leaf) for name, leaf in spec.extras.items()}
         self.finals = Finals(spec.obs)
 
-    def _look_into_records(self) -> None:
-        """Give the columns of the records names of their own."""
+    def _name_columns(self) -> None:
+        """Give the columns of records, places and counters names of their own."""
         records = self.records
         self.action, self.reward = records["action"], records["reward"]
         self.terminated, self.truncated = records["terminated"], records["truncated"]
@@ -79,9 +79,9 @@ class Rings:
         self.open_steps, self.episodes = self._open.T  # [N], 0 steps: none is open
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Look into the records of a copy, whose columns came as arrays apart."""
+        """Look into the arrays of a copy, whose columns came as arrays apart."""
         vars(self).update(state)
-        self._look_into_records()
+        self._name_columns()
 
     # ---- writing ----
 
