@@ -129,6 +129,26 @@ def test_so_is_one_of_many_rows_with_the_large_products_by_torchs_threads(
     torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize("n_rows", [1, 64, 65])  # forward by columns up to 64
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"hidden": (256, 128), "double": True},
+        {"hidden": (128,), "head": (128,), "noisy": True, "dueling": True, "value": CategoricalValue(7, -1, 1)},
+    ],
+    ids=["double", "noisy"],
+)
+def test_so_is_one_of_a_wide_network(parts: dict[str, Any], n_rows: int) -> None:
+    mine, theirs, space = pair(parts)
+    for step in range(3):
+        batch = batch_of(n_rows, seed=step, space=space)
+        one, other = mine.update(batch, step=step), theirs.update(batch, step=step)
+        np.testing.assert_allclose(one.read_priority(), other.read_priority(), rtol=1e-4, atol=1e-5)
+        if step == 0:
+            torch.testing.assert_close(gradients_of(mine), gradients_of(theirs), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-3, atol=2e-5)
+
+
 @given(
     seed=st.integers(0, 10_000),
     reward=st.sampled_from([0.0, 1.0, 100.0, -1e-6, 1e4]),

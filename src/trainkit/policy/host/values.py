@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trainkit.policy.host.layers import Array, mean
+from trainkit.policy.host.layers import ZERO, Array, mean
 from trainkit.policy.host.quantiles import quantile_huber
 from trainkit.policy.quantiles import QuantileValue
 from trainkit.policy.values import CategoricalValue, ExpectedValue, ReturnValue, Value
@@ -54,7 +54,7 @@ class HostExpectedValue:
         return numbers[..., 0]
 
     def goal(self, after: Array, reward: Array, discount: Array) -> Array:
-        after = np.where(discount > 0.0, after[:, 0], np.float32(0.0))  # never 0 * infinity
+        after = np.where(discount > ZERO, after[:, 0], ZERO)  # never 0 * infinity
         goal: Array = reward + discount * after
         return goal[:, None]
 
@@ -83,7 +83,7 @@ class HostQuantileValue:
         return average
 
     def goal(self, after: Array, reward: Array, discount: Array) -> Array:
-        after = np.where(discount[:, None] > 0.0, after, np.float32(0.0))  # never 0 * infinity
+        after = np.where(discount[:, None] > ZERO, after, ZERO)  # never 0 * infinity
         goal: Array = reward[:, None] + discount[:, None] * after
         return goal
 
