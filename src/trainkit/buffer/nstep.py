@@ -13,6 +13,8 @@ from trainkit.buffer.storage import Records, Rings
 from trainkit.data import Horizon, Obs, RewardRule
 from trainkit.errors import ConfigError
 
+_NOTHING = np.zeros(())  # of a step that is not in the window
+
 
 class Windows(NamedTuple):
     """B windows of up to n steps each."""
@@ -38,7 +40,7 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
             reward = _shape(horizon.reward, rings, rows[None], reward[None])[0]
         discount = _after_a_step(horizon.gamma)[first["terminated"].astype(np.intp)]
         return Windows(reward.astype(np.float32), discount, 1, rows, first["final"], first)
-    step = np.arange(horizon.longest)[:, None]  # [n, 1]
+    step = _steps(horizon.longest)
     window = rings.after(rows, step)  # [n, B]
     records = rings.records.take(window)
     counts = np.ones(window.shape, np.bool_)  # whether a step belongs to its window
@@ -50,8 +52,8 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     last = rings.after(rows, n_steps - 1)
     powers = _powers(horizon.gamma, horizon.longest)
     seen = np.where(counts, window, last) if callable(horizon.reward) else window  # a function sees its window alone
-    reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), 0.0)
-    total = (reward * powers[:-1, None]).sum(axis=0)
+    reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), _NOTHING)
+    total = np.add.reduce(reward * powers[:-1, None], axis=0)
     discount = powers[n_steps] * ~rings.terminated[last]
     return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, rings.final[last], records[0])
 
@@ -60,6 +62,12 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
 def _after_a_step(gamma: float) -> NDArray[np.float32]:
     """Return the discount after a step that goes on, and after one that terminates."""
     return np.array([gamma, 0.0], np.float32)
+
+
+@lru_cache
+def _steps(longest: int) -> NDArray[np.int64]:
+    """Return 0, 1, ... longest - 1, [n, 1]."""
+    return np.arange(longest)[:, None]
 
 
 @lru_cache

@@ -208,7 +208,7 @@ class Rings:
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
         """Return the row `n_steps` further on in the same ring (further back when negative)."""
-        after: Rows = (rows + n_steps * self.n_envs) % self._period
+        after: Rows = (rows + n_steps * self._stride) % self._period
         return after
 
     def obs_at(self, rows: Rows, scratch: Scratch | None = None) -> Obs:
