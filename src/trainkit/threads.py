@@ -16,7 +16,7 @@ class OneThread:
     __slots__ = ("_widened",)
 
     def __enter__(self) -> None:
-        counts = [(library, library.get_num_threads()) for library in _libraries()]
+        counts = [(library, library.get_num_threads()) for library in libraries()]
         self._widened = [(library, count) for library, count in counts if count != 1]
         for library, _ in self._widened:
             library.set_num_threads(1)
@@ -29,7 +29,7 @@ class OneThread:
 
 
 @cache
-def _libraries() -> list[Any]:
+def libraries() -> list[Any]:
     """List what multiplies for numpy and can be told; looking for it takes some milliseconds."""
     libraries: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
     return libraries

@@ -67,9 +67,9 @@ MUTANTS = {
     "clip after the sum": Fault(
         owner=replay,
         function="read_windows",
-        old='_shape(horizon.reward, rings, seen, records["reward"]), _NOTHING)\n'
+        old='_shape(horizon.reward, rings, seen, records["reward"]), _NO_REWARD)\n'
         "    total = np.add.reduce(reward * powers[:-1, None], axis=0)",
-        new='_shape(None, rings, seen, records["reward"]), _NOTHING)\n'
+        new='_shape(None, rings, seen, records["reward"]), _NO_REWARD)\n'
         "    total = np.sign(np.add.reduce(reward * powers[:-1, None], axis=0))",
         check=partial(
             test_nstep.test_a_reward_rule_shapes_each_reward_before_the_sum, rule="sign", expected=1 - 0.99**2

@@ -13,7 +13,7 @@ from trainkit.buffer.storage import Records, Rings
 from trainkit.data import Horizon, Obs, RewardRule
 from trainkit.errors import ConfigError
 
-_NOTHING = np.zeros(())  # of a step that is not in the window
+_NO_REWARD = np.zeros(())  # of a step outside its window; numpy is quicker with it than with 0.0
 
 
 class Windows(NamedTuple):
@@ -52,7 +52,7 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     last = rings.after(rows, n_steps - 1)
     powers = _powers(horizon.gamma, horizon.longest)
     seen = np.where(counts, window, last) if callable(horizon.reward) else window  # a function sees its window alone
-    reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), _NOTHING)
+    reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), _NO_REWARD)
     total = np.add.reduce(reward * powers[:-1, None], axis=0)
     discount = powers[n_steps] * ~rings.terminated[last]
     return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, rings.final[last], records[0])

@@ -275,7 +275,7 @@ class DQNPolicy(Policy):
 
     def _learn_by_hand(self, learner: HostLearner, batch: TransitionBatch, step: int) -> dict[str, Any]:
         """Take the gradient step in numpy."""
-        self._slots = batch.slots
+        self._note_rows(batch)
         mine, theirs = self._draws.for_update(len(batch), self.generator)
         by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise), learner.modules)
         priority, shown = self.minimise("network", by_hand, step=step)

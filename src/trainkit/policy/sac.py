@@ -251,7 +251,7 @@ class SACPolicy(Policy):
 
     def _learn_by_hand(self, learner: HostSAC, batch: TransitionBatch, drawn: "Drawn", step: int) -> dict[str, Any]:
         """Take the gradient steps in numpy."""
-        self._slots = batch.slots
+        self._note_rows(batch)
         noise, next_noise, temperature = drawn.noise.numpy(), drawn.next_noise.numpy(), float(drawn.temperature)
         critics = ByHand(partial(learner.teach_critics, batch, next_noise, temperature), (self.critics,))
         td, q = self.minimise("critic", critics, step=step)

@@ -31,6 +31,7 @@ PARTS: list[Any] = [
     pytest.param({"normalize_obs": True}, id="normalised observations"),
     pytest.param({"space": spaces.Dict({"a": FOUR_NUMBERS, "b": spaces.Discrete(3)})}, id="dict"),
     pytest.param({"hidden": (256, 256), "n_rows": 256, "n_updates": 3}, id="large"),
+    pytest.param({"hidden": (256, 256), "n_rows": 32, "n_updates": 3}, id="large, few rows"),
 ]
 
 

@@ -16,9 +16,10 @@ from trainkit.data import Obs
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.critics import ActorNetwork, CriticNetwork, StackedLinear
 from trainkit.policy.distributions import Distribution, HostDistribution
-from trainkit.policy.host.layers import Array, relu
+from trainkit.policy.host.layers import relu
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.squashed import HostSquashed
+from trainkit.policy.host.tape import Array
 from trainkit.policy.host.watchers import Hooks, hooks_of
 from trainkit.policy.networks import MLP, ActionHeads, Encoder, QNetwork
 from trainkit.policy.noisy import NoisyLinear

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
-from trainkit.policy.host.layers import Array
+from trainkit.policy.host.tape import Array
 from trainkit.policy.host.values import HostCategoricalValue, HostValue
 
 Legal = NDArray[np.bool_]  # [B, A]

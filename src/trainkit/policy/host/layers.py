@@ -12,22 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from trainkit.policy.host.tape import Tape
+from trainkit.policy.host.products import multiply, product, spares_packing, turned
+from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.networks import MLP
 from trainkit.policy.noisy import NoisyLinear
-
-Array = NDArray[np.float32]
 
 MOST_ROWS = 4_096  # that may be passed through
 ZERO = np.zeros((), np.float32)  # numpy is quicker with it than with Python's
 _ONES = np.ones(MOST_ROWS, np.float32)
-_LARGE = 2**15  # numbers of a matrix, for which the system is asked anew each time
 _FEW_ROWS, _WIDE = 64, 2**14  # rows, and numbers of a weight, for which columns are quicker
-_MANY = 2**22  # multiplications, for which several threads are worth the wait for each other
-_UNPACKED = 10**6  # multiplications, up to which OpenBLAS's AVX-512 kernels take matrices as they lie
+ZERO.setflags(write=False)
 
 
 def relu(x: Array) -> Array:
@@ -66,12 +62,12 @@ class HostLinear:
         self.weight = _numbers(layer.weight)  # [..., out, in]
         self.bias = _numbers(layer.bias).reshape(self.weight.shape[:-1])
         self.weight_slope, self.bias_slope = _slopes(layer.weight, self.weight), _slopes(layer.bias, self.bias)
-        self._turned = self.weight.swapaxes(-1, -2)
+        self._weight_turned = self.weight.swapaxes(-1, -2)
         self._bias_row, self._bias_column = self.bias[..., None, :], self.bias[..., None]
 
     def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
         """Map rows [B, in] to [B, out] and leave on the tape what the way back needs."""
-        y = _product(x, self._turned, tape)
+        y = product(x, self._weight_turned, tape)
         y += self._bias_row
         tape.append(x, self.weight)
         return y
@@ -79,9 +75,9 @@ class HostLinear:
     def ask(self, x: Array, noise: Array | None, tape: Tape, rows: Array | None = None) -> Array:
         """Map columns [in, B] to [out, B]; where there is a way back, `rows` are what it needs of them.
 
-        So a weight is multiplied as it lies: at 128 x 128, by 32 rows in half the time, by 64 in two thirds.
+        So a weight is multiplied as it lies: with AVX-512, by 32 rows in half the time, by 64 in two thirds.
         """
-        y = _product(self.weight, x, tape)
+        y = product(self.weight, x, tape)
         y += self._bias_column
         if rows is not None:
             tape.append(rows, self.weight)
@@ -89,12 +85,12 @@ class HostLinear:
 
     def write(self, slope: Array, x: Array, *_: Any) -> None:
         """Write the gradients of the weights for the slope of what came out, and what the forward pass left."""
-        _multiply(slope.swapaxes(-1, -2), x, self.weight_slope)
+        multiply(slope.swapaxes(-1, -2), x, self.weight_slope)
         np.matmul(_ONES[: slope.shape[-2]], slope, out=self.bias_slope)  # a quarter of a sum's time
 
     def through(self, slope: Array, x: Array, weight: Array, *_: Any, tape: Tape) -> Array:
         """Return the slope of what went in."""
-        return _product(slope, weight, tape)
+        return product(slope, weight, tape)
 
 
 class HostNoisy(HostLinear):
@@ -109,14 +105,14 @@ class HostNoisy(HostLinear):
 
     def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
         weight, bias, *noises = self._disturbed(noise)
-        y = _product(x, weight.T, tape)
+        y = product(x, weight.T, tape)
         y += bias
         tape.append(x, weight, *noises)
         return y
 
     def ask(self, x: Array, noise: Array | None, tape: Tape, rows: Array | None = None) -> Array:
         weight, bias, *noises = self._disturbed(noise)
-        y = _product(weight, x, tape)
+        y = product(weight, x, tape)
         y += bias[:, None]
         if rows is not None:
             tape.append(rows, weight, *noises)
@@ -144,7 +140,8 @@ class HostMLP:
 
     def __init__(self, layers: Any, is_active: Sequence[bool], activation: object) -> None:
         self._layers = [(HostNoisy if type(layer) is NoisyLinear else HostLinear)(layer) for layer in layers]
-        self._is_wide = any(layer.weight.shape[-2] * layer.weight.shape[-1] >= _WIDE for layer in self._layers)
+        is_wide = any(math.prod(layer.weight.shape[-2:]) >= _WIDE for layer in self._layers)
+        self._likes_columns = is_wide and spares_packing()
         self._is_active = is_active
         self._is_tanh = activation is torch.tanh
         self.noise_size = sum(layer.noise_size for layer in self._layers)
@@ -157,7 +154,7 @@ class HostMLP:
 
     def forward(self, x: Array, noise: Array | None, tape: Tape) -> Array:
         """Map rows [B, in] to [B, out], with noise [noise_size] where there is any."""
-        if self._is_wide and x.shape[-2] <= _FEW_ROWS:
+        if self._likes_columns and x.shape[-2] <= _FEW_ROWS:
             return self._forward_by_columns(x, noise, tape)
         for layer, own, is_active in self._steps(noise):
             x = layer.forward(x, own, tape)
@@ -166,16 +163,16 @@ class HostMLP:
         return x
 
     def _forward_by_columns(self, x: Array, noise: Array | None, tape: Tape) -> Array:
-        """Do what `forward` does, in nine tenths of its time at 64 rows and 128 units, in three quarters at 32 and 256.
+        """Do what `forward` does by columns, and turn each layer's into rows, which the way back needs.
 
-        Columns are quicker to multiply, and the way back needs rows: so each layer's are turned for it.
+        At 64 rows and 128 units that takes nine tenths of the time, at 32 and 256 three quarters.
         """
         columns = x.swapaxes(-1, -2)
         for layer, own, is_active in self._steps(noise):
             columns = layer.ask(columns, own, tape, x)
             if is_active:
                 self._activate(columns)
-            x = np.ascontiguousarray(columns.swapaxes(-1, -2))
+            x = turned(columns, tape)
             if is_active:
                 tape.append(x)
         return x
@@ -219,39 +216,6 @@ class HostMLP:
             if position or reaches_rows:
                 slope = layer.through(slope, *left, tape=tape)
         return slope
-
-
-def _product(x: Array, y: Array, tape: Tape) -> Array:
-    """Multiply matrices [..., B, K] and [..., K, N], large ones in memory that the tape keeps."""
-    n_rows, width = x.shape[-2], y.shape[-1]
-    room = tape.room(*(x.shape[:-2] or y.shape[:-2]), n_rows, width) if n_rows * width >= _LARGE else None
-    return _multiply(x, y, room)
-
-
-def _multiply(x: Array, y: Array, out: Array | None) -> Array:
-    """Return a product, written to `out` where there is one: by torch where its threads have enough to do."""
-    n_sums, width = x.shape[-1], y.shape[-1]
-    if n_sums == 1:
-        return np.multiply(x, y, out=out)  # a fifth of an outer product's time
-    if x.size * width <= _UNPACKED:
-        return np.matmul(x, y, out=out)
-    if out is not None and out.size * n_sums >= _MANY and torch.get_num_threads() > 1:
-        torch.matmul(torch.from_numpy(x), torch.from_numpy(y), out=torch.from_numpy(out))
-        return out
-    n_parts = _parts(x.shape[-2], n_sums * width, 32 if x.flags.c_contiguous else 8)
-    if n_parts == 1 or not y.flags.c_contiguous or (out is not None and not out.flags.c_contiguous):
-        return np.matmul(x, y, out=out)
-    parts = x.reshape(*x.shape[:-2], n_parts, -1, n_sums)
-    room = None if out is None else out.reshape(*out.shape[:-2], n_parts, -1, width)
-    product = np.matmul(parts, y[..., None, :, :], out=room)
-    return product.reshape(*product.shape[:-3], -1, width)
-
-
-@lru_cache(maxsize=256)
-def _parts(n_rows: int, row_cost: int, most: int) -> int:
-    """Return in how many parts to multiply rows, so that no part is packed: five sixths of the time; 1 for whole."""
-    sizes = (2**i for i in range(most.bit_length()))
-    return next((n for n in sizes if n_rows % n == 0 and n_rows * row_cost <= n * _UNPACKED), 1)
 
 
 def _numbers(parameter: nn.Parameter) -> Array:

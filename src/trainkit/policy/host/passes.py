@@ -7,8 +7,8 @@ from torch import nn
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.host.acting import is_plain
-from trainkit.policy.host.layers import Array, HostMLP
-from trainkit.policy.host.tape import Tape
+from trainkit.policy.host.layers import HostMLP
+from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.host.watchers import hooks_of, learns_alone
 from trainkit.policy.networks import MLP, QNetwork
 from trainkit.policy.segments import parts_of

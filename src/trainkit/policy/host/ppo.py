@@ -14,10 +14,10 @@ from torch import nn
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.distributions import Categorical, Distribution, Gaussian
 from trainkit.policy.host.acting import is_plain
-from trainkit.policy.host.layers import MOST_ROWS, Array, mean
+from trainkit.policy.host.layers import MOST_ROWS, mean
 from trainkit.policy.host.passes import HostActorCriticNetwork
 from trainkit.policy.host.rows import HostRows
-from trainkit.policy.host.tape import Tape
+from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.host.watchers import learns_alone
 from trainkit.policy.squashed import HALF_LOG_2_PI
 from trainkit.threads import OneThread

@@ -12,11 +12,10 @@ from torch import nn
 
 from trainkit import tree
 from trainkit.data import Obs
+from trainkit.policy.host.tape import Array
 from trainkit.policy.host.watchers import hooks_of
 from trainkit.policy.normalize import Normalizer
 from trainkit.policy.preprocess import Preprocess, WithoutMask, without_mask
-
-Array = NDArray[np.float32]
 
 
 class HostPreprocess:

@@ -12,10 +12,10 @@ from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup
 from trainkit.policy.host.acting import is_plain
 from trainkit.policy.host.backups import HostBackup, HostBatch, host_backup
-from trainkit.policy.host.layers import Array, mean, weight_metrics
+from trainkit.policy.host.layers import mean, weight_metrics
 from trainkit.policy.host.passes import HostQNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
-from trainkit.policy.host.tape import Tape
+from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.host.values import HostValue, host_value
 from trainkit.policy.networks import QNetwork
 from trainkit.policy.values import Value

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainkit.policy.host.layers import Array
+from trainkit.policy.host.tape import Array
 
 _Wide = NDArray[np.float64]  # as sums of squares cancel
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainkit.policy.host.layers import Array
+from trainkit.policy.host.tape import Array
 from trainkit.policy.rollout_rows import RolloutRows
 
 

@@ -12,11 +12,10 @@ from trainkit.data import TransitionBatch
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.distributions import Distribution
 from trainkit.policy.host.acting import is_plain
-from trainkit.policy.host.layers import Array
 from trainkit.policy.host.passes import HostActorNetwork, HostCriticNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.squashed import HostSquashed
-from trainkit.policy.host.tape import Tape
+from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.squashed import SquashedGaussian
 from trainkit.threads import OneThread
 

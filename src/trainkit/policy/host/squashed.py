@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.policy.host.layers import Array
-from trainkit.policy.host.tape import Tape
+from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.squashed import HALF_LOG_2_PI, LOG_STD_RANGE, SquashedGaussian
 
 

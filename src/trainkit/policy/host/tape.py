@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[np.float32]
+
 
 class Tape:
     """Keep what each layer's forward pass leaves, which its backward pass takes off the end, and room for arrays.
@@ -15,7 +17,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._left: list[tuple[Any, ...]] = []
-        self._kept: dict[tuple[int, ...], list[NDArray[np.float32]]] = {}
+        self._kept: dict[tuple[int, ...], list[Array]] = {}
         self._n_given: dict[tuple[int, ...], int] = {}  # of those of each shape
 
     def __len__(self) -> int:
@@ -28,7 +30,7 @@ class Tape:
         self._left.clear()
         return self
 
-    def room(self, *shape: int) -> NDArray[np.float32]:
+    def room(self, *shape: int) -> Array:
         """Return an array of some shape that nobody else is given until the tape is rewound, its numbers whatever."""
         n_given, kept = self._n_given.get(shape, 0), self._kept.setdefault(shape, [])
         if n_given == len(kept):

@@ -7,8 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from trainkit.policy.host.layers import ZERO, Array, mean
+from trainkit.policy.host.layers import ZERO, mean
 from trainkit.policy.host.quantiles import quantile_huber
+from trainkit.policy.host.tape import Array
 from trainkit.policy.quantiles import QuantileValue
 from trainkit.policy.values import CategoricalValue, ExpectedValue, ReturnValue, Value
 
