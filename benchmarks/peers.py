@@ -1,6 +1,6 @@
 """Measure off-policy learners beside peers on the same work, in turn, and write a table of medians and ratios.
 
-    python -m benchmarks.peers [--runs 7] [--cores 0] [--works NAME ...] [--out FILE]
+    python -m benchmarks.peers [--runs 15] [--cores 0] [--works NAME ...] [--out FILE]
 
 Peers live in environments of their own, which `make bench-peers` builds. For each work all sides are there at once and
 take turns, by blocks of some tenths of a second to some seconds, so that what the machine does besides meets all of
@@ -193,7 +193,7 @@ def heading(options: argparse.Namespace) -> list[str]:
 def main() -> None:
     """Measure and write the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--cores", type=int, nargs="+", default=[0])
     parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS))
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))

@@ -33,9 +33,9 @@ class Work:
     capacity: int = 20_000
     per_round: int = 1  # vector steps per collect, and updates after it
     warmup_steps: int = 1_000
-    collect_steps: int = 10_000
-    updates: int = 500
-    loop_steps: int = 9_600
+    collect_steps: int = 3_200  # blocks are short and many, as this kind of machine changes its pace within a minute
+    updates: int = 160
+    loop_steps: int = 3_200
 
     @property
     def n_parameters(self) -> int:
@@ -76,9 +76,9 @@ WORKS = {
     "rounds": Work(loss="mse", has_own_vector_env=True, per_round=16),
     "acting": Work(loss="mse", epsilon=0.05),
     "acting, own": Work(loss="mse", epsilon=0.05, has_own_vector_env=True, per_round=16),
-    "many": Work(clip=10.0, n_envs=64, warmup_steps=1_280, collect_steps=19_200, loop_steps=19_200),
+    "many": Work(clip=10.0, n_envs=64, warmup_steps=1_280, collect_steps=6_400, loop_steps=6_400),
     "many, own": Work(
-        loss="mse", n_envs=64, has_own_vector_env=True, warmup_steps=1_280, collect_steps=19_200, loop_steps=19_200
+        loss="mse", n_envs=64, has_own_vector_env=True, warmup_steps=1_280, collect_steps=6_400, loop_steps=6_400
     ),
     "sac": Work(
         learner="sac",
@@ -88,8 +88,8 @@ WORKS = {
         n_outputs=1,
         hidden=(256, 256),
         batch=256,
-        loop_steps=1_000,
-        updates=300,
+        loop_steps=320,
+        updates=100,
     ),
     "pong": Work(
         env="ALE/Pong-v5",
@@ -102,8 +102,8 @@ WORKS = {
         clip=10.0,
         capacity=4_000,
         warmup_steps=400,
-        collect_steps=4_000,
-        updates=40,
-        loop_steps=320,
+        collect_steps=1_600,
+        updates=16,
+        loop_steps=128,
     ),
 }
