@@ -16,7 +16,7 @@ from trainkit import seeding, tree
 from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.policy.compiling import Loss
-from trainkit.policy.device import TensorBatch, resolve_device, rows_of, to_device, with_room
+from trainkit.policy.device import CPU, TensorBatch, resolve_device, rows_of, to_device, with_room
 from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
 from trainkit.policy.export import export_onnx
 from trainkit.policy.gradient_step import Adam, ByHand, Clip, GradientStep
@@ -84,7 +84,6 @@ class Policy(Saved, Threaded):
         if self.horizon.reward == "return_scale":
             self.horizon = replace(self.horizon, reward=ReturnScale(self.horizon.gamma))  # whose state is ours
         self.device = resolve_device(device)
-        self._is_on_cpu = self.device.type == "cpu"  # a name that torch makes anew each time
         self.statistics = Statistics(self.preprocess, self.horizon, self.device)
         self.is_seeded = seed is not None
         self._seed = seed  # for networks that are added later
@@ -222,7 +221,7 @@ class Policy(Saved, Threaded):
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device, its observations through the preprocessing."""
         columns = self._columns(batch)
-        if not self._is_on_cpu:
+        if self.device != CPU:
             columns = tree.map_tree(lambda leaf: leaf.to(self.device, non_blocking=True), columns)
         return rows_of(columns, self.preprocess, frames_of(batch))
 
@@ -230,7 +229,7 @@ class Policy(Saved, Threaded):
         """Return a batch's columns as tensors, pinned where they have a way to go; of `frames_of` it the places."""
         self._note_rows(batch)
         columns = places_of((batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight))
-        return to_device(columns, self.device) if self._is_on_cpu else self._staging(columns)
+        return to_device(columns, self.device) if self.device == CPU else self._staging(columns)
 
     def _note_rows(self, batch: TransitionBatch) -> None:
         object.__setattr__(self, "_slots", batch.slots)  # for errors; nn.Module's own way takes 2 us more
@@ -249,7 +248,7 @@ class Policy(Saved, Threaded):
         """
         what = f"{type(self).__name__}: update {self.n_updates + 1} at step {step}"
         taken = with_room(partial(self._gradient_steps[name], loss, step=step), what)
-        is_seen = self._is_on_cpu and isinstance(taken.skipped, float)  # else nobody waits to be told
+        is_seen = self.device == CPU and isinstance(taken.skipped, float)  # else nobody waits to be told
         if is_seen and taken.skipped and self.on_nan == "raise":
             self._shown = {}
             facts = {"update": self.n_updates + 1, "step": step, "loss": float(taken.loss)}
@@ -296,7 +295,7 @@ class Policy(Saved, Threaded):
             return UpdateResult(priority)
         kept = self._skips.leave_out(shown)
         self._meter.add(kept, **rates)
-        if self._is_on_cpu:
+        if self.device == CPU:
             self._skips.refuse(type(self).__name__, self.n_updates)
         return UpdateResult(priority, is_lost=kept["skipped"])
 
@@ -305,7 +304,7 @@ class Policy(Saved, Threaded):
 
         On CUDA this waits for the updates so far; on the CPU `minimise` has seen to it.
         """
-        if self._is_on_cpu:
+        if self.device == CPU:
             return
         if self.on_nan == "skip":
             self._skips.refuse(type(self).__name__, self.n_updates)

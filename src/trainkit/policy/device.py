@@ -13,6 +13,7 @@ from trainkit.data import ACTION_MASK
 from trainkit.errors import DeviceError
 
 T = TypeVar("T")
+CPU = torch.device("cpu")  # to compare with; a device's type is a word that torch makes anew each time
 
 
 class TensorBatch(NamedTuple):
@@ -68,7 +69,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise DeviceError(f"device must be 'auto', 'cpu', 'cuda' or a torch.device, got {device!r}") from error
     if resolved.type != "cuda":
-        return resolved
+        return CPU if resolved.type == "cpu" else resolved  # with a number or without it is the same one
     _require_cuda(resolved)
     return torch.device("cuda", torch.cuda.current_device()) if resolved.index is None else resolved
 
