@@ -24,15 +24,17 @@ class Summary:
     @classmethod
     def of(cls, values: Iterable[float]) -> "Summary | None":
         """Summarise a list of numbers in float64."""
-        array = np.fromiter(values, np.float64)
-        count = array.size
+        numbers = [*values]
+        count = len(numbers)
         if count == 0:
             return None
         if count == 1:  # so it is where a collect is one vector step, if an episode ended at all
-            one = float(array[0])
+            one = float(numbers[0])
             return cls(mean=one, std=one - one, min=one, max=one, count=1)  # nan of what is not finite
+        array = np.fromiter(numbers, np.float64, count)
         mean = float(np.add.reduce(array)) / count
-        variance = float(np.add.reduce((array - mean) ** 2)) / count
+        apart = array - mean
+        variance = float(apart.dot(apart)) / count
         low, high = float(np.minimum.reduce(array)), float(np.maximum.reduce(array))
         return cls(mean=mean, std=math.sqrt(variance), min=low, max=high, count=count)
 

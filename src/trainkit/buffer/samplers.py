@@ -67,8 +67,8 @@ class Uniform:
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
     ) -> tuple[Rows, NDArray[np.float32]]:
-        index = rng.integers(self._rings.n_live, size=n_batches * batch_size)
-        return self._rings.live_row(index), np.ones(len(index), np.float32)
+        place = rng.random(n_batches * batch_size) * self._rings.n_live  # `integers` takes more than twice as long
+        return self._rings.live_row(place.astype(np.int64)), np.ones(len(place), np.float32)
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
         return np.ones(len(rows))

