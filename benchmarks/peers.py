@@ -3,9 +3,10 @@
     python -m benchmarks.peers [--runs 15] [--cores 0] [--works NAME ...] [--out FILE]
 
 Peers live in environments of their own, which `make bench-peers` builds. For each work all sides are there at once and
-take turns, by blocks of some tenths of a second to some seconds, so that what the machine does besides meets all of
-them nearly alike; a ratio is the median over these rounds. A side that did not do the work that was wanted stops
-everything, and the rows before it stay. On two cores every side has two threads.
+take turns. A turn is as many blocks of the same work as take half a second: this kind of machine changes its pace
+several times a second, and a side that is done sooner must not be judged by one of its moods. A ratio is the median
+over these rounds. A side that did not do the work that was wanted stops everything, and the rows before it stay. On two
+cores every side has two threads.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.running import Live, machine
 from benchmarks.work import COLLECT, GAMMA, LOOP, RATES, UPDATES, WORKS
@@ -117,7 +118,29 @@ COMPARISONS = [
 ]
 
 
-Rounds = Sequence[Mapping[str, Mapping[str, Any]]]  # {side: what it answered}, round by round
+TURN = 0.5  # seconds of work, at least
+
+
+class Turn(NamedTuple):
+    """What one side did before the next one did."""
+
+    rate: float
+    version: str
+
+
+Rounds = Sequence[Mapping[str, Turn]]  # {side: its turn}, round by round
+
+
+def take_turn(side: Live, rate: str, comparison: Comparison, n_cores: int) -> Turn:
+    """Have a side do blocks of the work until they have taken `TURN` together."""
+    work = WORKS[comparison.work]
+    size = {COLLECT: work.collect_steps, UPDATES: work.updates, LOOP: work.loop_steps}[rate]
+    n_blocks, seconds = 0, 0.0
+    while seconds < TURN:
+        answer = side.ask(rate, work.done((rate,), n_cores), comparison.slack)
+        n_blocks += 1
+        seconds += size / answer["rates"][rate]
+    return Turn(n_blocks * size / seconds, answer["version"])
 
 
 def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> dict[str, Rounds]:
@@ -125,14 +148,12 @@ def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> dict[s
     asked = [comparison.work, "--threads", str(len(cores))]
     commands = {"peer": [*PEERS[comparison.peer], *asked]}
     commands |= {way: [*OURS, *asked, *WAYS[way]] for way in comparison.ways}
-    work = WORKS[comparison.work]
     found: dict[str, Rounds] = {}
     with ExitStack() as stack:
         sides = {name: stack.enter_context(Live(command, cores)) for name, command in commands.items()}
         for rate in comparison.rates:
-            wanted = work.done((rate,), len(cores))
             found[rate] = [
-                {name: side.ask(rate, wanted, comparison.slack) for name, side in sides.items()}
+                {name: take_turn(side, rate, comparison, len(cores)) for name, side in sides.items()}
                 for _ in range(n_runs + 1)
             ][1:]  # the first warms up
     return found
@@ -143,12 +164,12 @@ def rows(comparison: Comparison, found: Mapping[str, Rounds]) -> Iterator[str]:
     for way in comparison.ways:
         for rate, rounds in found.items():
             bar = comparison.bars.get((way, rate))
-            theirs, ours = ([one[side]["rates"][rate] for one in rounds] for side in ("peer", way))
+            theirs, ours = ([one[side].rate for one in rounds] for side in ("peer", way))
             ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
             ratio = statistics.median(ratios)
             verdict = "" if bar is None else f"{bar:.2f}: {'stands' if ratio >= bar else '**falls**'}"
             yield (
-                f"| {comparison.title} | {rate} | {comparison.peer} {rounds[0]['peer']['version']} | {way} | "
+                f"| {comparison.title} | {rate} | {comparison.peer} {rounds[0]['peer'].version} | {way} | "
                 f"{statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | {ratio:.2f} | "
                 f"{min(ratios):.2f} to {max(ratios):.2f} | {verdict} |"
             )
@@ -163,8 +184,8 @@ def heading(options: argparse.Namespace) -> list[str]:
         f"`python -m benchmarks.peers --runs {options.runs} --cores {' '.join(map(str, options.cores))}` on "
         f"{machine()}; "
         + ("one thread, pinned to one core" if n_cores == 1 else f"{n_cores} threads, pinned to {n_cores} cores")
-        + ", sides in turn, block by block; medians (ratios: median of rounds, and from which to which). Rates are per "
-        f"second of {'CPU time' if n_cores == 1 else 'the clock'}.",
+        + ", sides in turn, half a second or more each; medians (ratios: median of rounds, and from which to which). "
+        f"Rates are per second of {'CPU time' if n_cores == 1 else 'the clock'}.",
         "",
         f"CartPole-v1, {work.n_envs} environments where no other is named, each side stepping `gym.make`'s in a loop "
         f"of its own (trainkit: gymnasium's SyncVectorEnv); MLP {work.hidden} and batch {work.batch} where no other is "

@@ -39,6 +39,21 @@ def frequencies(buffer: ReplayBuffer, slots: NDArray[np.int64], n_drawn: int) ->
     return counts
 
 
+class Ends:
+    """Draw the least number there is, and the largest below 1."""
+
+    def random(self, n: int) -> NDArray[np.float64]:
+        return np.resize([0.0, 1.0 - 2.0**-53], n)
+
+
+@pytest.mark.parametrize("n_rows", [1, 3, 24, 100])
+def test_a_uniform_draw_goes_from_the_oldest_row_to_the_newest(n_rows: int) -> None:
+    buffer, stream = ReplayBuffer(50), Stream(1)
+    slots = np.concatenate([buffer.add(stream.next()) for _ in range(n_rows)])[-50:]
+    buffer._rng = Ends()  # type: ignore[assignment]
+    assert_array_equal(draw(buffer, 2).slots, slots[[0, -1]])
+
+
 @pytest.mark.parametrize("how", ["stratified", "iid"])
 @pytest.mark.parametrize(("alpha", "eps"), [(1.0, 1e-6), (0.6, 0.5)])
 def test_rows_are_drawn_in_proportion_to_priority_plus_eps_to_the_alpha(how: str, alpha: float, eps: float) -> None:

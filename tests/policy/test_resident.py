@@ -294,5 +294,6 @@ def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy() ->
     source.write(3)
     batch = source.draw()[1]
     assert isinstance(batch.obs, Lookup)
+    parts = policy.network, policy.target_network, policy.value, policy.backup
     assert policy._host_learner is not None
-    assert policy._host_learner.takes(batch, policy._modules, policy.backup)
+    assert policy._host_learner.takes(batch, policy.preprocess, *parts)

@@ -123,9 +123,8 @@ class DQNPolicy(Policy):
             self._extras_spec = ACTION_PROB_SPEC
         self._draws = Draws(self.network, self.value)
         self.to(self.device)
-        adam = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile, "recorded": cuda_graph}
-        self.add_gradient_step("network", self.network, adam, clip, **how)
+        self.add_gradient_step("network", self.network, optimizer or Adam(), clip, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         self._host = HostNetwork.for_network(features, self.network, self.value)
@@ -264,8 +263,9 @@ class DQNPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self.enter(training=True)
-        learner = self._host_learner
-        if learner is not None and self.penalty is None and learner.takes(batch, self._modules, self.backup):
+        learner, own = self._host_learner, self._modules.get  # it takes nn.Module 1 us to look each of these up
+        parts = own("preprocess"), own("network"), own("target_network"), own("value"), self.backup
+        if learner is not None and self.penalty is None and learner.takes(batch, *parts):
             told = self._learn_by_hand(learner, batch, step)
         elif self._graph is None:
             told = self._learn(self.tensors(batch), step)

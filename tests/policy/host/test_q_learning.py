@@ -366,6 +366,10 @@ def replace_the_preprocess(policy: DQNPolicy) -> None:
     policy.preprocess = torch.nn.Tanh()
 
 
+def replace_the_target(policy: DQNPolicy) -> None:
+    policy.target_network = copy.deepcopy(policy.network).requires_grad_(False)
+
+
 def watch_the_preprocess(policy: DQNPolicy) -> None:
     policy.preprocess.register_forward_hook(lambda _, given, told: 2 * told)
 
@@ -397,6 +401,7 @@ def turn_sooner(policy: DQNPolicy) -> None:
         wait_for_what_was_added_up,
         wait_for_a_pass,
         replace_the_preprocess,
+        replace_the_target,
         watch_the_preprocess,
         share_a_bias,
         use_a_layer_twice,
@@ -418,6 +423,23 @@ def test_what_changes_later_is_seen(change: Any, n_before: int) -> None:
         for step in range(3, 8):
             policy.update(batch_of(8, seed=step), step=step)
     torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-4, atol=1e-5)
+
+
+def test_another_network_than_its_own_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, asked = made(), []
+    policy.update(batch_of(8), step=0)
+    policy.network = copy.deepcopy(policy.network)
+    monkeypatch.setattr(policy, "_learn", lambda rows, step: asked.append(step) or {})
+    policy.update(batch_of(8), step=1)
+    assert asked == [1]
+
+
+def test_a_network_of_another_dtype_is_torchs_to_refuse() -> None:
+    policy = made()
+    policy.update(batch_of(8), step=0)
+    policy.network.double()
+    with pytest.raises(RuntimeError, match="dtype"):
+        policy.update(batch_of(8), step=1)
 
 
 # ---- weights that move behind its back ----

@@ -95,6 +95,16 @@ def test_an_update_is_torchs(parts: dict[str, Any]) -> None:
     assert told == {name: pytest.approx(number, rel=1e-3, abs=1e-5) for name, number in expected.items()}
 
 
+def test_weights_of_another_dtype_count_the_same() -> None:
+    mine, theirs = made(), by_torch(made())
+    ways = by_hand(mine)
+    batch = rows(weight=np.linspace(0.1, 1.0, 16))
+    for policy in (mine, theirs):
+        policy.update(batch, step=1)
+    torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-4, atol=1e-5)
+    assert ways == ["_learn_by_hand"]
+
+
 def test_equal_critics_share_the_actors_slope() -> None:
     policies = [made(), by_torch(made())]
     for policy in policies:

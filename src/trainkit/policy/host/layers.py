@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainkit.policy.host.products import at_once, multiply, product, spares_packing, turned
+from trainkit.policy.host.products import multiply, multiply_whole, product, spares_packing, turned
 from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.networks import MLP
 from trainkit.policy.noisy import NoisyLinear
@@ -39,7 +39,7 @@ def _zeros(shape: tuple[int, ...]) -> Array:
 
 
 def mean(rows: Array) -> float:
-    """Average [B], at a sixth of `rows.mean()`'s cost."""
+    """Average up to `MOST_ROWS` numbers [B], at a sixth of `rows.mean()`'s cost."""
     return float(rows.dot(_ONES[: len(rows)])) / len(rows)
 
 
@@ -86,7 +86,7 @@ class HostLinear:
     def write(self, slope: Array, x: Array, *_: Any) -> None:
         """Write the gradients of the weights for the slope of what came out, and what the forward pass left."""
         multiply(slope.swapaxes(-1, -2), x, self.weight_slope)
-        at_once(_ONES[: slope.shape[-2]], slope, self.bias_slope)  # a third of a sum's time
+        multiply_whole(_ONES[: slope.shape[-2]], slope, self.bias_slope)  # a third of a sum's time
 
     def through(self, slope: Array, x: Array, weight: Array, *_: Any, tape: Tape) -> Array:
         """Return the slope of what went in."""

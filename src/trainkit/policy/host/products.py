@@ -46,27 +46,27 @@ def turned(x: Array, tape: Tape) -> Array:
 
 
 def multiply(x: Array, y: Array, out: Array | None) -> Array:
-    """Return a product, written to `out` where there is one: by torch where its threads have enough to do."""
+    """Return a product, written to `out`, float32 that lies in order: by torch where its threads have enough to do."""
     n_rows, n_sums, width = x.shape[-2], x.shape[-1], y.shape[-1]
     if n_sums == 1:
         return np.multiply(x, y, out=out)  # a fifth of an outer product's time
     cost = n_rows * n_sums * width  # of one of a stack
     if cost <= _UNPACKED:
-        return at_once(x, y, out)
+        return multiply_whole(x, y, out)
     if out is not None and cost >= _MANY and torch.get_num_threads() > 1:
         torch.matmul(torch.from_numpy(x), torch.from_numpy(y), out=torch.from_numpy(out))
         return out
     n_parts = _parts(n_rows, cost, _MOST_PARTS if x.flags.c_contiguous else _MOST_TURNED) if spares_packing() else 1
-    if n_parts == 1 or not y.flags.c_contiguous or (out is not None and not out.flags.c_contiguous):
-        return np.matmul(x, y, out=out)
+    if n_parts == 1 or not y.flags.c_contiguous:
+        return multiply_whole(x, y, out)
     room = None if out is None else out.reshape(*out.shape[:-2], n_parts, -1, width)
     parts: Any = np.matmul(x.reshape(*x.shape[:-2], n_parts, -1, n_sums), y[..., None, :, :], out=room)
     whole: Array = parts.reshape(*parts.shape[:-3], -1, width)
     return whole
 
 
-def at_once(x: Array, y: Array, out: Array | None) -> Array:
-    """Return a product made whole: but for stacks in the way that begins 0.5 us sooner, where `out` lies in order."""
+def multiply_whole(x: Array, y: Array, out: Array | None) -> Array:
+    """Do what `multiply` does in one call of numpy: `matmul` for stacks, else `dot`, which begins 0.5 us sooner."""
     return np.matmul(x, y, out=out) if x.ndim > 2 or y.ndim > 2 else x.dot(y, out=out)
 
 

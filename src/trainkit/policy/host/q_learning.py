@@ -5,8 +5,6 @@ float32's last digits. For images, CUDA, other dtypes, networks, values and back
 such update, and torch does it.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from torch import Tensor, nn
 
@@ -48,8 +46,7 @@ class HostLearner:
     ) -> None:
         self._features = preprocess
         self._networks = online, target
-        self._own_modules = ("network", online), ("target_network", target), ("value", value[0])
-        self._own_backup = backup[0]
+        self._parts = online, target, value[0], backup[0]
         self.modules: tuple[nn.Module, ...] = (online,)  # that learn
         self._taken: list[HostQNetwork] = []  # of the two, as they were at the last update
         self._tape, self._aside = Tape(), Tape()  # of the pass that is differentiated, and of the others
@@ -73,17 +70,17 @@ class HostLearner:
             return None
         return cls(preprocess, online, target, (value, value_here), (backup, backup_here))
 
-    def takes(self, batch: TransitionBatch, modules: Mapping[str, object], backup: object) -> bool:
+    def takes(self, batch: TransitionBatch, preprocess: object, *parts: object) -> bool:
         """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn.
 
-        `modules` and `backup` are the policy's; by their names, as it takes nn.Module 1 us to look up an attribute.
+        `preprocess` and `parts` are the policy's: its networks, value and backup.
         """
-        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs, modules["preprocess"]):
+        if len(batch) > _MOST_ROWS or not self._features.takes(batch.obs, preprocess):
             return False
-        if not (self._taken and self._taken[0].is_whole and self._taken[1].is_live):  # `_passes` looks at the rest
+        if not (self._taken and self._taken[0].is_live and self._taken[1].is_live):
             self._taken = self._take()
         online, target = self._taken
-        is_ours = backup is self._own_backup and all(modules.get(name) is own for name, own in self._own_modules)
+        is_ours = all(part is own for part, own in zip(parts, self._parts, strict=True))
         return is_ours and online.learns_whole and target.passes_alone
 
     def __call__(

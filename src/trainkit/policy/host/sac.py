@@ -89,7 +89,7 @@ class HostSAC:
 
             q = critics.forward(self._features(batch.obs), self._squashed.to_unit(batch.action), tape)
             td = q - goal
-            critics.backward(td * batch.weight * np.float32(1.0 / len(batch)), tape)
+            critics.backward(td * _share(batch), tape)
             loss = 0.5 * np.add.reduce(td * td, axis=0)
         return float(batch.weight.dot(loss)) / len(batch), (td, q)
 
@@ -103,7 +103,7 @@ class HostSAC:
             q = critics.forward(obs, unit, tape)
             least = np.minimum.reduce(q, axis=0)
 
-            share = batch.weight * np.float32(1.0 / len(batch))
+            share = _share(batch)
             is_least = q == least
             of_q = is_least * (-share / np.add.reduce(is_least, axis=0, dtype=np.float32))  # equal ones share
             of_unit = critics.slope_of_rows(of_q, tape)[:, obs.shape[1] :]
@@ -117,6 +117,11 @@ class HostSAC:
             networks = HostCriticNetwork(self._critics), HostCriticNetwork(self._target)
             self._taken = HostActorNetwork(self._actor), *networks
         return self._taken
+
+
+def _share(batch: TransitionBatch) -> Array:
+    """Return what each row [B] counts in the mean of all."""
+    return batch.weight.astype(np.float32, copy=False) * np.float32(1.0 / len(batch))
 
 
 def teach_temperature(logarithm: nn.Parameter, surplus: Array, weight: Array) -> tuple[float, tuple[()]]:
