@@ -16,8 +16,7 @@ class OneThread:
     __slots__ = ("_widened",)
 
     def __enter__(self) -> None:
-        counts = [(library, library.get_num_threads()) for library in libraries()]
-        self._widened = [(library, count) for library, count in counts if count != 1]
+        self._widened = [(one, count) for one in libraries() if (count := one.get_num_threads()) != 1]
         for library, _ in self._widened:
             library.set_num_threads(1)
 

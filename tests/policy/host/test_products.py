@@ -30,7 +30,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     matmul, whole = np.matmul, products.multiply_whole
 
     def note(x: Array, y: Array, out: Array | None = None) -> Array:
-        is_cut = y.ndim > 2 and y.shape[-3] == 1
+        is_cut = x.ndim > y.ndim or (y.ndim > 2 and y.shape[-3] == 1)
         noted.append(x.shape[-3] if is_cut else 1)
         product: Array = matmul(x, y, out=out)
         return product

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
+from trainkit.policy.host.layers import row_numbers
 from trainkit.policy.host.tape import Array
 from trainkit.policy.host.values import HostCategoricalValue, HostValue
 
@@ -60,7 +61,7 @@ class HostMunchausenBackup:
 
     def __call__(self, online: Ask, target: Ask, batch: HostBatch, value: HostValue) -> tuple[Array, Array]:
         now = self._scaled_log_policy(value.mean(target(batch.obs, batch.legal)), batch.legal)
-        bonus = np.clip(now[np.arange(len(now)), batch.action], self._of.lowest, 0.0)
+        bonus = np.clip(now[row_numbers(len(now)), batch.action], self._of.lowest, 0.0)
 
         legal = batch.next_legal
         if legal is not None:
@@ -92,5 +93,5 @@ def _best_action(q: Array, legal: Legal | None) -> NDArray[np.intp]:
 
 def _pick(numbers: Array, action: NDArray[np.intp]) -> Array:
     """Return the numbers [B, W] of one action [B] per row of [B, A, W]."""
-    picked: Array = numbers[np.arange(len(numbers)), action]
+    picked: Array = numbers[row_numbers(len(numbers)), action]
     return picked

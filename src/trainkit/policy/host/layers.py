@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from trainkit.policy.host.products import multiply, multiply_whole, product, spares_packing, turned
@@ -36,6 +37,14 @@ def _zeros(shape: tuple[int, ...]) -> Array:
     zeros = np.zeros(shape, np.float32)
     zeros.setflags(write=False)
     return zeros
+
+
+@lru_cache(maxsize=32)
+def row_numbers(n_rows: int) -> NDArray[np.intp]:
+    """Return 0, 1 and so on, to be read."""
+    numbers = np.arange(n_rows)
+    numbers.setflags(write=False)
+    return numbers
 
 
 def mean(rows: Array) -> float:
@@ -146,6 +155,7 @@ class HostMLP:
         self._is_tanh = activation is torch.tanh
         self.noise_size = sum(layer.noise_size for layer in self._layers)
         self._plain_steps = [(layer, None, is_on) for layer, is_on in zip(self._layers, is_active, strict=True)]
+        self._way_back = [(layer, is_on) for layer, _, is_on in reversed(self._plain_steps)]
 
     @classmethod
     def of(cls, mlp: MLP) -> "HostMLP":
@@ -202,18 +212,18 @@ class HostMLP:
 
         The gradients of all weights are written if they learn.
         """
-        for position in reversed(range(len(self._layers))):
-            if self._is_active[position]:
+        for layer, is_active in self._way_back:
+            if is_active:
                 (y,) = tape.pop()
                 if self._is_tanh:  # 1 - y^2, in the place of y, which nobody needs any more
                     np.multiply(y, y, out=y)
                     slope *= np.subtract(1.0, y, out=y)
                 else:
                     slope *= y > ZERO
-            layer, left = self._layers[position], tape.pop()
+            left = tape.pop()
             if learns:
                 layer.write(slope, *left)
-            if position or reaches_rows:
+            if reaches_rows or layer is not self._layers[0]:
                 slope = layer.through(slope, *left, tape=tape)
         return slope
 

@@ -59,10 +59,14 @@ def multiply(x: Array, y: Array, out: Array | None) -> Array:
     n_parts = _parts(n_rows, cost, _MOST_PARTS if x.flags.c_contiguous else _MOST_TURNED) if spares_packing() else 1
     if n_parts == 1 or not y.flags.c_contiguous:
         return multiply_whole(x, y, out)
-    room = None if out is None else out.reshape(*out.shape[:-2], n_parts, -1, width)
-    parts: Any = np.matmul(x.reshape(*x.shape[:-2], n_parts, -1, n_sums), y[..., None, :, :], out=room)
-    whole: Array = parts.reshape(*parts.shape[:-3], -1, width)
-    return whole
+    size = n_rows // n_parts
+    room = None if out is None else out.reshape(*out.shape[:-2], n_parts, size, width)
+    parts = x.reshape(*x.shape[:-2], n_parts, size, n_sums)
+    whole: Any = np.matmul(parts, y if y.ndim == 2 else y[..., None, :, :], out=room)
+    if out is not None:
+        return out
+    of_rows: Array = whole.reshape(*whole.shape[:-3], n_rows, width)
+    return of_rows
 
 
 def multiply_whole(x: Array, y: Array, out: Array | None) -> Array:

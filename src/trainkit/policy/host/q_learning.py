@@ -8,11 +8,12 @@ such update, and torch does it.
 import numpy as np
 from torch import Tensor, nn
 
+from trainkit.arrays import any_true
 from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup
 from trainkit.policy.host.acting import is_plain
 from trainkit.policy.host.backups import HostBackup, HostBatch, host_backup
-from trainkit.policy.host.layers import mean, weight_metrics
+from trainkit.policy.host.layers import mean, row_numbers, weight_metrics
 from trainkit.policy.host.passes import HostQNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.tape import Array, Tape
@@ -23,6 +24,7 @@ from trainkit.spaces import legal_actions
 from trainkit.threads import OneThread
 
 _MOST_ROWS = 512  # beyond, torch is as fast for networks of this width
+_FIRST = np.zeros((), np.int64)  # action there is
 
 
 class HostLearner:
@@ -94,9 +96,9 @@ class HostLearner:
         noise_here = None if noise is None else noise.numpy()[0]
         noise_there = None if target_noise is None else target_noise.numpy()[0]
         value, tape, aside = self._value, self._tape.rewind(), self._aside.rewind()
-        rows = np.arange(len(batch))
-        if (least := np.minimum.reduce(batch.action)) < 0:  # which numpy would count from the end
-            raise IndexError(f"an action must be at least 0, got {least}")
+        rows = row_numbers(len(batch))
+        if any_true(batch.action < _FIRST):  # which numpy would count from the end
+            raise IndexError(f"an action must be at least 0, got {batch.action.min()}")
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             obs, legal = self._features(batch.obs), legal_actions(batch.obs)
             next_obs, next_legal = self._features(batch.next_obs), legal_actions(batch.next_obs)
