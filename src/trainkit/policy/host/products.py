@@ -62,11 +62,9 @@ def multiply(x: Array, y: Array, out: Array | None) -> Array:
     size = n_rows // n_parts
     room = None if out is None else out.reshape(*out.shape[:-2], n_parts, size, width)
     parts = x.reshape(*x.shape[:-2], n_parts, size, n_sums)
-    whole: Any = np.matmul(parts, y if y.ndim == 2 else y[..., None, :, :], out=room)
-    if out is not None:
-        return out
-    of_rows: Array = whole.reshape(*whole.shape[:-3], n_rows, width)
-    return of_rows
+    made: Any = np.matmul(parts, y if y.ndim == 2 else y[..., None, :, :], out=room)
+    whole: Array = made.reshape(*made.shape[:-3], n_rows, width) if out is None else out
+    return whole
 
 
 def multiply_whole(x: Array, y: Array, out: Array | None) -> Array:
