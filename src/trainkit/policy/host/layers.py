@@ -32,11 +32,27 @@ def relu(x: Array) -> Array:
     return np.maximum(x, _zeros(x.shape), out=x)  # in a third of the time that one 0 for all takes
 
 
+def stop(slope: Array, y: Array) -> None:
+    """Set a slope to 0, in place, where a ReLU's y is: its bits times those of y, at most 1, as whole numbers.
+
+    `slope *= y > 0` takes half as long again, as numpy first makes floats of bools.
+    """
+    bits = slope.view(np.int32)
+    np.multiply(bits, np.minimum(y.view(np.int32), _ones(y.shape)), out=bits)
+
+
 @lru_cache(maxsize=32)
 def _zeros(shape: tuple[int, ...]) -> Array:
     zeros = np.zeros(shape, np.float32)
     zeros.setflags(write=False)
     return zeros
+
+
+@lru_cache(maxsize=32)
+def _ones(shape: tuple[int, ...]) -> NDArray[np.int32]:
+    ones = np.ones(shape, np.int32)
+    ones.setflags(write=False)
+    return ones
 
 
 @lru_cache(maxsize=32)
@@ -219,7 +235,7 @@ class HostMLP:
                     np.multiply(y, y, out=y)
                     slope *= np.subtract(1.0, y, out=y)
                 else:
-                    slope *= y > ZERO
+                    stop(slope, y)
             left = tape.pop()
             if learns:
                 layer.write(slope, *left)
