@@ -6,15 +6,19 @@ A floor is the time of the environments' own steps, measured alone, and of the l
 numpy: multiplications at the speed of a large matrix product, bytes at that of a copy of as many, calls at that of the
 smallest. Sums and bytes go on together, calls come on top. What the floor leaves out (activations, n-step sums,
 resets, priorities' trees) nobody gets for nothing: 100 % is out of reach, and a small network's calls are several times
-dearer in a loop than here, where caches are warm.
+dearer in a loop than here, where caches are warm. A second table has what collecting takes beside the environments'
+step and a forward pass of torch's, alone and in turn with it.
 """
 
 import argparse
 import dataclasses
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -121,17 +125,53 @@ def step_cost(work: Work) -> Cost:
 
 def environments_us(work: Work) -> float:
     """Return the microseconds of a vector step at random, with nobody there."""
+    with closing(bare_environments(work)) as envs:
+        return microseconds(random_step(envs), max(work.collect_steps // work.n_envs, 64))
+
+
+def bare_environments(work: Work) -> Any:
+    """Return gymnasium's own environments of a work, with nothing of ours around them, begun."""
     tk.make_envs(work.env)  # registers the id where a package has to
     frames = {"stack_num": 1} if work.sees_images else {}
     mode = "vector_entry_point" if work.has_own_vector_env else "sync"
     envs = gym.make_vec(work.env, work.n_envs, vectorization_mode=mode, **frames)
     envs.reset(seed=1)
+    return envs
+
+
+def random_step(envs: Any) -> Callable[[int], object]:
+    """Return what makes the i-th vector step at random."""
     envs.action_space.seed(1)
     actions = [envs.action_space.sample() for _ in range(64)]
-    n_steps = max(work.collect_steps // work.n_envs, 64)
-    us = microseconds(lambda i: envs.step(actions[i % 64]), n_steps)
-    envs.close()
-    return us
+    return lambda i: envs.step(actions[i % 64])
+
+
+def collect_row(title: str, work: Work) -> str:
+    """Return how collecting compares with the environments' step and a forward pass alone: medians, in turn."""
+    ours = Ours(work)
+    ours.collect(work.warmup_steps)
+    sizes = itertools.pairwise((work.n_inputs, *work.hidden, work.n_outputs))
+    layers = [layer for before, after in sizes for layer in (torch.nn.Linear(before, after), torch.nn.ReLU())]
+    network, obs = torch.nn.Sequential(*layers[:-1]), np.zeros((work.n_envs, work.n_inputs), np.float32)
+
+    @torch.no_grad()
+    def forward(_: int) -> object:
+        return network(torch.from_numpy(obs)).argmax(1).numpy()
+
+    n_steps = work.collect_steps // work.n_envs
+    with closing(bare_environments(work)) as envs:
+        step = random_step(envs)
+        taken = [
+            (
+                microseconds(step, n_steps, 1),
+                microseconds(forward, n_steps, 1),
+                microseconds(lambda _: ours.collect(work.collect_steps), 1, 1) / n_steps,
+            )
+            for _ in range(16)
+        ][1:]  # the first warms up
+    step_us, forward_us, ours_us = (statistics.median(column) for column in zip(*taken, strict=True))
+    share = statistics.median((alone + passed) / whole for alone, passed, whole in taken)
+    return f"| {title} | {step_us:,.0f} | {forward_us:,.0f} | {ours_us:,.0f} | {share:.0%} |"
 
 
 def microseconds(play: Callable[[int], object], n_times: int, n_blocks: int = 5) -> float:
@@ -203,6 +243,11 @@ def main() -> None:
     for title in options.works:
         for row in rows(title, WORKS[title], speeds):
             print(row, flush=True)
+    print("\n| collect | environments' us | a forward pass's us | trainkit's us | share |")
+    print("|---|---|---|---|---|")
+    for title in options.works:
+        if WORKS[title].learner == "dqn" and not WORKS[title].sees_images:
+            print(collect_row(title, WORKS[title]), flush=True)
 
 
 if __name__ == "__main__":
