@@ -124,7 +124,7 @@ class DQNPolicy(Policy):
         self._draws = Draws(self.network, self.value)
         self.to(self.device)
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile, "recorded": cuda_graph}
-        self.add_gradient_step("network", self.network, optimizer or Adam(), clip, **how)
+        self.add_gradient_step("network", self.network, Adam() if optimizer is None else optimizer, clip, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         self._host = HostNetwork.for_network(features, self.network, self.value)

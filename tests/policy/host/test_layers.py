@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.policy.critics import StackedLinear
-from trainkit.policy.host.layers import HostLinear, HostMLP
+from trainkit.policy.host.layers import HostLinear, HostMLP, relu, relu_backward
 from trainkit.policy.host.tape import Tape
 from trainkit.policy.networks import MLP
 
@@ -67,3 +67,14 @@ def test_stacked_layers_pass_side_by_side(n_rows: int, by_columns: bool) -> None
     twin.write(slope.numpy(), *tape.pop())
     for parameter, gradient in zip(layer.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(8, 9), (2, 8, 9)])
+def test_a_relu_lets_a_slope_through_where_it_let_a_number_through(shape: tuple[int, ...]) -> None:
+    numbers = [-np.inf, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1e-38, 1.0, np.inf]
+    slopes = [-np.inf, -3.0, -1e-45, -0.0, 0.0, 1e-45, 0.1, np.inf]
+    x = np.resize(np.array(numbers, np.float32), shape)
+    slope = np.resize(np.repeat(np.array(slopes, np.float32), 9), shape)
+    expected = np.where(x > 0.0, slope, np.float32(0.0))
+    relu_backward(slope, relu(x))
+    np.testing.assert_array_equal(slope, expected)

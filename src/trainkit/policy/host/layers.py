@@ -32,10 +32,11 @@ def relu(x: Array) -> Array:
     return np.maximum(x, _zeros(x.shape), out=x)  # in a third of the time that one 0 for all takes
 
 
-def stop(slope: Array, y: Array) -> None:
-    """Set a slope to 0, in place, where a ReLU's y is: its bits times those of y, at most 1, as whole numbers.
+def relu_backward(slope: Array, y: Array) -> None:
+    """Set a slope to 0, in place, where `relu` gave 0: its bits are multiplied by those of y, at most 1.
 
-    `slope *= y > 0` takes half as long again, as numpy first makes floats of bools.
+    As whole numbers, as `slope *= y > 0` takes half as long again: numpy makes floats of bools first. Where y is nan
+    anything may come; the loss is nan, too, and refused.
     """
     bits = slope.view(np.int32)
     np.multiply(bits, np.minimum(y.view(np.int32), _ones(y.shape)), out=bits)
@@ -235,7 +236,7 @@ class HostMLP:
                     np.multiply(y, y, out=y)
                     slope *= np.subtract(1.0, y, out=y)
                 else:
-                    stop(slope, y)
+                    relu_backward(slope, y)
             left = tape.pop()
             if learns:
                 layer.write(slope, *left)
