@@ -33,7 +33,7 @@ class Work:
     capacity: int = 20_000
     per_round: int = 1  # vector steps per collect, and updates after it
     warmup_steps: int = 1_000
-    collect_steps: int = 3_200  # blocks are short and many, as this kind of machine changes its pace within a minute
+    collect_steps: int = 3_200  # of a block; `peers` has as many blocks in a turn as take half a second
     updates: int = 160
     loop_steps: int = 3_200
 

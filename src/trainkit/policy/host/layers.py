@@ -21,8 +21,6 @@ from trainkit.policy.networks import MLP
 from trainkit.policy.noisy import NoisyLinear
 
 MOST_ROWS = 4_096  # that may be passed through
-ZERO = np.zeros((), np.float32)  # numpy is quicker with it than with Python's
-ZERO.setflags(write=False)
 _ONES = np.ones(MOST_ROWS, np.float32)
 _FEW_ROWS, _WIDE = 64, 2**14  # rows, and numbers of a weight, for which columns are quicker
 
