@@ -28,7 +28,7 @@ test: $(READY)  ## run the fast tests with coverage
 	@$(BIN)/pytest --cov
 
 test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
-	@$(BIN)/python $(PIP) -c constraints.txt -e '.[notebooks,tune,video]'
+	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs,mujoco,notebooks,tune]'
 	@$(BIN)/pytest -m 'slow and not gpu' --timeout=3600
 
 test-gpu: $(READY)  ## run the tests that need a CUDA device
@@ -36,7 +36,7 @@ test-gpu: $(READY)  ## run the tests that need a CUDA device
 
 check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory lint type test
+	@$(MAKE) --no-print-directory lint type type-user test
 
 format: $(READY)  ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only .
@@ -47,6 +47,9 @@ lint: $(READY)  ## lint
 
 type: $(READY)  ## check the types
 	@$(BIN)/mypy
+
+type-user: $(READY)  ## check the types of examples and of README's and docs' code, by basedpyright and mypy (1 minute)
+	@$(BIN)/python -m tests.user_types
 
 bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 	@$(BIN)/python -m benchmarks.quick
@@ -95,6 +98,10 @@ bench-onpolicy: $(READY)  ## learn what PPO and SAC must: CartPole, LunarLander,
 bench-offline: $(READY)  ## learn from data that play badly, without an environment (15 minutes)
 	@$(BIN)/python -m benchmarks.offline --out benchmarks/results/offline_cartpole.md --plot docs/images
 
+results-check: $(READY)  ## rerun sampled rows of the published learning results at their seeds (10 minutes)
+	@$(BIN)/python $(PIP) -c constraints.txt 'box2d>=2.3.10' pygame-ce && $(BIN)/python $(PIP) --no-deps minatar
+	@$(BIN)/python -m benchmarks.results_check
+
 .peers/%/.ready: constraints.txt
 	@echo "installing $* into .peers/$*"
 	@$(PYTHON) -m venv .peers/$*
@@ -122,5 +129,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-gpu check format lint type bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-onpolicy bench-offline docs docs-code build clean
+.PHONY: help demo test test-slow test-gpu check format lint type type-user bench bench-peers bench-replay bench-footprint \
+	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-onpolicy bench-offline results-check docs docs-code build clean

@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks import cheetah_work as work
 from benchmarks.cache import Cache
+from benchmarks.provenance import listed, measured_at
 from benchmarks.running import printed
 from trainkit.comparing import difference, iqm
 
@@ -54,6 +55,7 @@ class Run:
     side: str
     seed: int
     result: dict[str, Any]  # what the side printed
+    commit: str  # of trainkit
 
     @property
     def score(self) -> float:
@@ -93,7 +95,7 @@ def runs_of(
                     result = learn(algorithm, side, seed, core)
                     cache.put(result, *key)
                 if result is not None:
-                    yield Run(algorithm=algorithm, side=side, seed=seed, result=result)
+                    yield Run(algorithm=algorithm, side=side, seed=seed, result=result, commit=cache.commit(*key))
 
 
 def report(runs: Sequence[Run], command: str) -> str:
@@ -101,6 +103,8 @@ def report(runs: Sequence[Run], command: str) -> str:
     versions = {run.side: ", ".join(" ".join(pair) for pair in run.result["versions"].items()) for run in runs}
     lines = [
         f"# {work.TASK} beside {PEER}",
+        "",
+        measured_at([run.commit for run in runs if run.side == OURS]),
         "",
         f"`{command}` on {platform.machine()}, {os.cpu_count()} cores, one thread, pinned to one core, sides in turn. "
         + " ".join(f"{side}: {told}." for side, told in versions.items()),
@@ -112,8 +116,8 @@ def report(runs: Sequence[Run], command: str) -> str:
         "per second of CPU of a run without its evaluations.",
         "",
         "| algorithm | steps | seeds | IQM of peer | IQM of trainkit | difference | 95 % interval | verdict "
-        "| peer's steps/s | ours |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| peer's steps/s | ours | measured at |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *_verdicts(runs),
         "",
         *REMAINS.strip().splitlines(),
@@ -149,7 +153,8 @@ def _verdicts(runs: Sequence[Run]) -> Iterator[str]:
         yield (
             f"| {algorithm.upper()} | {work.STEPS[algorithm]:,} | {len(seeds)} | {iqm(theirs):,.0f} | {iqm(ours):,.0f} "
             f"| {found.estimate:+,.0f} | {found.low:+,.0f} to {found.high:+,.0f} "
-            f"| {found.verdict(OURS, 'the peer')} | {rates[0]:,.0f} | {rates[1]:,.0f} |"
+            f"| {found.verdict(OURS, 'the peer')} | {rates[0]:,.0f} | {rates[1]:,.0f} "
+            f"| {listed(own[OURS][seed].commit for seed in seeds)} |"
         )
 
 

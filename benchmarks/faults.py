@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults_work import FAULTS, SPOILT_AT, STEPS
+from benchmarks.provenance import measured_at
 
 SIDES = {
     "trainkit": sys.executable,
@@ -55,7 +56,7 @@ def main() -> None:
         rows.append(f"| {title} | {' | '.join(cells)} |")
         print(rows[-1], flush=True)
     out.write_text(
-        "# The same faults before three libraries\n\n"
+        f"# The same faults before three libraries\n\n{measured_at()}\n\n"
         f"DQN on CartPole-v1, {STEPS} steps, one environment that spoils its step {SPOILT_AT}, or one setting that "
         "cannot work. What is told is the first line of the exception; weights are looked at in the end. Made by "
         "`make faults-peers`.\n\n"

@@ -24,6 +24,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 import trainkit as tk
+from benchmarks.provenance import measured_at
 from benchmarks.running import machine, run
 
 N_ENVS, STEPS, BLOCKS = 10, 2_000, 7  # vector steps per block
@@ -140,6 +141,8 @@ def main() -> None:
     ]
     lines = [
         "# What a run costs besides its work",
+        "",
+        measured_at(),
         "",
         f"`python -m benchmarks.footprint` on {machine()}; one thread, pinned to one core; steps in CPU time, "
         "processes by the clock, medians.",

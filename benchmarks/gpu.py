@@ -23,6 +23,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
+from benchmarks.provenance import measured_at
 from trainkit.presets.atari import ATARI_ENVS
 from trainkit.spaces import Spaces
 
@@ -186,7 +187,14 @@ def measure(options: argparse.Namespace) -> list[str]:
         for sides in (SIDES, ACTING)
     )
     name = "the CPU" if device == "cpu" else torch.cuda.get_device_name(device)
-    lines = ["# On a GPU", "", f"{name}, torch {torch.__version__}; sides in turn, medians of {options.rounds}.", ""]
+    lines = [
+        "# On a GPU",
+        "",
+        measured_at(),
+        "",
+        f"{name}, torch {torch.__version__}; sides in turn, medians of {options.rounds}.",
+        "",
+    ]
     for n_rows in options.batches:
         rates: dict[str, list[float]] = {side: [] for side in usable}
         for _ in range(options.rounds):

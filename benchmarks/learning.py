@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 import trainkit as tk
-from benchmarks.learning_work import TASKS, Run, found_or_learnt
+from benchmarks.learning_work import TASKS, Run, found_or_learnt, measured, published
+from benchmarks.provenance import measured_at
 
 TASK = TASKS["cartpole"]
 ENV, EVERY, EPISODES = TASK.env, TASK.every, TASK.episodes
@@ -47,6 +48,8 @@ def report(runs: Sequence[Run], n_evaluations: int, command: str) -> str:
     lines = [
         f"# Learning {ENV}",
         "",
+        measured_at([run.commit for run in runs]),
+        "",
         f"`{command}` on {platform.machine()}, one thread; Python {platform.python_version()}, trainkit "
         f"{tk.__version__}, torch {torch.__version__}, gymnasium {gymnasium.__version__}, numpy {np.__version__}.",
         f"The presets' defaults; every {EVERY:,} steps the greedy policy plays {EPISODES} episodes on fresh seeds. "
@@ -54,8 +57,8 @@ def report(runs: Sequence[Run], n_evaluations: int, command: str) -> str:
         "are medians over the seeds, what never reached a mean counting as more than all.",
         "",
         f"| preset | seeds at {LEARNT:.0f} | steps to {LEARNT:.0f} | seeds at {SOLVED:.0f} | steps to {SOLVED:.0f} "
-        f"| mean at {steps:,} | seconds | bar |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| mean at {steps:,} | seconds | bar | measured at |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for preset in dict.fromkeys(run.preset for run in runs):
         own = [run for run in runs if run.preset == preset]
@@ -68,6 +71,7 @@ def report(runs: Sequence[Run], n_evaluations: int, command: str) -> str:
         cells.append(f"{np.median([run.returns[-1] for run in own]):.0f}")
         cells.append(f"{np.median([run.seconds for run in own]):.0f}")
         cells.append("stands" if stands(own) else "**falls**")
+        cells.append(measured(TASK, own))
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "All evaluations, in order:", "", "```"]
     for run in runs:
@@ -104,6 +108,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning_cartpole.md"))
     parser.add_argument("--plot", type=Path, help="a folder for one picture per preset")
     parser.add_argument("--cache", type=Path, help="a file of finished runs, which are not run again")
+    parser.add_argument("--no-training", action="store_true", help="write the page of what the cache holds")
     options = parser.parse_args()
     if options.steps < EVERY or options.steps % EVERY:
         parser.error(f"--steps must be a multiple of {EVERY}, got {options.steps}")
@@ -115,7 +120,12 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for preset in options.presets:
         for seed in options.seeds:
-            runs.append(found_or_learnt(TASK, options.cache, preset, seed, options.steps // EVERY))
+            run = (published if options.no_training else found_or_learnt)(
+                TASK, options.cache, preset, seed, options.steps // EVERY
+            )
+            if run is None:
+                continue
+            runs.append(run)
             options.out.write_text(report(runs, options.steps // EVERY, command))
             print(
                 f"{preset} {seed}: {[round(mean) for mean in runs[-1].returns]}, {runs[-1].seconds:.0f} s", flush=True
@@ -123,7 +133,7 @@ def main() -> None:
         if options.plot is not None:
             plot(preset, [run for run in runs if run.preset == preset], options.plot)
     print(f"\n{report(runs, options.steps // EVERY, command)}")
-    by_preset = [[run for run in runs if run.preset == preset] for preset in options.presets]
+    by_preset = [[run for run in runs if run.preset == preset] for preset in dict.fromkeys(run.preset for run in runs)]
     raise SystemExit(not all(map(stands, by_preset)))
 
 

@@ -22,6 +22,7 @@ import torch
 
 import trainkit as tk
 from benchmarks.cache import Cache
+from benchmarks.provenance import measured_at
 
 JUDGED = 100  # episodes
 
@@ -92,7 +93,6 @@ def learn(task: Task, seed: int) -> dict[str, Any]:
     with trainer:
         returns = [stats["test/returns/mean"] for _, stats, _ in trainer]
     final = tk.evaluate(trainer.policy, task.env, n_episode=JUDGED, n_envs=20, seed=1_000_000 + seed).returns
-    assert final is not None  # the episodes were asked for
     return {
         "returns": returns,
         "steps": trainer.env_step,
@@ -117,14 +117,16 @@ def report(runs: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], command:
     lines = [
         "# Learning on-policy, and by SAC",
         "",
+        measured_at([run["commit"] for own in runs.values() for _, run in own]),
+        "",
         f"`{command}` on {platform.machine()}, {os.cpu_count()} cores, one thread; Python {platform.python_version()}, "
         f"trainkit {tk.__version__}, torch {torch.__version__}, gymnasium {gymnasium.__version__}, numpy "
         f"{np.__version__}.",
         f"When its steps are spent, a policy plays {JUDGED} fresh episodes, `explore=False`; their mean must reach the "
         "bar on every seed. Seconds are of CPU, the evaluations' among them.",
         "",
-        f"| task | steps | must reach | seed | mean of {JUDGED} | std | worst | seconds | bar |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| task | steps | must reach | seed | mean of {JUDGED} | std | worst | seconds | bar | measured at |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, own in runs.items():
         task = TASKS[name]
@@ -132,7 +134,8 @@ def report(runs: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], command:
             verdict = "stands" if run["mean"] >= task.bar else "**falls**"
             lines.append(
                 f"| {task.preset.upper()}, {task.env} | {run['steps']:,} | {task.bar:.0f} | {seed} | {run['mean']:.1f} "
-                f"| {run['std']:.1f} | {run['worst']:.1f} | {run['seconds']:.0f} | {verdict} |"
+                f"| {run['std']:.1f} | {run['worst']:.1f} | {run['seconds']:.0f} | {verdict} "
+                f"| `{run['commit']}` |"
             )
     lines += ["", "Settings:", ""]
     for name in runs:
@@ -166,7 +169,7 @@ def main() -> None:
             if run is None:
                 run = learn(task, seed)
                 cache.put(run, *key)
-            runs.setdefault(name, []).append((seed, run))
+            runs.setdefault(name, []).append((seed, {**run, "commit": cache.commit(*key)}))
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(report(runs, command))
             print(f"{name} {seed}: {run['mean']:.1f}, {run['seconds']:.0f} s", flush=True)

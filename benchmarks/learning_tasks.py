@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 import trainkit as tk
-from benchmarks.learning_work import TASKS, Run, Task, find, found_or_learnt
+from benchmarks.learning_work import TASKS, Run, Task, found_or_learnt, measured, published
+from benchmarks.provenance import measured_at
 from trainkit.comparing import interval
 
 RESULTS = Path("benchmarks/results")
@@ -55,10 +56,21 @@ def table(runs: Mapping[str, Runs], n_seeds: int) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def commits(runs: Mapping[str, Runs]) -> Iterator[str]:
+    """Yield the rows of a table of the commits that runs were measured at."""
+    yield "| preset | " + " | ".join(TASKS[name].title for name in runs) + " |"
+    yield "|---|" + "---|" * len(runs)
+    for preset in PRESETS:
+        cells = [measured(TASKS[name], own) if (own := runs[name].get(preset, ())) else "" for name in runs]
+        yield f"| {preset} | {' | '.join(cells)} |"
+
+
 def page(runs: Mapping[str, Runs], seeds: Sequence[int]) -> str:
     """Return the page, in markdown."""
     lines = [
         "# Learning four tasks more",
+        "",
+        measured_at([run.commit for own in runs.values() for ofs in own.values() for run in ofs]),
         "",
         f"`python -m benchmarks.learning_tasks` on {platform.machine()}, one thread; Python "
         f"{platform.python_version()}, trainkit {tk.__version__}, torch {torch.__version__}, gymnasium "
@@ -79,6 +91,10 @@ def page(runs: Mapping[str, Runs], seeds: Sequence[int]) -> str:
         ),
         "",
         *table(runs, len(seeds)),
+        "",
+        "Measured at commits (with the number of runs where there are several):",
+        "",
+        *commits(runs),
         "",
         "Axes end where all but a twentieth of the medians are above; bands may go further down.",
         "",
@@ -133,7 +149,7 @@ def main() -> None:
     for name in NAMES:
         task = TASKS[name]
         found = {
-            preset: [find(task, cache_of(name), preset, seed, task.steps // task.every) for seed in options.seeds]
+            preset: [published(task, cache_of(name), preset, seed, task.steps // task.every) for seed in options.seeds]
             for preset in PRESETS
         }
         there = {preset: [run for run in own if run is not None] for preset, own in found.items() if any(own)}

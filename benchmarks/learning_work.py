@@ -8,7 +8,7 @@ convolutions of its authors.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 
 import trainkit as tk
+from benchmarks.provenance import code_commit, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +135,17 @@ TASKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training: the mean return of every evaluation, in order, and the seconds of CPU time that all of it took."""
+    """One training: the mean return of every evaluation, in order, and the seconds of CPU time that all of it took.
+
+    `commit` is the commit of trainkit that it was measured at.
+    """
 
     preset: str
     settings: str
     seed: int
     returns: tuple[float, ...]
     seconds: float
+    commit: str
 
 
 def learn(task: Task, preset: str, seed: int, n_evaluations: int) -> Run:
@@ -163,12 +168,19 @@ def learn(task: Task, preset: str, seed: int, n_evaluations: int) -> Run:
         for epoch, _, _ in trainer:
             fresh = 1_000 * seed + epoch  # a root no other evaluation has
             summary = tk.evaluate(trainer.policy, task.env, n_episode=task.episodes, n_envs=50, seed=fresh).returns
-            assert summary is not None  # the episodes were asked for
+            assert summary.mean is not None  # the episodes were requested
             returns.append(summary.mean)
     if len(returns) < n_evaluations:  # Ctrl-C, or the system's wish: no run to keep, nor to follow by the next
         raise SystemExit(f"{task.title} {preset} {seed} was stopped after {len(returns)} evaluations")
     seconds = time.process_time() - began
-    return Run(preset=preset, settings=settings_of(task, preset), seed=seed, returns=tuple(returns), seconds=seconds)
+    return Run(
+        preset=preset,
+        settings=settings_of(task, preset),
+        seed=seed,
+        returns=tuple(returns),
+        seconds=seconds,
+        commit=code_commit(),
+    )
 
 
 def settings_of(task: Task, preset: str) -> str:
@@ -176,15 +188,34 @@ def settings_of(task: Task, preset: str) -> str:
     return str(sorted({**tk.presets.settings(preset), **task.changes(preset)}.items()))
 
 
-def find(task: Task, cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run | None:
-    """Return a finished run of these settings, None where there is none."""
+def kept(cache: Path | None) -> Iterator[Run]:
+    """Yield every run of a file of finished runs."""
     lines = [] if cache is None or not cache.exists() else cache.read_text().splitlines()
     for line in map(json.loads, lines):
-        run = Run(**{**line, "returns": tuple(line["returns"])})
-        same = (run.preset, run.settings, run.seed) == (preset, settings_of(task, preset), seed)
-        if same and len(run.returns) == n_evaluations:
-            return run
-    return None
+        yield Run(**{**line, "returns": tuple(line["returns"])})
+
+
+def find(task: Task, cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run | None:
+    """Return the last finished run with today's settings, None where there is none."""
+    run = published(task, cache, preset, seed, n_evaluations)
+    return run if run is not None and has_todays_settings(task, run) else None
+
+
+def published(task: Task, cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run | None:
+    """Return the last finished run, with today's settings if there is one with them; None where there is none."""
+    own = [run for run in kept(cache) if (run.preset, run.seed, len(run.returns)) == (preset, seed, n_evaluations)]
+    return max(own, key=lambda run: (has_todays_settings(task, run), own.index(run)), default=None)
+
+
+def has_todays_settings(task: Task, run: Run) -> bool:
+    """Whether a run had the settings that its preset has today."""
+    return run.settings == settings_of(task, run.preset)
+
+
+def measured(task: Task, runs: Sequence[Run]) -> str:
+    """Return the commits of runs of a preset, marked where its settings have changed since."""
+    is_old = not all(has_todays_settings(task, run) for run in runs)
+    return listed(run.commit for run in runs) + (", other settings then" if is_old else "")
 
 
 def found_or_learnt(task: Task, cache: Path | None, preset: str, seed: int, n_evaluations: int) -> Run:
@@ -193,6 +224,6 @@ def found_or_learnt(task: Task, cache: Path | None, preset: str, seed: int, n_ev
     if run is None:
         run = learn(task, preset, seed, n_evaluations)
         if cache is not None:
-            with cache.open("a") as kept:
-                kept.write(json.dumps(asdict(run)) + "\n")
+            with cache.open("a") as file:
+                file.write(json.dumps(asdict(run)) + "\n")
     return run

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 import trainkit as tk
+from benchmarks.provenance import measured_at
 from trainkit.presets.q_learning import QSettings
 
 ENV = "LunarLander-v3"
@@ -89,7 +90,6 @@ def learn(seed: int, n_epochs: int) -> Run:
             returns.append(mean)
             print(f"  seed {seed}, {EVERY * len(returns):,} steps: {mean:.0f}", flush=True)
     final = tk.evaluate(trainer.policy, ENV, n_episode=FINAL, n_envs=20, seed=1_000_000 + seed).returns
-    assert final is not None  # the episodes were asked for
     return Run(
         seed=seed,
         returns=tuple(returns),
@@ -106,6 +106,8 @@ def report(runs: Sequence[Run], n_epochs: int, command: str) -> str:
     """Return the table of all runs, in markdown."""
     lines = [
         f"# Learning {ENV}",
+        "",
+        measured_at(),
         "",
         f"`{command}` on {platform.machine()}, one thread; Python {platform.python_version()}, trainkit "
         f"{tk.__version__}, torch {torch.__version__}, gymnasium {gymnasium.__version__}, numpy {np.__version__}.",

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 import trainkit as tk
+from benchmarks.provenance import measured_at
 
 ENV = "CartPole-v1"
 EPISODES = 100  # in every evaluation
@@ -69,14 +70,15 @@ def play(buffer: tk.ReplayBuffer, policy: tk.Policy, n_rows: int, seed: int) -> 
     stats = collector.collect(n_step=n_rows, explore=False)
     buffer.cut(np.arange(10))
     collector.close()
-    assert stats.returns is not None  # thousands of rows are hundreds of episodes
-    return stats.returns.mean
+    mean = stats.returns.mean
+    assert mean is not None  # thousands of rows are hundreds of episodes
+    return mean
 
 
 def judge(policy: tk.Policy, seed: int) -> float:
     """Return the mean return of episodes nobody has seen, without exploring."""
     summary = tk.evaluate(policy, ENV, n_episode=EPISODES, n_envs=50, seed=seed).returns
-    assert summary is not None  # the episodes were asked for
+    assert summary.mean is not None  # the episodes were requested
     return summary.mean
 
 
@@ -132,6 +134,8 @@ def report(runs: Sequence[Run], command: str, n_rows: int) -> str:
     """Write both tables and the bars as a page."""
     lines = [
         "# Offline learning on CartPole-v1",
+        "",
+        measured_at(),
         "",
         f"`{command}`: {n_rows:,} rows per dataset; the mean return of {EPISODES} episodes without exploring,",
         "after the presets' updates, whatever was reached on the way. dqn is cql without its penalty. The behaviour's",

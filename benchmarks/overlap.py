@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 import trainkit as tk
+from benchmarks.provenance import measured_at
 
 OUT = Path("benchmarks/results/overlap.md")
 STEP_MS = (0.5, 1.0, 2.0, 4.0)
@@ -81,6 +82,8 @@ def main() -> None:
     options = parser.parse_args()
     lines = [
         "# Learning while environments step",
+        "",
+        measured_at(),
         "",
         f"`python -m benchmarks.overlap` on {platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}. "
         "One environment in a process of its own; two updates of a 256-256 network, batch 64, per step. Environment "

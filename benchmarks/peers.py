@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.provenance import measured_at
 from benchmarks.running import Live, machine
 from benchmarks.work import COLLECT, GAMMA, LOOP, RATES, UPDATES, WORKS
 
@@ -180,6 +181,8 @@ def heading(options: argparse.Namespace) -> list[str]:
     n_cores, work = len(options.cores), WORKS["huber"]
     return [
         "# Beside peers",
+        "",
+        measured_at(),
         "",
         f"`python -m benchmarks.peers --runs {options.runs} --cores {' '.join(map(str, options.cores))}` on "
         f"{machine()}; "

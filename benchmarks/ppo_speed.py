@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ppo_work as work
+from benchmarks.provenance import measured_at
 from benchmarks.running import run
 
 OURS, COMPILED = "trainkit", "trainkit, compiled"
@@ -47,6 +48,8 @@ def report(measured: Mapping[str, Runs], command: str) -> str:
     n_runs = len(next(iter(measured.values()))[OURS])
     lines = [
         "# PPO beside peers",
+        "",
+        measured_at(),
         "",
         f"`{command}` on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; one thread, "
         f"pinned to one core, sides in turn, medians of {n_runs} runs (ratios: median of rounds). Seconds are of CPU "

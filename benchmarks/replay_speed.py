@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import replay_work as work
+from benchmarks.provenance import measured_at
 from benchmarks.replay_work import ADDS, IN_ROUNDS, OWN, UNIFORM
 from benchmarks.running import Live, machine
 
@@ -77,6 +78,8 @@ def main() -> None:
     left_out = sorted(SIDES.keys() - there.keys())
     lines = [
         "# Replay beside peers",
+        "",
+        measured_at(),
         "",
         f"`python -m benchmarks.replay_speed --runs {options.runs}` on {machine()}; one thread, pinned to one core, "
         f"sides in turn, block by block, medians of {options.runs} blocks of {work.ROUNDS} (ratios: median of turns). "

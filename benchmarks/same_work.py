@@ -15,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 
 SEEDS = tuple(range(1, 11))
-MORE_SEEDS = tuple(range(11, 31))  # looked at by nobody before, to tell luck from a cause
 LONG_SEEDS = SEEDS[:5]  # of the longer tasks
 
 N_ENVS = 8  # one vector step between rounds of updates
@@ -73,6 +72,9 @@ _DQN = Settings(steps=40_000)
 _QRDQN = Settings(steps=30_000, batch=32, quantiles=50)
 PAIRINGS = {
     "dqn-tianshou": Pairing(peer="tianshou", classic=_DQN, max_grad_norm=None, target_unit="updates"),
+    "dqn-plain": Pairing(
+        peer="a plain loop", classic=_DQN, learns_long=False, max_grad_norm=None, target_unit="updates"
+    ),
     "dqn-sb3": Pairing(
         peer="stable-baselines3", classic=_DQN, max_grad_norm=10.0, target_unit="env_steps", has_one_coin=True
     ),
@@ -106,6 +108,14 @@ LONG = {
     "MinAtar-Asterix": _MINATAR,
 }
 TASKS = (*CLASSIC, *LONG)
+FRESH_SEEDS = {  # run once after the first seeds leaned to one side, to tell luck from a cause
+    ("dqn-tianshou", "CartPole-v1"): tuple(range(31, 51)),
+    ("dqn-tianshou", "Acrobot-v1"): tuple(range(31, 51)),
+    ("dqn-plain", "CartPole-v1"): tuple(range(31, 51)),
+    ("dqn-plain", "Acrobot-v1"): tuple(range(31, 51)),
+    ("qrdqn-sb3", "CartPole-v1"): tuple(range(11, 31)),
+    ("qrdqn-sb3", "Acrobot-v1"): tuple(range(11, 31)),
+}
 _SIZES = {  # inputs, actions
     "CartPole-v1": (4, 2),
     "Acrobot-v1": (6, 3),

@@ -17,6 +17,7 @@ from typing import Any
 import trainkit as tk
 from benchmarks import time_to_475_work as work
 from benchmarks.cache import Cache
+from benchmarks.provenance import listed, measured_at
 from benchmarks.running import machine, printed
 from trainkit.comparing import can_vary, difference
 
@@ -45,6 +46,8 @@ def report(runs: Runs, command: str) -> str:
     lines = [
         f"# Time to {work.SOLVED:.0f} on {work.TASK}",
         "",
+        measured_at([one["commit"] for side, own in runs.items() if side != PEER for one in own]),
+        "",
         f"`{command}` on {machine()}; one thread, pinned to one core, sides in turn; {', '.join(sorted(versions))}.",
         "",
         "Both sides have the settings that rl-baselines3-zoo has for DQN: one environment, "
@@ -56,8 +59,8 @@ def report(runs: Runs, command: str) -> str:
         f"the race, {work.LIMIT:,} steps give it up, which counts as more than all. Seconds are of CPU time, without "
         "the judge's. The preset has its own settings, which no peer has, and the steps of its own table to the limit.",
         "",
-        "| side | solved | steps, median | seconds, median | steps per second | peer's seconds / its |",
-        "|---|---|---|---|---|---|",
+        "| side | solved | steps, median | seconds, median | steps per second | peer's seconds / its | measured at |",
+        "|---|---|---|---|---|---|---|",
         *_rows(runs),
         "",
         *_verdict(runs),
@@ -95,7 +98,7 @@ def _rows(runs: Runs) -> Iterator[str]:
         n_solved = sum(one["steps"] is not None for one in own)
         yield (
             f"| {side} | {n_solved} of {len(own)} | {' | '.join(shown)} | {rate:,.0f} | "
-            f"{f'{by:.2f}' if math.isfinite(by) and by > 0 else '-'} |"
+            f"{f'{by:.2f}' if math.isfinite(by) and by > 0 else '-'} | {listed(one['commit'] for one in own)} |"
         )
 
 
@@ -137,7 +140,7 @@ def main() -> None:
             if result is None:
                 result = learn(side, commands[side], seed, options.core)
                 cache.put(result, *key)
-            runs[side].append(result)
+            runs[side].append({**result, "commit": cache.commit(*key)})
             print(f"{side} {seed}: {result['steps']} steps, {result['cpu_seconds']:.0f} s", flush=True)
         options.out.write_text(report(runs, command))
     print(f"\n{report(runs, command)}")

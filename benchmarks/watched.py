@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import trainkit as tk
+from benchmarks.provenance import measured_at
 
 TASKS = {"MountainCar-v0": 0.1, "CartPole-v1": 1.0}  # with the share of random actions
 STEPS = 20_000  # of an epoch, in 10 environments, an update of 64 rows per vector step
@@ -129,6 +130,8 @@ def main() -> None:
     command = f"python -m benchmarks.watched --tasks {' '.join(options.tasks)} --runs {options.runs}"
     lines = [
         "# What callbacks and processing cost",
+        "",
+        measured_at(),
         "",
         f"`{command}` on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch "
         f"{torch.__version__}, one thread; medians of {options.runs} rounds, seconds per {STEPS:,} environment steps.",

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.provenance import measured_at
 from benchmarks.workers_side import PATIENCE_S
 from tests.faults.faulty import FAULTS
 
@@ -149,7 +150,7 @@ def main() -> None:
     total = " | ".join(f"{held[side]} of {len(cases)}" for side in options.sides)
     titles = " | ".join(TITLES[side] for side in options.sides)
     options.out.write_text(
-        "# A faulty environment among three, in four libraries' workers\n\n"
+        f"# A faulty environment among three, in four libraries' workers\n\n{measured_at()}\n\n"
         f"`python -m benchmarks.workers`. One of three environments fails once, in the {_WHEN}. Each library steps its "
         "own sync and async workers 60 times and closes them. trainkit is asked to make environments anew "
         f'(`on_error="restart"`, async: `step_timeout_s={PATIENCE_S:g}`); the others have no such wish. "Names it": '

@@ -11,9 +11,10 @@ import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:  # imported where it is used: a test reads the reference's pages without mkdocs
+    from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -26,12 +27,15 @@ ROOMS = {
     "collector": "Environments and collectors",
     "buffer": "Buffers and datasets",
     "data": "What passes between rooms",
+    "structured_actions": "Structured actions",
     "stats": "Statistics",
     "schedules": "Schedules",
     "logger": "Loggers",
     "errors": "Errors",
     "checkpoint": "Checkpoints",
     "plot": "Pictures",
+    "presets": "Presets",
+    "testing": "Testing",
 }
 
 
@@ -46,9 +50,11 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_files(files: Files, config: Any) -> Files:
+def on_files(files: "Files", config: Any) -> "Files":
     """Add the pages that are made, and with them everything that a page links to."""
-    for text, uri in [(_reference_text(room, names), uri) for room, uri, names in _rooms()]:
+    from mkdocs.structure.files import File
+
+    for uri, text in reference_pages().items():
         files.append(File.generated(config, uri, content=text))
     waiting = [*_all_paths(), *(Path(file.abs_src_path) for file in files.documentation_pages() if file.abs_src_path)]
     seen: set[Path] = set()
@@ -65,7 +71,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, files: "Files") -> str:
     """Lead links to where files of the repository are on the site."""
     source = _source(page.file.src_uri)
     if source is None or source.suffix not in WRITTEN:
@@ -105,7 +111,9 @@ def _source(uri: str) -> Path | None:
     return None
 
 
-def _generated(config: Any, path: Path) -> File:
+def _generated(config: Any, path: Path) -> "File":
+    from mkdocs.structure.files import File
+
     uri = _uri(path)
     if path.is_dir():
         return File.generated(config, uri, content=_folder_text(path))
@@ -153,12 +161,11 @@ def _shown(folder: Path) -> list[Path]:
 
 def _rooms() -> Iterator[tuple[str, str, list[str]]]:
     """Yield (room, page, paths of public names), as the package's own imports tell."""
-    names: dict[str, list[str]] = {room: [] for room in ROOMS}
+    names: dict[str, list[str]] = {room: [] for room in ROOMS}  # those without names are modules
     for module, name in _imports("__init__"):
         room = {"scaling": "schedules"}.get(room := module.split(".")[0], room)
         names.setdefault(room, []).append(f"trainkit.{name}")
     names["plot"] = [f"trainkit.{module}.{name}" for module, name in _imports("plot/__init__")]  # beside their modules
-    names["presets"] = []
     for room, found in names.items():
         yield room, f"reference/{room}.md", sorted(found, key=str.lower)
 
@@ -175,6 +182,11 @@ def _reference_text(room: str, names: list[str]) -> str:
     if not names:  # a module is the page
         return f"# {title}\n\n::: trainkit.{room}\n    options: {{ show_root_heading: false }}\n"
     return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)]) + "\n"
+
+
+def reference_pages() -> dict[str, str]:
+    """Return {page: text} of the API reference, a page per package; `::: name` stands for a name's documentation."""
+    return {uri: _reference_text(room, names) for room, uri, names in _rooms()}
 
 
 def _reference() -> Iterator[dict[str, str]]:

@@ -34,10 +34,9 @@ def main() -> None:
     )
     with trainer:
         for epoch, stats, info in trainer:
-            shown = (
-                "none yet" if stats.train is None or stats.train.returns is None else f"{stats.train.returns.mean:.1f}"
-            )
-            print(f"{epoch}: {info.env_step:,} steps, training returns {shown}, test {stats['test/returns/mean']:.1f}")
+            returns = stats.train.returns
+            shown = "none yet" if returns.is_empty else f"{returns.mean:.1f}"
+            print(f"{epoch}: {info.env_step:,} steps, training returns {shown}, test {stats.test.returns.mean:.1f}")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ ENV = "CartPole-v1"
 
 def judge(policy: tk.Policy, n_episode: int = 100) -> float:
     """Return the mean return of a policy that does not explore."""
-    returns = tk.evaluate(policy, ENV, n_episode=n_episode, seed=99).returns
-    assert returns is not None  # the episodes were asked for
-    return returns.mean
+    mean = tk.evaluate(policy, ENV, n_episode=n_episode, seed=99).returns.mean
+    assert mean is not None  # the episodes were requested
+    return mean
 
 
 def half_way(seed: int) -> tk.Policy:
@@ -40,7 +40,7 @@ def record(n_rows: int, seed: int) -> tk.ReplayBuffer:
     for name, policy, n_step in (("random play", random, n_rows - n_played), ("a DQN half-way", player, n_played)):
         stats = tk.Collector(policy, envs, buffer).collect(n_step=n_step, explore=False)
         buffer.cut(np.arange(10))  # whoever comes next begins an episode of its own
-        told = "none finished" if stats.returns is None else f"{stats.returns.mean:.0f}"
+        told = "none finished" if stats.returns.is_empty else f"{stats.returns.mean:.0f}"
         print(f"{stats.n_step:,} rows of {name}: {told}")
     envs.close()
     return buffer

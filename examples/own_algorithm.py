@@ -9,6 +9,7 @@ and what to minimise; counting, statistics, seeds and checkpoints are there alre
 from typing import Any
 
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor
 
 import trainkit as tk
@@ -35,11 +36,13 @@ class SoftActorCritic(tk.Policy):
 
     def __init__(self, envs: tk.Envs, *, temperature: float = 0.1, gamma: float = 0.99, lr: Any = LR) -> None:
         spaces: dict[str, Any] = {"observation_space": envs.observation_space, "action_space": envs.action_space}
+        assert isinstance(envs.action_space, Discrete)
+        n_actions = int(envs.action_space.n)
         preprocess = tk.Preprocess(envs.observation_space)
         super().__init__(**spaces, preprocess=preprocess, horizon=tk.Horizon(3, gamma))
         self.temperature = temperature
-        self.actor = tk.QNetwork(preprocess.shapes, envs.action_space.n)  # a logit per action
-        self.critics = tk.QNetwork(preprocess.shapes, envs.action_space.n, width=2)  # two values per action
+        self.actor = tk.QNetwork(preprocess.shapes, n_actions)  # a logit per action
+        self.critics = tk.QNetwork(preprocess.shapes, n_actions, width=2)  # two values per action
         self.add_gradient_step("critic", self.critics, tk.Adam(lr))
         self.add_gradient_step("actor", self.actor, tk.Adam(lr))
         self.targets = self.add_target("critic", self.critics, tk.Target(every=1, unit="updates", tau=0.02))
@@ -61,7 +64,8 @@ class SoftActorCritic(tk.Policy):
         def critic_loss() -> Tensor:
             index = rows.action.view(-1, 1, 1).expand(-1, 1, 2)
             chosen = self.critics(rows.obs).numbers.gather(1, index).squeeze(1)  # [B, 2]
-            return (rows.weight * (chosen - goal.unsqueeze(1)).square().sum(dim=1)).mean()
+            loss: Tensor = (rows.weight * (chosen - goal.unsqueeze(1)).square().sum(dim=1)).mean()
+            return loss
 
         def actor_loss() -> Tensor:
             return -(rows.weight * self._soft_value(self.critics, rows.obs)).mean()
@@ -75,10 +79,11 @@ class SoftActorCritic(tk.Policy):
         log_policy = self.actor(obs).numbers[:, :, 0].log_softmax(dim=1)
         with torch.no_grad():
             q = critics(obs).numbers.min(dim=2).values  # [B, A]
-        return (log_policy.exp() * (q - self.temperature * log_policy)).sum(dim=1)
+        value: Tensor = (log_policy.exp() * (q - self.temperature * log_policy)).sum(dim=1)
+        return value
 
 
-def train(policy: tk.Policy, envs: tk.Envs) -> float:
+def train(policy: tk.DQNPolicy | SoftActorCritic, envs: tk.Envs) -> float:
     """Train on CartPole and return the mean return of 20 episodes."""
     collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(50_000))
     trainer = tk.OffpolicyTrainer(
@@ -92,8 +97,9 @@ def train(policy: tk.Policy, envs: tk.Envs) -> float:
         seed=1,
     )
     trainer.run()
-    returns = tk.evaluate(policy, "CartPole-v1", n_episode=20, seed=2).returns
-    return 0.0 if returns is None else returns.mean
+    mean = tk.evaluate(policy, "CartPole-v1", n_episode=20, seed=2).returns.mean
+    assert mean is not None  # 20 episodes were requested
+    return mean
 
 
 def main() -> None:

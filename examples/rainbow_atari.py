@@ -10,6 +10,7 @@ on read, so that returns, lengths and the score of an evaluation are those of wh
 """
 
 import argparse
+import time
 from collections.abc import Sequence
 
 import trainkit as tk
@@ -27,9 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> tk.RunInfo:
     parser.add_argument("--test-episodes", type=int, default=8)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--logdir", default=None, help="default: runs/rainbow_GAME")
+    parser.add_argument("--logdir", default=None, help="default: runs/rainbow_GAME_TIME")
     options = parser.parse_args(arguments)
-    logdir = options.logdir or f"runs/rainbow_{options.game.split('/')[-1]}"
+    now = time.strftime("%Y%m%d_%H%M%S")
+    logdir = options.logdir or f"runs/rainbow_{options.game.split('/')[-1]}_{now}"
     trainer = tk.presets.rainbow(
         options.game,
         seed=options.seed,

@@ -13,6 +13,7 @@ def main() -> None:
     """Train, then tell what was reached and where to look."""
     torch.set_num_threads(1)  # networks this small are fastest on one
     began = time.perf_counter()
+    folder = f"runs/rainbow_cartpole_{time.strftime('%Y%m%d_%H%M%S')}"  # a fresh run never writes over another
     trainer = tk.presets.rainbow(
         "CartPole-v1",
         seed=1,
@@ -20,8 +21,8 @@ def main() -> None:
         episode_per_test=100,
         max_epoch=40,
         step_per_epoch=2_500,
-        logger="runs/rainbow_cartpole",
-        checkpoint="runs/rainbow_cartpole_checkpoint",
+        logger=folder,
+        checkpoint=f"{folder}/checkpoint",
     )
     with trainer:
         results = list(trainer)
@@ -33,7 +34,7 @@ def main() -> None:
     print(f"after {info.env_step:,} steps and {info.gradient_step:,} updates, in {seconds:.0f} seconds.")
     print(f"{stats['update/clipped_share']:.1%} of the value distribution lay beyond its support's ends.")
     print(f"\nlook at it:  .venv/bin/tensorboard --logdir {info.run_dir}")
-    print("go on from:  runs/rainbow_cartpole_checkpoint  (resume_from=)")
+    print(f"resume from:  {folder}/checkpoint  (resume_from=)")
 
 
 if __name__ == "__main__":

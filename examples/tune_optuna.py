@@ -44,14 +44,15 @@ def objective(trial: optuna.Trial, options: argparse.Namespace) -> float:
     returns = None
     with trainer:
         for _epoch, stats, info in trainer:
-            if stats.test is not None and stats.test.returns is not None:
-                returns = stats.test.returns.mean
+            mean = stats.test.returns.mean
+            if mean is not None:
+                returns = mean
                 trial.report(returns, step=info.env_step)
             if trial.should_prune():
                 raise optuna.TrialPruned
         if returns is None:  # it died after its last epoch and before it could tell
-            found = trainer.evaluate()
-            returns = found.returns.mean
+            returns = trainer.evaluate().returns.mean
+    assert returns is not None  # the last epoch ends with an evaluation
     return returns
 
 

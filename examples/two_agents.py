@@ -87,10 +87,8 @@ def main() -> None:
     for trainer in (by_dqn(), by_ppo()):
         with trainer:
             for _, stats, _ in trainer:
-                if stats.test is not None:
-                    print({name: round(own.mean) for name, own in stats.test.agents.items()})
+                print(", ".join(f"{name} {returns.mean:.0f}" for name, returns in stats.test.agents.items()))
             played = tk.evaluate(trainer.policy, TwoPoles, n_episode=50, seed=7)
-            assert played.returns is not None
             print(f"{type(trainer.policy).__name__}: {played.returns.mean:.0f} in {trainer.env_step} steps")
 
 

@@ -52,7 +52,7 @@ def test_options_handed_on_to_a_base_or_to_the_constructor_are_known() -> None:
 
 def test_a_word_of_another_library_is_translated() -> None:
     assert refused(tk.SACPolicy.for_envs, Spaces(), learning_rate=1) == [
-        "SACPolicy.for_envs: unknown option 'learning_rate', did you mean lr?"
+        "SACPolicy.for_envs: unknown option 'learning_rate', did you mean 'lr'?"
     ]
     told = refused(tk.PPOPolicy.for_envs, Spaces(), normalize_reward=True)[0]
     assert told.endswith("""did you mean reward="return_scale"?""")

@@ -9,7 +9,7 @@ import pytest
 
 from trainkit.data import ActOutput, ArraySpec, EpochResult, Horizon, RowSpec, Transition, TransitionBatch
 from trainkit.errors import ConfigError
-from trainkit.stats import EpochStats, RunInfo, TimeStats
+from trainkit.stats import CollectStats, EpochStats, RunInfo, TimeStats
 
 
 def test_a_horizon_has_the_defaults_of_one_step_q_learning() -> None:
@@ -110,7 +110,7 @@ def test_a_row_spec_survives_json() -> None:
 
 def test_an_epochs_result_unpacks_and_has_names() -> None:
     time = TimeStats(seconds=1, collect=1, update=0, evaluate=0, other=0, steps_per_second=1)
-    stats = EpochStats(train=None, test=None, time=time)
+    stats = EpochStats(train=CollectStats.merge([]), test=CollectStats.merge([]), time=time)
     info = RunInfo(
         epoch=2,
         env_step=0,
@@ -119,7 +119,17 @@ def test_an_epochs_result_unpacks_and_has_names() -> None:
         best_score=None,
         best_epoch=None,
         best_env_step=None,
-        last_test=None,
+        best_std=None,
+        n_test_step=0,
+        n_test_episode=0,
+        collect_seconds=0.0,
+        update_seconds=0.0,
+        evaluate_seconds=0.0,
+        other_seconds=0.0,
+        steps_per_second=None,
+        collect_steps_per_second=None,
+        updates_per_second=None,
+        last_test=CollectStats.merge([]),
         seconds=0,
         stop_reason=None,
         run_dir=None,

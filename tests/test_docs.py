@@ -1,13 +1,18 @@
 """The site of the docs: it builds by itself, loads nothing from elsewhere, and its ported scripts are what they say."""
 
+import importlib.util
+import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import trainkit
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,10 +39,50 @@ def test_names_side_by_side_are_names_of_ours() -> None:
     assert named - known == set()
 
 
+def test_what_the_page_of_missing_features_names_is_missing() -> None:
+    """A row leaves the page when the feature arrives: no class or option named on its left is one of ours."""
+    rows = [line.split("|") for line in (DOCS / "limitations.md").read_text().splitlines() if line.startswith("| ")]
+    missing = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert len(missing) > 15
+    assert sorted(name for name in missing if hasattr(trainkit, name)) == []
+    instead = {name for row in rows for name in re.findall(r"`tk\.(\w+)`", row[2])}
+    assert sorted(name for name in instead if not hasattr(trainkit, name)) == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text()
     pages = [page.relative_to(DOCS).as_posix() for page in sorted(DOCS.rglob("*.md"))]
     assert [page for page in pages if page not in nav] == []
+
+
+def reference() -> dict[str, str]:
+    """Return the pages of the API reference as docs/pages.py makes them, which needs no mkdocs."""
+    found = importlib.util.spec_from_file_location("docs_pages", DOCS / "pages.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    pages: dict[str, str] = module.reference_pages()
+    return pages
+
+
+def test_every_public_name_is_on_a_page_of_the_reference() -> None:
+    pages = reference()
+    named = {name for text in pages.values() for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE)}
+    modules = {name for name in trainkit.__all__ if inspect.ismodule(getattr(trainkit, name))}
+    assert modules == {"plot", "presets", "testing"}
+    assert {f"reference/{name}.md" for name in modules} <= pages.keys()
+    assert {f"trainkit.{name}" for name in trainkit.__all__ if name not in modules} <= named
+    assert {"trainkit.presets", "trainkit.testing"} <= named
+    assert {name.rpartition(".")[2] for name in named if name.startswith("trainkit.plot.")} == set(
+        trainkit.plot.__all__
+    )
+
+
+def test_every_name_on_a_page_of_the_reference_exists() -> None:
+    for text in reference().values():
+        for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE):
+            assert pkgutil.resolve_name(name) is not None
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +114,26 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.slow
 def test_search_and_reference_know_the_public_names(site: Path) -> None:
-    import trainkit
-
     index = json.loads((site / "search/search_index.json").read_text())
     assert "gamma**m after m real steps" in json.dumps(index)
     places = {place["location"] for place in index["docs"]}
     missing = [name for name in trainkit.__all__ if not any(place.endswith(f"#trainkit.{name}") for place in places)]
-    assert missing == ["plot", "presets"]  # which are pages
+    assert [name for name in missing if not (site / f"reference/{name}.html").is_file()] == []
     assert any(place.endswith("#trainkit.plot.curves.curves") for place in places)
+
+
+def test_every_row_of_the_table_of_what_can_differ_names_tests_that_exist() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "howto" / "reproduce.md").read_text()
+    table = re.search(r"\| what changes \|.*\n\|[-|]+\n((?:\|.*\n)+)", page)
+    assert table
+    rows = table[1].splitlines()
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(?:(\w+)::)?(test_\w+)`", row)
+        assert named, f"no `path::name` of a test: {row}"
+        assert len(named) == row.count("`tests/"), f"a reference that is not `path::name`: {row}"
+        for file, owner, test in named:
+            text = (root / file).read_text()
+            assert f"def {test}(" in text, (file, test)
+            assert not owner or f"class {owner}:" in text, (file, owner)

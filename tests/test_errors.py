@@ -17,6 +17,7 @@ KINDS = {
     "BadEnvDataError": (errors.EnvError, ValueError),
     "NoLegalActionError": errors.EnvError,
     "EmptyBufferError": LookupError,
+    "MissingRowError": IndexError,
     "PriorityError": ValueError,
     "DivergedError": ArithmeticError,
     "CheckpointError": RuntimeError,

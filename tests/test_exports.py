@@ -6,15 +6,16 @@ import trainkit
 
 # Add a name here when it becomes public; taking one away is a breaking change.
 PUBLIC = """
-    make_envs Envs Collector Episode
+    make_envs Envs Collector Episode ActionStructure flat_actions
     EnvContext check_env Finding
     Processor PreviousStep TimeFeature Flatten DiscretizeActions MapActions MapObs
     SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer DeviceFrames
+    buffer_from_config
     inspect_checkpoint load_policy
     DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
     Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
-    ActorCriticNetwork ActorNetwork CriticNetwork SquashedGaussian
+    ActionScale ActorCriticNetwork ActorNetwork CriticNetwork SquashedGaussian
     QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
     ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
@@ -26,7 +27,7 @@ PUBLIC = """
     EpochStats CollectStats Summary TimeStats RunInfo scalars
     TensorboardLogger JsonlLogger
     TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
-    EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
+    MissingRowError EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
     plot presets testing
 """.split()
 

@@ -176,7 +176,7 @@ def test_an_array_of_objects_is_refused_when_it_is_saved(tmp_path: Path) -> None
 @pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all", b"\x93NUMPY"])
 def test_a_file_that_is_no_state_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"state cannot be read \(.*\): it is missing or damaged"):
+    with pytest.raises(CheckpointError, match=r"state cannot be read as .* \(.*\): it is missing or damaged"):
         load_state(tmp_path / "state")
 
 

@@ -1,6 +1,7 @@
 """Loggers: what is written comes back with the usual readers, at once; a run never shares a folder, nor dies of one."""
 
 import gc
+import io
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
@@ -89,6 +91,45 @@ def test_a_plain_string_or_path_means_tensorboard_in_that_folder(tmp_path: Path)
         assert trainer.info.run_dir == str(folder)
         trainer.run()
         assert scalars(Path(folder))["train/n_step"] == [(24, 24.0)]
+
+
+FRAMES = np.zeros((3, 6, 4, 3), np.uint8)  # red, green, blue
+FRAMES[np.arange(3), :, :, np.arange(3)] = 255
+
+
+def test_a_video_is_a_gif_of_its_frames_at_its_speed(tmp_path: Path) -> None:
+    class Film(tk.Callback):
+        def on_epoch_end(self, trainer: tk.Trainer, result: tk.EpochResult) -> None:
+            trainer.log_video("film", FRAMES, fps=10)
+
+    loggers = [tk.TensorboardLogger(tmp_path / "events"), tk.JsonlLogger(tmp_path / "lines")]  # lines show none
+    make_trainer(callbacks=[Film()], logger=loggers, max_epoch=2).run()
+    reader = EventAccumulator(str(tmp_path / "events"))
+    reader.Reload()
+    first, second = reader.Images("custom/film")
+    assert (first.step, second.step, first.height, first.width) == (24, 48, 6, 4)
+    with Image.open(io.BytesIO(first.encoded_image_string)) as gif:
+        assert (gif.format, gif.n_frames) == ("GIF", 3)  # type: ignore[attr-defined]  # a GIF has it
+        for n in range(3):
+            gif.seek(n)
+            assert gif.info["duration"] == 100
+            np.testing.assert_array_equal(np.asarray(gif.convert("RGB")), FRAMES[n])
+    assert "film" not in (tmp_path / "lines" / "numbers.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("frames", "fps", "message"),
+    [
+        (FRAMES.astype(np.float32), 30, r"frames must be uint8 \[T, H, W, 3\], got float32\[3, 6, 4, 3\]"),
+        (FRAMES[0], 30, r"got uint8\[6, 4, 3\]"),
+        (FRAMES[:0], 30, r"got uint8\[0, 6, 4, 3\]"),
+        (FRAMES[..., :1], 30, r"got uint8\[3, 6, 4, 1\]"),
+        (FRAMES, 0, r"log_video.fps must be in \(0, inf\), got 0"),
+    ],
+)
+def test_what_is_no_video_is_refused(frames: Any, fps: float, message: str) -> None:
+    with pytest.raises(tk.ConfigError, match=message):
+        make_trainer().log_video("film", frames, fps)
 
 
 def test_a_histogram_counts_every_number_once(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_preset_trains_from_a_buffer_and_is_evaluated_where_told(preset: Any) 
 def test_with_spaces_alone_nothing_is_evaluated_and_the_policy_is_the_same(preset: Any) -> None:
     evaluated, alone = tiny(preset), tiny(preset, SPACES)
     evaluated.run()
-    assert [result.stats.test for result in alone] == [None, None]
+    assert [result.stats.test.is_empty for result in alone] == [True, True]
     mine, theirs = (one.policy.state_dict() for one in (alone, evaluated))
     assert all((mine[name] == theirs[name]).all() for name in theirs)
 
@@ -126,6 +126,7 @@ NEEDS = {
 OF_LEARNERS = [presets.PRESETS[name] for name in LEARNERS]
 CASES = [(preset, name) for preset in OF_LEARNERS for name in preset.settings()]
 CASES.remove((presets.PRESETS["bc"], "loss"))  # its own words, below
+CASES.remove((presets.PRESETS["bc"], "action_scaling"))  # of a Box, in tests/policy/test_action_scale.py
 
 
 @pytest.mark.parametrize(("preset", "setting"), CASES, ids=str)

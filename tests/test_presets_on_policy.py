@@ -78,7 +78,11 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "hidden": ((7,), lambda t: (t.policy.network.actor_torso.n_features,)),
     "shared": (True, lambda t: t.policy.network.critic_torso is None),
     "normalize_obs": (True, lambda t: t.policy.observes),
-    "squash": (True, lambda t: isinstance(t.policy.distribution, tk.SquashedGaussian)),
+    "action_scaling": (False, lambda t: t.policy.action_scale.scaling),
+    "action_bound_method": (
+        "tanh",
+        lambda t: "tanh" if isinstance(t.policy.distribution, tk.SquashedGaussian) else "clip",
+    ),
     "log_std": (-1.0, lambda t: float(t.policy.distribution.log_std.detach())),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
@@ -104,7 +108,8 @@ REACHES: dict[str, tuple[Any, Any]] = {
 NEEDS: dict[str, dict[str, Any]] = {
     "episode_per_collect": {"step_per_collect": None},
     "lives_key": {"env": Lives},
-    "squash": {"env": Push},
+    "action_scaling": {"env": Push},
+    "action_bound_method": {"env": Push},
     "log_std": {"env": Push},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
 }

@@ -1,58 +1,24 @@
-"""What the README and docs say is true: every Python block runs, every link leads somewhere.
-
-A block runs in a folder and namespace of its own, unless the line above it says otherwise:
-
-<!-- test: skip, REASON -->    it does not run
-<!-- test: slow -->            it runs in the slow suite
-<!-- test: continue -->        it goes on from the block before it
-"""
+"""What the README and docs say is true: every Python block runs, every link leads somewhere."""
 
 import re
-import textwrap
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+from tests.helpers.pages import PAGES, ROOT, Example, examples
 
-BLOCK = re.compile(
-    r"(?:^<!-- test: (?P<note>.+?) -->\n+)?^ *```py(?:thon)?\b[^\n]*\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL
-)
 FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
 
 
-@dataclass(slots=True, kw_only=True)
-class Example:
-    """Blocks that run one after the other in one namespace; their line numbers are the page's."""
-
-    page: Path
-    line: int
-    blocks: list[str] = field(default_factory=list)
-    note: str = ""
-
-    def param(self) -> object:
-        marks = []
-        if self.note.startswith("skip"):
-            marks = [pytest.mark.skip(reason=self.note.removeprefix("skip, "))]
-        elif self.note == "slow":
-            marks = [pytest.mark.slow]
-        return pytest.param(self, id=f"{self.page.relative_to(ROOT)}:{self.line}", marks=marks)
-
-
-def examples(page: Path) -> list[Example]:
-    text, found = page.read_text(), []
-    for match in BLOCK.finditer(text):
-        note, line = match["note"] or "", text.count("\n", 0, match.start("code"))
-        if not re.fullmatch(r"skip, .+|slow|continue|", note):
-            raise ValueError(f"{page.name}:{line} has the note {note!r}; see the docstring of {__file__}")
-        if note != "continue":
-            found.append(Example(page=page, line=line, note=note))
-        found[-1].blocks.append("\n" * line + textwrap.dedent(match["code"]))
-    return found
+def param(example: Example) -> object:
+    marks = []
+    if example.note.startswith("skip"):
+        marks = [pytest.mark.skip(reason=example.note.removeprefix("skip, "))]
+    elif example.note == "slow":
+        marks = [pytest.mark.slow]
+    return pytest.param(example, id=example.name, marks=marks)
 
 
 def anchors(page: Path) -> set[str]:
@@ -62,7 +28,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.global_rng  # a reader's own code may draw where it likes
-@pytest.mark.parametrize("example", [example.param() for page in PAGES for example in examples(page)])
+@pytest.mark.parametrize("example", [param(example) for page in PAGES for example in examples(page)])
 def test_the_code_runs(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}

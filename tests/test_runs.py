@@ -44,7 +44,7 @@ def test_a_last_line_torn_by_a_kill_is_left_out_and_any_other_is_refused(tmp_pat
     file.write_text(whole + '{"step": 2, "a"')
     assert RunFolder.read(tmp_path).rows == [{"step": 1, "a": 0.5}]
     file.write_text('{"step": 2, "a"\n' + whole)
-    with pytest.raises(tk.ConfigError, match=r"numbers.jsonl, line 1 is no JSON"):
+    with pytest.raises(tk.ConfigError, match=r"numbers.jsonl, line 1 cannot be read as JSON"):
         _ = RunFolder.read(tmp_path).rows
 
 
@@ -70,7 +70,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         find_runs([tmp_path])
     make_run(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(tk.ConfigError, match=r"config.json is no JSON"):
+    with pytest.raises(tk.ConfigError, match=r"config.json cannot be read as JSON"):
         RunFolder.read(tmp_path)
 
 

@@ -3,12 +3,19 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trainkit as tk
+from tests.helpers.learning import Spaces as LearnerSpaces
+from tests.trainer.toys import make_trainer
 from trainkit.errors import ConfigError
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule, as_schedule, to_plain
+
+BOX_ACTIONS = LearnerSpaces(action_space=spaces.Box(-1.0, 1.0, (2,), np.float32))
 
 
 def test_a_decay_by_hand() -> None:
@@ -93,6 +100,91 @@ def test_numbers_knots_and_functions_become_schedules(value: Any, at_5: float) -
 def test_a_value_outside_its_range_is_refused_in_its_owners_name(value: Any, came: str) -> None:
     with pytest.raises(ConfigError, match=rf"^Owner.beta must be in \[0, 1\], got {came}$"):
         as_schedule("Owner", "beta", value, low=0, high=1)
+
+
+class TestAFunction:
+    @pytest.mark.parametrize("value", [-1.0, 7, float("nan"), float("inf"), None, "0.5", True, [0.5]])
+    def test_a_value_outside_the_range_at_step_0_is_refused_at_once(self, value: Any) -> None:
+        with pytest.raises(
+            ConfigError, match=r"^Owner.beta must be in \[0, 1\], got .* at step 0 from the schedule <fun"
+        ):
+            as_schedule("Owner", "beta", lambda step: value, low=0, high=1)
+
+    @pytest.mark.parametrize("value", [-1.0, 7, float("nan"), float("-inf"), None])
+    def test_a_value_outside_the_range_is_refused_at_the_step_that_has_it(self, value: Any) -> None:
+        schedule = as_schedule("Owner", "beta", lambda step: 0.5 if step < 3 else value, low=0, high=1)
+        assert [schedule(step) for step in range(3)] == [0.5, 0.5, 0.5]
+        with pytest.raises(
+            ConfigError, match=r"^Owner.beta must be in \[0, 1\], got .* at step 3 from the schedule <fun"
+        ):
+            schedule(3)
+
+    @pytest.mark.parametrize("value", [0, 1, 0.0, 1.0, np.float32(0.25), np.float64(0.75), np.int64(1)])
+    def test_a_value_in_the_range_ends_included_is_a_float(self, value: Any) -> None:
+        number = as_schedule("Owner", "beta", lambda step: value, low=0, high=1)(5)
+        assert type(number) is float
+        assert number == value
+
+    def test_an_open_lower_end_is_open_and_an_infinite_upper_end_too(self) -> None:
+        schedule = as_schedule(
+            "Owner", "lr", lambda step: [1e-3, 1e300, 0.0, float("inf")][step], low=0, above_low=True
+        )
+        assert [schedule(0), schedule(1)] == [1e-3, 1e300]
+        for step in (2, 3):
+            with pytest.raises(ConfigError, match=rf"^Owner.lr must be in \(0, inf\), got .* at step {step} "):
+                schedule(step)
+
+    def test_one_that_raises_or_takes_no_step_is_refused_in_its_owners_name(self) -> None:
+        for broken in (lambda: 0.5, lambda step: 1 / step):
+            with pytest.raises(
+                ConfigError, match=r"^Owner.beta: the schedule <function .* raised .*Error: .* at step 0"
+            ):
+                as_schedule("Owner", "beta", broken, low=0, high=1)
+
+    def test_checked_for_another_owner_it_is_called_once_and_has_that_owners_range(self) -> None:
+        calls: list[int] = []
+        once = as_schedule("First", "a", lambda step: float(calls.append(step) or 2.0), low=0)
+        again = as_schedule("Second", "b", once, low=0, high=5)
+        calls.clear()
+        assert again(7) == 2.0
+        assert calls == [7]
+        with pytest.raises(ConfigError, match=r"^Third.c must be in \[0, 1\], got 2.0 at step 0"):
+            as_schedule("Third", "c", once, low=0, high=1)
+
+    @pytest.mark.parametrize(
+        ("owner", "make"),
+        [
+            ("Adam.lr", lambda fn: tk.Adam(fn)),
+            ("EpsilonGreedy.epsilon", lambda fn: tk.EpsilonGreedy(fn)),
+            ("SoftQ.temperature", lambda fn: tk.SoftQ(fn)),
+            ("PrioritizedReplayBuffer.beta", lambda fn: tk.PrioritizedReplayBuffer(10, beta=fn)),
+            ("Target.tau", lambda fn: tk.Target(every=1, tau=fn)),
+            ("PPOPolicy.clip_ratio", lambda fn: tk.PPOPolicy.for_envs(LearnerSpaces(), clip_ratio=fn)),
+            ("PPOPolicy.entropy_weight", lambda fn: tk.PPOPolicy.for_envs(LearnerSpaces(), entropy_weight=fn)),
+            ("A2CPolicy.entropy_weight", lambda fn: tk.A2CPolicy.for_envs(LearnerSpaces(), entropy_weight=fn)),
+            ("SACPolicy.temperature", lambda fn: tk.SACPolicy.for_envs(BOX_ACTIONS, temperature=fn)),
+            pytest.param("Target.tau", lambda fn: tk.SACPolicy.for_envs(BOX_ACTIONS, tau=fn), id="of SAC"),
+            pytest.param("Adam.lr", lambda fn: tk.presets.dqn("CartPole-v1", max_epoch=1, lr=fn), id="of a preset"),
+        ],
+    )
+    @pytest.mark.parametrize("bad", [-1.0, float("nan")])
+    def test_every_option_that_takes_one_checks_it(self, owner: str, make: Any, bad: float) -> None:
+        with pytest.raises(ConfigError, match=rf"{owner} must be in .*, got {bad} at step 0 from the schedule"):
+            make(lambda step: bad)
+
+    @pytest.mark.parametrize(
+        ("message", "parts"),
+        [
+            (r"Adam.lr must be in \[0, inf\), got -1.0 at step \d+", {"lr": lambda step: 1e-3 if step < 20 else -1.0}),
+            (
+                r"EpsilonGreedy.epsilon must be in \[0, 1\], got nan at step 20",
+                {"exploration": tk.EpsilonGreedy(lambda step: 0.5 if step < 20 else float("nan"))},
+            ),
+        ],
+    )
+    def test_a_run_ends_at_the_step_whose_value_is_wrong(self, message: str, parts: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=message):
+            make_trainer(policy=parts).run()
 
 
 def test_an_open_lower_end_is_open() -> None:

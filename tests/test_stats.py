@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, html_table, scalars
+from trainkit.stats import (
+    NO_COLLECT,
+    CollectStats,
+    EpochStats,
+    RunInfo,
+    Summary,
+    TimeStats,
+    html_table,
+    is_tag,
+    scalars,
+)
 
+NONE = Summary.of([])
 values = st.lists(st.floats(-1e6, 1e6), max_size=6)
 
 
@@ -42,18 +53,21 @@ def test_a_summary_by_hand() -> None:
     assert Summary.of(value for value in (5,)) == Summary(mean=5.0, std=0.0, min=5.0, max=5.0, count=1)
 
 
-def test_an_empty_list_has_no_summary() -> None:
-    assert Summary.of([]) is None
-    assert Summary.merge([]) is None
-    assert Summary.merge([None, None]) is None
+def test_a_summary_of_no_values_has_no_numbers() -> None:
+    nothing = Summary(mean=None, std=None, min=None, max=None, count=0)
+    assert Summary.of([]) == nothing
+    assert Summary.merge([]) == nothing
+    assert Summary.merge([nothing, nothing]) == nothing
+    assert nothing.is_empty
+    assert not Summary.of([0.0]).is_empty
 
 
 @given(st.lists(values, max_size=5))
 def test_merged_summaries_are_the_summary_of_all_values(parts: list[list[float]]) -> None:
     merged = Summary.merge(Summary.of(part) for part in parts)
     whole = Summary.of([value for part in parts for value in part])
-    assert (merged is None) == (whole is None)
-    if merged is not None and whole is not None:
+    assert merged.is_empty == whole.is_empty == (sum(map(len, parts)) == 0)
+    if not whole.is_empty:
         assert (merged.count, merged.min, merged.max) == (whole.count, whole.min, whole.max)
         np.testing.assert_allclose([merged.mean, merged.std], [whole.mean, whole.std], rtol=1e-6, atol=1e-2)
 
@@ -70,12 +84,9 @@ def test_merged_collects_by_hand() -> None:
         n_faulty_episodes=4,
     )
     merged = CollectStats.merge([one, two])
-    assert merged is not None
     assert (merged.n_step, merged.n_episode, merged.seconds, merged.n_vector_step) == (40, 3, 3.0, 40)
     assert (merged.n_faulty_episodes, merged.n_env_restarts) == (4, 2)
-    assert merged.returns is not None
     assert (merged.returns.mean, merged.returns.count) == (30.0, 3)
-    assert merged.lengths is not None
     assert merged.lengths.count == 4
     assert merged.env_ms == (3.0 * 10 + 1.0 * 30) / 40  # per vector step, so weighted by them
     assert merged.act_ms == 2.0
@@ -84,22 +95,19 @@ def test_merged_collects_by_hand() -> None:
 
 def test_collects_without_an_episode_or_a_step_have_none() -> None:
     nothing = collect_stats(
-        n_step=0, n_episode=0, n_vector_step=0, returns=None, lengths=None, durations=None, env_ms=None
+        n_step=0, n_episode=0, n_vector_step=0, returns=NONE, lengths=NONE, durations=NONE, env_ms=None
     )
-    assert CollectStats.merge([]) is None
     merged = CollectStats.merge([nothing, nothing])
-    assert merged is not None
-    assert merged.returns is None
+    assert merged.returns.mean is None
     assert merged.env_ms is None
     after = CollectStats.merge([nothing, collect_stats()])
-    assert after is not None
     assert after.returns == collect_stats().returns
     assert after.env_ms == 3.0
 
 
 def epoch_stats() -> EpochStats:
     return EpochStats(
-        train=collect_stats(returns=None),
+        train=collect_stats(returns=NONE),
         test=collect_stats(),
         update={"loss": 0.5},
         buffer={"size": 7.0},
@@ -120,8 +128,27 @@ def test_what_did_not_happen_is_none(tag: str) -> None:
     assert epoch_stats()[tag] is None
 
 
-def test_without_a_test_collector_all_of_test_is_none() -> None:
-    assert replace(epoch_stats(), test=None)["test/returns/mean"] is None
+def test_without_an_evaluation_every_number_of_test_is_none_and_none_is_logged() -> None:
+    stats = replace(epoch_stats(), test=CollectStats.merge([]))
+    assert stats.test.is_empty
+    assert stats.test.returns.mean is None  # an attribute path of a user's loop raises nothing
+    assert stats.test.n_episode == 0
+    assert [stats[tag] for tag in ("test/returns/mean", "test/returns", "test/n_step", "test/seconds")] == [None] * 4
+    assert not [tag for tag in scalars(stats) if tag.startswith("test/")]
+
+
+def test_a_collect_without_a_finished_episode_is_not_empty() -> None:
+    stats = replace(epoch_stats(), test=collect_stats(returns=NONE, n_episode=0))
+    assert not stats.test.is_empty
+    assert (stats["test/returns/mean"], stats["test/n_episode"]) == (None, 0)
+    assert scalars(stats)["test/n_episode"] == 0
+
+
+def test_plain_values_keep_none_for_an_empty_summary() -> None:
+    plain = collect_stats(returns=NONE).to_plain()
+    assert plain["returns"] is None
+    assert plain["lengths"] == {"mean": 15.0, "std": 10.0, "min": 5.0, "max": 25.0, "count": 2}
+    assert CollectStats.from_plain(plain) == collect_stats(returns=NONE)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +206,16 @@ def test_notebooks_show_a_table() -> None:
         best_score=None,
         best_epoch=None,
         best_env_step=None,
+        best_std=None,
+        n_test_step=0,
+        n_test_episode=0,
+        collect_seconds=0.0,
+        update_seconds=0.0,
+        evaluate_seconds=0.0,
+        other_seconds=0.0,
+        steps_per_second=None,
+        collect_steps_per_second=None,
+        updates_per_second=None,
         last_test=collect_stats(),
         seconds=1.23456789,
         stop_reason="<script>",
@@ -199,8 +236,27 @@ def test_a_table_shows_five_digits_and_escapes() -> None:
 def test_what_a_collect_did_comes_back_from_plain_values() -> None:
     one = Summary(mean=1.5, std=0.5, min=1.0, max=2.0, count=2)
     stats = CollectStats(
-        n_step=9, n_episode=2, returns=one, lengths=None, durations=None, recent_returns=one, seconds=0.5,
+        n_step=9, n_episode=2, returns=one, lengths=NONE, durations=NONE, recent_returns=one, seconds=0.5,
         n_vector_step=9, n_faulty_episodes=0, n_env_restarts=0, env_ms=1.0, act_ms=None, store_ms=0.0, other_ms=0.5,
         agents={"left": one, "mean": one},
     )  # fmt: skip
     assert CollectStats.from_plain(json.loads(json.dumps(stats.to_plain()))) == stats
+
+
+def test_returns_and_lengths_of_each_episode_are_merged_in_order_and_are_no_tags() -> None:
+    one = collect_stats(episode_returns=(10.0, 20.0), episode_lengths=(5, 25))
+    other = collect_stats(episode_returns=(7.0,), episode_lengths=(3,), n_step=10, seconds=6.0)
+    merged = CollectStats.merge([one, other])
+    assert (merged.episode_returns, merged.episode_lengths) == ((10.0, 20.0, 7.0), (5, 25, 3))
+    assert merged.steps_per_second == (30 + 10) / (2.0 + 6.0)
+    assert not any("episode_" in tag for tag in scalars(one))
+    assert (one.steps_per_second, replace(one, n_step=0).steps_per_second) == (15.0, None)
+    assert not is_tag("train/episode_returns")
+    assert CollectStats.from_plain(json.loads(json.dumps(one.to_plain()))) == one
+    plain = one.to_plain()
+    del plain["episode_returns"], plain["episode_lengths"]  # of an older checkpoint
+    assert CollectStats.from_plain(plain).episode_returns == ()
+
+
+def test_a_collect_without_a_step_has_no_speed_and_no_episodes() -> None:
+    assert (NO_COLLECT.steps_per_second, NO_COLLECT.episode_returns, NO_COLLECT.episode_lengths) == (None, (), ())

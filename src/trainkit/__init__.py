@@ -10,6 +10,7 @@ from trainkit.buffer import (
     ReplayBuffer,
     RolloutBuffer,
     SumTree,
+    buffer_from_config,
     from_minari,
     load_dataset,
 )
@@ -42,6 +43,7 @@ from trainkit.errors import (
     EmptyBufferError,
     EnvError,
     MissingExtraError,
+    MissingRowError,
     NoLegalActionError,
     PriorityError,
     SpaceMismatchError,
@@ -51,6 +53,7 @@ from trainkit.logger import JsonlLogger, TensorboardLogger
 from trainkit.policy import (
     MLP,
     A2CPolicy,
+    ActionScale,
     ActorCriticNetwork,
     ActorNetwork,
     Adam,
@@ -93,6 +96,7 @@ from trainkit.policy import (
 from trainkit.scaling import ReturnScale
 from trainkit.schedules import Constant, Linear, Piecewise, Schedule
 from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
+from trainkit.structured_actions import ActionStructure, flat_actions
 from trainkit.trainer import (
     Callback,
     Checkpoint,
@@ -122,6 +126,8 @@ __version__ = "0.1.0"
 __all__ = [
     "A2CPolicy",
     "ActOutput",
+    "ActionScale",
+    "ActionStructure",
     "ActorCriticNetwork",
     "ActorNetwork",
     "Adam",
@@ -176,6 +182,7 @@ __all__ = [
     "MaxBackup",
     "MinTree",
     "MissingExtraError",
+    "MissingRowError",
     "MixedBuffer",
     "MunchausenBackup",
     "NatureCNN",
@@ -223,9 +230,11 @@ __all__ = [
     "Transition",
     "TransitionBatch",
     "UpdateResult",
+    "buffer_from_config",
     "check_env",
     "discounted_returns",
     "evaluate",
+    "flat_actions",
     "from_minari",
     "gae",
     "importance_sampling",

@@ -22,3 +22,34 @@ def all_true(flags: NDArray[np.bool_]) -> bool:
 def any_true(flags: NDArray[np.bool_]) -> bool:
     """Say whether any is set."""
     return 1 in flags.tobytes()
+
+
+_SMALL = 4096  # bytes below which copies of two arrays are compared sooner than their elements
+
+
+def is_equal(own: NDArray[Any], given: NDArray[Any]) -> bool:
+    """Return whether two arrays [K, ...] have the same values, bit by bit where small; `given` is cast to `own`'s type.
+
+    False is preliminary: `equal_rows` knows that nan is nan and 0.0 is -0.0.
+    """
+    cast = np.asarray(given, own.dtype)
+    if own.nbytes <= _SMALL:
+        return own.tobytes() == cast.tobytes()
+    return all_true(own == cast)
+
+
+def same_rows(own: NDArray[Any], given: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows [K] of two arrays [K, ...] have equal values, nan equal to nothing; `given` is cast."""
+    same = own == np.asarray(given, own.dtype)
+    equal: NDArray[np.bool_] = same if same.ndim == 1 else same.reshape(len(same), -1).all(axis=1)
+    return equal
+
+
+def equal_rows(own: NDArray[Any], given: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows [K] of two arrays [K, ...] have the same values, nan included; `given` is cast as above."""
+    cast = np.asarray(given, own.dtype)
+    same = own == cast
+    if own.dtype.kind in "fcmM":
+        same |= (own != own) & (cast != cast)
+    equal: NDArray[np.bool_] = same.reshape(len(own), int(np.prod(own.shape[1:]))).all(axis=1)
+    return equal

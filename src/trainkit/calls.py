@@ -6,7 +6,6 @@ checkers. Flags and parts are looked at before a call. Numbers, words and functi
 and knows their range; where that ends in an error of Python's own, the annotations tell whose fault it was.
 """
 
-import difflib
 import functools
 import inspect
 import sys
@@ -15,26 +14,13 @@ from dataclasses import dataclass, is_dataclass
 from types import ModuleType
 from typing import Any, get_args, is_typeddict
 
-from trainkit.errors import ConfigError, TrainkitError, nearest
+from trainkit.errors import ConfigError, TrainkitError
 from trainkit.hints import is_protocol, is_stranger, misfit, says_all
+from trainkit.names import nearest_word, similarity, suggest, translate
 
 Function = Callable[..., Any]
 
 _PACKAGE = __name__.partition(".")[0]
-
-# What other libraries call it, offered where our word is an option.
-_OURS = {
-    "buffer_size": "capacity",
-    "discount_factor": "gamma",
-    "gae_lambda": "lam",
-    "learning_rate": "lr",
-    "n_envs": "n",
-    "net_arch": "hidden",
-    "normalize_reward": 'reward="return_scale"',
-    "num_envs": "n",
-    "size": "capacity",
-    "target_update_freq": "target",
-}
 
 _GUARDED: set[Function] = set()
 _takers: dict[str, list[str]] = {}  # {option: public calls that take it}
@@ -181,6 +167,12 @@ def _refuse_misfits(
         raise ConfigError("\n".join(problems)) from error
 
 
+def options_of(maker: Any) -> list[str]:
+    """Return the names of all options that a class method making an instance knows, its constructor's among them."""
+    known, _ = _known(inspect.unwrap(maker.__func__), (maker.__self__,))
+    return [name for name in known if name != "return"]
+
+
 def _known(function: Function, args: tuple[Any, ...]) -> tuple[dict[str, Any], bool]:
     """Return the annotations of all options that a call knows, handed on ones too, and whether it may know others."""
     members = [function]
@@ -205,14 +197,17 @@ def _definitions(kind: type, first: Function) -> list[Function]:
 
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
-    """Say which option was meant, or who takes one of this name."""
-    ours = _OURS.get(name, "")
-    if ours.partition("=")[0] in known:
-        return f", did you mean {ours}?"
+    """Return which option was meant, or which other call takes one of this name."""
     takers = _takers.get(name, [])
-    if takers and not difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+    if "env_options" in known and "make_envs" in takers:
+        return f", did you mean env_options={{{name!r}: ...}}?"
+    translated = translate(name, known, _takers)
+    if translated:
+        return translated
+    best = nearest_word(name, known)
+    if takers and (best is None or similarity(name, best) < 0.8):
         return f": it belongs to {', '.join(dict.fromkeys(takers[:3]))}"
-    return nearest(name, known)
+    return suggest(name, known)
 
 
 def _subject(function: Function, args: tuple[Any, ...]) -> str:

@@ -9,10 +9,11 @@ since is refused before anything reads it. What else lies in the folder is left 
 import contextlib
 import hashlib
 import json
-import pickle
+import os
+import platform
 import re
-import stat
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,14 +21,19 @@ from typing import Any
 
 import torch
 
-from trainkit import files
+from trainkit import files, reading
 from trainkit.errors import CheckpointError, MissingExtraError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _TORCH, _ARRAYS = ".pt", ".npz"
-_DAMAGE = (*files.DAMAGED, AttributeError, pickle.UnpicklingError)
-_LARGEST_MANIFEST = 64 * 2**20  # bytes
+_FIELDS: dict[str, tuple[Any, bool]] = {  # of a manifest: their types, and whether they must be there
+    **dict.fromkeys(("format", "serial"), (int, True)),
+    "components": (dict, True),
+    **dict.fromkeys(("versions", "settings", "spaces", "progress"), (dict, False)),
+    "policy": ((dict, type(None)), False),
+    "logs": (list, False),
+}
 _NUMBERED = re.compile(r"save-(\d{6,})")
 
 
@@ -74,17 +80,46 @@ def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Ma
     return folder
 
 
-def load_checkpoint(folder: str | Path, names: Container[str] | None = None) -> dict[str, Any]:
+def load_checkpoint(
+    folder: str | Path, names: Container[str] | None = None, *, max_bytes: int | None = None
+) -> dict[str, Any]:
     """Read the components of a checkpoint, all or those named, tensors on the CPU.
 
+    Args:
+        folder: of the checkpoint.
+        names: of the components to read.
+        max_bytes: largest size of one component's file, checked before anything is allocated; None is half of the free
+            memory.
+
     Raises:
-        CheckpointError: there is none, it is damaged, or of a newer format.
+        CheckpointError: there is none, it is damaged, too large, or of a newer format.
     """
-    folder = Path(folder)
+    paths = _checked_paths(Path(folder), names)
+    return {name: _read(path, max_bytes) for name, path in paths.items()}
+
+
+@contextmanager
+def open_checkpoint(
+    folder: str | Path, names: Container[str] | None = None, *, lazy: Container[str] = (), max_bytes: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Read components as `load_checkpoint` does; large arrays of those in `lazy` are read on use, within the block.
+
+    Those are `trainkit.reading.StoredArray`s: `trainkit.files.copy_into` reads them into memory that is there.
+    """
+    paths = _checked_paths(Path(folder), names)
+    with ExitStack() as files_open:
+        yield {
+            name: files_open.enter_context(files.open_state(path, max_bytes=max_bytes))
+            if name in lazy and path.suffix == _ARRAYS
+            else _read(path, max_bytes)
+            for name, path in paths.items()
+        }
+
+
+def _checked_paths(folder: Path, names: Container[str] | None) -> dict[str, Path]:
+    """Return the files of components; all of them are checked before any is read."""
     entries = read_manifest(folder)["components"]
-    chosen = {name: entry for name, entry in entries.items() if names is None or name in names}
-    paths = {name: _checked(folder, entry) for name, entry in chosen.items()}  # all of them before any is read
-    return {name: _read(path) for name, path in paths.items()}
+    return {name: _checked(folder, entry) for name, entry in entries.items() if names is None or name in names}
 
 
 def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -137,21 +172,34 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """
     path = Path(folder) / MANIFEST
     try:
-        if path.stat().st_size > _LARGEST_MANIFEST:
-            raise ValueError("no manifest is that large")
-        text = path.read_bytes()
-        manifest = dict(json.loads(text))
-        written, *_ = (manifest[name] for name in ("format", "serial", "components"))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{folder} holds no readable checkpoint: {error!r}") from error
-    if isinstance(written, int) and written > FORMAT:
+        text = reading.read_bytes(path)
+        manifest = reading.parse_json(text, path)
+        _check_fields(path, manifest)
+    except CheckpointError as problem:
+        raise CheckpointError(f"{folder} holds no readable checkpoint: {problem}") from problem
+    if manifest["format"] > FORMAT:
         raise CheckpointError(
-            f"{folder} has checkpoint format {written}, this trainkit reads up to {FORMAT}: install a newer trainkit"
+            f"{folder} has checkpoint format {manifest['format']}, this trainkit reads up to {FORMAT}: install a newer "
+            "trainkit"
         )
     manifest.pop("sha256", None)
     if _signed(manifest) != text:
         raise CheckpointError(f"{path} is not as it was written: take an older checkpoint")
-    return manifest
+    return dict(manifest)
+
+
+def _check_fields(path: Path, manifest: Any) -> None:
+    """Raise if a manifest lacks a field that is read, or has one of another type."""
+    if not isinstance(manifest, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got a {type(manifest).__name__}: it is damaged")
+    for name, (types, is_required) in _FIELDS.items():
+        value = manifest.get(name)
+        if (is_required or name in manifest) and (not isinstance(value, types) or isinstance(value, bool)):
+            raise CheckpointError(f"{path} has no valid {name!r}, got {value!r:.80}: it is damaged")
+    for name, entry in manifest["components"].items():
+        fields = [entry.get(key) for key in ("file", "bytes", "sha256")] if isinstance(entry, dict) else [None]
+        if [type(value) for value in fields] != [str, int, str]:
+            raise CheckpointError(f"{path} has no valid component {name!r}, got {entry!r:.80}: it is damaged")
 
 
 def versions() -> dict[str, str | None]:
@@ -159,15 +207,25 @@ def versions() -> dict[str, str | None]:
     return {package: _version(package) for package in ("trainkit", "torch", "numpy", "gymnasium")}
 
 
-def load_tensors(path: str | Path) -> Any:
+def processor() -> dict[str, str]:
+    """Return the kind of processor, and the vector instructions torch uses on it: sums depend on both."""
+    return {"processor": platform.machine(), "vector_instructions": torch.backends.cpu.get_cpu_capability()}
+
+
+def is_deterministic(device: str) -> bool:
+    """Return whether a device gives the same bits each time: the CPU, others where torch permits no other kernels."""
+    return torch.device(device).type == "cpu" or torch.are_deterministic_algorithms_enabled()
+
+
+def load_tensors(path: str | Path, *, max_bytes: int | None = None) -> Any:
     """Read a file that `torch.save` wrote, or a `.safetensors` file: tensors and plain values only, on the CPU.
 
     Raises:
-        CheckpointError: it is missing or damaged, or holds anything else.
+        CheckpointError: it is missing, damaged or larger than `max_bytes`, or holds anything else.
         MissingExtraError: safetensors is not installed.
     """
     path = Path(path)
-    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    return _read_safetensors(path, max_bytes) if path.suffix == ".safetensors" else _read_torch(path, max_bytes)
 
 
 def _signed(manifest: Mapping[str, Any]) -> bytes:
@@ -176,22 +234,19 @@ def _signed(manifest: Mapping[str, Any]) -> bytes:
     return json.dumps({**manifest, "sha256": digest}, indent=2, default=str).encode()
 
 
-def _checked(folder: Path, entry: Any) -> Path:
-    """Return where a component lies; refuse one that is not as it was written."""
-    try:
-        name, size, digest = (entry[key] for key in ("file", "bytes", "sha256"))
-        path = folder / Path(name).name  # never out of the folder
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise CheckpointError(f"{path} cannot be read: it is no file")
-        if found.st_size != size:
+def _checked(folder: Path, entry: Mapping[str, Any]) -> Path:
+    """Return where a component is; raise if it is not as it was written."""
+    path = folder / Path(entry["file"]).name  # never out of the folder
+    with reading.open_regular(path) as file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        if n_bytes != entry["bytes"]:
             raise CheckpointError(
-                f"{path} is damaged: it has {found.st_size} of {size} bytes; take an older checkpoint"
+                f"{path} is damaged: it has {n_bytes} of {entry['bytes']} bytes; take an older checkpoint"
             )
-        if _digest(path) != digest:
-            raise CheckpointError(f"{path} is damaged: its bytes are not those written; take an older checkpoint")
-    except (OSError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"a file of {folder} cannot be read: {error}") from error
+        with reading.decoding(path, "bytes"):
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != entry["sha256"]:
+        raise CheckpointError(f"{path} is damaged: its bytes are not those written; take an older checkpoint")
     return path
 
 
@@ -207,30 +262,27 @@ def _write(path: Path, state: Any) -> None:
         files.save_state(path, state)
 
 
-def _read(path: Path) -> Any:
-    return _read_torch(path) if path.suffix == _TORCH else files.load_state(path)
+def _read(path: Path, max_bytes: int | None) -> Any:
+    return _read_torch(path, max_bytes) if path.suffix == _TORCH else files.load_state(path, max_bytes=max_bytes)
 
 
-def _read_torch(path: Path) -> Any:
-    files.refuse_unsound_zip(path)
+def _read_torch(path: Path, max_bytes: int | None = None) -> Any:
+    with reading.open_stored_zip(path) as file:
+        reading.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
+        remedy = "it is damaged, or holds more than tensors and plain values"
+        with reading.decoding(path, "tensors and plain values", remedy=remedy):
+            return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _read_safetensors(path: Path, max_bytes: int | None = None) -> dict[str, torch.Tensor]:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except _DAMAGE as error:
-        raise CheckpointError(
-            f"{path} cannot be read: it is missing, damaged, or holds more than tensors ({error})"
-        ) from error
-
-
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError as error:
         raise MissingExtraError(f"{path} needs safetensors to be read: pip install trainkit[safetensors]") from error
-    try:
-        tensors: dict[str, torch.Tensor] = load_file(path)
-    except (SafetensorError, *_DAMAGE) as error:
-        raise CheckpointError(f"{path} cannot be read: it is missing or damaged ({error})") from error
+    with reading.open_regular(path) as file:
+        reading.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
+        with reading.decoding(path, "safetensors"):
+            tensors: dict[str, torch.Tensor] = load_file(path)
     return tensors
 
 

@@ -13,8 +13,9 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
     },
     "learning": {
         "loss": r"update/(\w+_)?loss",
-        "expected return": "update/(q|value|return)_mean",
-        "distance to the goal": "update/td_abs_mean",
+        "expected return": "update/((q|value|return)_mean|q_max|q_min)",
+        "absolute TD error: mean, largest": "update/td_abs_(mean|max)",
+        "entropy of the predicted distribution": "update/value_entropy",
         "norm of the gradient, before the clip": r"update/(\w+_)?grad_norm",
         "learning rate": r"update/(\w+_)?lr",
         "share of the goal beyond v_min, v_max": "update/clipped_share",
@@ -34,7 +35,7 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
     "time": {
         "where it went, in shares": "time/(collect|update|evaluate|other)",
         "steps per second": "time/steps_per_second",
-        "milliseconds per vector step": "train/(env|act|store|other)_ms",
+        "milliseconds per vector step": "train/(act|action|env|obs|render|store|other)_ms",
     },
     "yours": {"what you log": "custom/.+"},
 }

@@ -24,6 +24,12 @@ ACTION_MASK = "action_mask"
 # The column with the probability of each action when it was taken, in (0, 1], where a policy was asked to tell it.
 ACTION_PROB = "action_prob"
 
+# The column with the values of all actions that each action was chosen by, where a policy stores them.
+Q_VALUES = "q_values"
+
+# The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
+POLICY_ACTION = "policy_action"
+
 
 class Transition(NamedTuple):
     """K rows of one vector step; `next_obs` is the true successor, never an autoreset's.
@@ -32,7 +38,7 @@ class Transition(NamedTuple):
     """
 
     obs: Obs  # [K, ...]
-    action: NDArray[Any]  # [K, ...], as the policy gave it
+    action: NDArray[Any]  # [K, ...], as the policy gave it, of a Box in the units of the space
     reward: NDArray[np.float64]  # [K]
     next_obs: Obs  # [K, ...]
     terminated: NDArray[np.bool_]  # [K], no future: the bootstrap is dropped
@@ -40,8 +46,8 @@ class Transition(NamedTuple):
     env_ids: NDArray[np.intp]  # [K], distinct, rising
     extras: Mapping[str, NDArray[Any]]  # {name: [K, ...]}, as in the policy's `extras_spec`
 
-    def at(self, rows: NDArray[Any]) -> "Transition":
-        """Return these rows alone, by a mask or their numbers."""
+    def at(self, rows: NDArray[Any] | slice) -> "Transition":
+        """Return these rows alone, by a mask, their numbers or a slice."""
         columns = tuple(self._replace(extras=dict(self.extras)))
         return Transition(*tree.map_tree(lambda column: column[rows], columns))
 
@@ -278,6 +284,24 @@ class ArraySpec:
     def of(cls, rows: NDArray[Any], stack: int = 1) -> "ArraySpec":
         """Read the spec off an array of rows [K, ...], or [K, stack, ...] where stacked."""
         return cls(shape=rows.shape[2 if stack > 1 else 1 :], dtype=rows.dtype, stack=stack)
+
+
+# Columns of every replay buffer, by name: those of a row itself, and those of what a batch reads from it on.
+ROW_COLUMNS = ("env_id", "t", "episode", "terminated", "truncated")
+WINDOW_COLUMNS = ("n", "return_to_go", "weight")
+_INT32, _INT64, _BOOL, _FLOAT32 = (
+    ArraySpec(shape=(), dtype=np.dtype(kind)) for kind in (np.int32, np.int64, np.bool_, np.float32)
+)
+COLUMN_SPECS = {
+    "env_id": _INT64,
+    "t": _INT32,
+    "episode": _INT32,
+    "terminated": _BOOL,
+    "truncated": _BOOL,
+    "n": _INT64,
+    "return_to_go": _FLOAT32,
+    "weight": ArraySpec(shape=(), dtype=np.dtype(np.float64)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

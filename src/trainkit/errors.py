@@ -8,6 +8,7 @@
      |    +-- BadEnvDataError (ValueError)   ... by what it returned: nan, a wrong shape, a flag that is no bool
      |    +-- NoLegalActionError             ... by a mask that allows nothing
      +-- EmptyBufferError (LookupError)      nothing to sample yet
+     +-- MissingRowError (IndexError)        a row that a buffer does not hold, or no longer
      +-- PriorityError (ValueError)          a priority that is nan, infinite or negative
      +-- DivergedError (ArithmeticError)     nan or infinity in a value, a loss or a gradient
      +-- CheckpointError (RuntimeError)      a checkpoint that is missing, damaged or of another run
@@ -17,12 +18,15 @@
 Every message names its subject, the rule, what came, and what to do.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
+
+from trainkit.names import nearest_word, suggest, translate
 
 
 class TrainkitError(Exception):
@@ -59,6 +63,10 @@ class NoLegalActionError(EnvError):
 
 class EmptyBufferError(TrainkitError, LookupError):
     """Refuse to sample from a buffer that holds no row."""
+
+
+class MissingRowError(TrainkitError, IndexError):
+    """Report a row that a buffer does not hold, or no longer."""
 
 
 class PriorityError(TrainkitError, ValueError):
@@ -114,6 +122,11 @@ class Checks:
         fits = fits and low <= float(value) <= high and not (above_low and value == low)  # type: ignore[arg-type]  # fits
         return self.require(fits, f".{name} {rule}, got {value!r}")
 
+    def flag(self, name: str, value: object, *, optional: bool = False) -> bool:
+        """Require True or False, or None where the option is `optional`."""
+        rule = "must be True, False or None" if optional else "must be True or False"
+        return self.require(is_flag(value) or (optional and value is None), f".{name} {rule}, got {value!r}")
+
     def gather(self, check: Callable[[], object]) -> None:
         """Note what another check refuses, instead of letting it end this one."""
         try:
@@ -132,6 +145,17 @@ class Checks:
             raise kind("\n".join(self.problems))
 
 
+def is_flag(value: object) -> bool:
+    """Return whether a value is True or False, Python's or numpy's."""
+    return isinstance(value, (bool, np.bool_))
+
+
+def check_flag(owner: object, name: str, value: object) -> None:
+    """Raise `ConfigError` in the name of `owner`'s class unless `value` is True or False."""
+    if not is_flag(value):
+        raise ConfigError(f"{type(owner).__name__}.{name} must be True or False, got {value!r}")
+
+
 def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
     """Make parts, each by a function, and refuse those that cannot be made together, in one message."""
     checks, made = Checks(""), {}
@@ -143,13 +167,14 @@ def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
 
 def nearest(word: object, words: Iterable[str]) -> str:
     """Say `, did you mean 'x'?` when one of `words` is close to `word`, else nothing."""
-    close = difflib.get_close_matches(str(word), list(words), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    close = nearest_word(str(word), words)
+    return "" if close is None else f", did you mean {close!r}?"
 
 
 def refuse_unknown(subject: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse the first option that `subject` does not know, offering the nearest one."""
     names = sorted(known)
-    problems = [f"{subject}: unknown option {name!r}{nearest(name, names)}" for name in given if name not in names]
+    hints = {name: translate(name, names) or suggest(name, names) for name in given if name not in names}
+    problems = [f"{subject}: unknown option {name!r}{hint}" for name, hint in hints.items()]
     if problems:
         raise ConfigError("\n".join(problems))

@@ -4,20 +4,19 @@ import contextlib
 import json
 import os
 import secrets
-import zipfile
-from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.errors import CheckpointError
+from trainkit import reading
+from trainkit.errors import CheckpointError, ConfigError
 
 _ARRAY = "$array"  # marks the place of an array inside the JSON skeleton
 _SKELETON = "skeleton"
-# What numpy, zipfile and json raise over bytes that are not what was written.
-DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile)
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bool = True) -> None:
@@ -53,25 +52,6 @@ def sync_folder(folder: Path) -> None:
             os.close(opened)
 
 
-def refuse_unsound_zip(path: Path) -> None:
-    """Refuse a zip file that is not as we write them: stored, named within itself, no larger inside than outside.
-
-    Raises:
-        CheckpointError: it could fill the memory, or means to write elsewhere.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-        names = [PurePosixPath(member.filename.replace("\\", "/")) for member in members]
-        is_within = not any(name.is_absolute() or ".." in name.parts for name in names)
-        is_stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
-        is_true_to_size = sum(member.file_size for member in members) <= path.stat().st_size
-    except DAMAGED as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): it is missing or damaged") from error
-    if not (is_within and is_stored and is_true_to_size):
-        raise CheckpointError(f"{path} cannot be read: its members lie elsewhere, or claim to be larger than it is")
-
-
 def _put_where_nothing_is(beside: Path, path: Path) -> None:
     """Move a file to a place that must be free; unlike a plain move this never covers another."""
     try:
@@ -92,41 +72,68 @@ def save_new_arrays(path: Path, arrays: dict[str, NDArray[Any]], *, compress: bo
     write_whole(path, lambda file: save(file, **arrays), replace=False)  # type: ignore[arg-type]  # as below
 
 
-def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def load_arrays(path: Path, *, max_bytes: int | None = None) -> dict[str, NDArray[Any]]:
     """Read named arrays from an npz file; nothing in it is ever executed.
 
     Raises:
-        CheckpointError: the file is missing or damaged.
+        CheckpointError: the file is missing or damaged, or declares more than `reading.size_limit`.
     """
-    try:
-        # Opened here: numpy leaves a damaged file that it opened itself open.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except DAMAGED as error:
-        raise CheckpointError(f"{path} cannot be read as arrays ({error}): it is missing or damaged") from error
+    with reading.open_npz(path) as arrays:
+        reading.check_declared(path, sum(array.nbytes for array in arrays.values()), max_bytes)
+        return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 def save_state(path: Path, state: Any) -> None:
-    """Write nested dicts and lists of plain values and arrays as one npz file."""
+    """Write nested dicts and lists of plain values and arrays as one npz file.
+
+    Keys come back as strings; tuples as lists.
+
+    Raises:
+        ConfigError: something in it cannot be written, or could not be read again.
+    """
     arrays: dict[str, NDArray[Any]] = {}
-    skeleton = json.dumps(_strip(state, arrays))
+    try:
+        skeleton = json.dumps(_strip(state, arrays))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a state cannot be saved ({error}): keep arrays and plain values in it") from error
     arrays[_SKELETON] = np.frombuffer(skeleton.encode(), np.uint8)
     write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]  # names never are `file`
 
 
-def load_state(path: Path) -> Any:
+def load_state(path: Path, *, max_bytes: int | None = None) -> Any:
     """Read what `save_state` wrote; nothing in the file is ever executed, and it cannot claim more than it has."""
-    refuse_unsound_zip(path)
-    try:
-        # Opened here: numpy leaves a damaged file that it opened itself open.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        return _fill(json.loads(arrays.pop(_SKELETON).tobytes()), arrays)
-    except DAMAGED as error:
-        raise CheckpointError(f"{path} cannot be read as a saved state ({error}): it is missing or damaged") from error
+    with open_state(path, max_bytes=max_bytes, lazy_bytes=None) as state:
+        return state
 
 
-def _strip(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+@contextmanager
+def open_state(
+    path: Path, *, max_bytes: int | None = None, lazy_bytes: int | None = reading.CHUNK_BYTES
+) -> Iterator[Any]:
+    """Read what `save_state` wrote; arrays of `lazy_bytes` or more stay `reading.StoredArray`s, for use in the block.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or what is read at once is more than `reading.size_limit`.
+    """
+    with reading.open_stored_zip(path), reading.open_npz(path) as arrays:
+        is_lazy = {name: lazy_bytes is not None and array.nbytes >= lazy_bytes for name, array in arrays.items()}
+        at_once = sum(array.nbytes for name, array in arrays.items() if not is_lazy[name])
+        reading.check_declared(path, at_once, max_bytes)
+        found = {name: array if is_lazy[name] else np.asarray(array) for name, array in arrays.items()}
+        with reading.decoding(path, "a saved state"):
+            state = _fill(reading.parse_json(np.asarray(found.pop(_SKELETON)).tobytes(), path), found)
+        yield state
+
+
+def copy_into(out: NDArray[Any], source: NDArray[Any] | reading.StoredArray) -> None:
+    """Copy an array of the same shape, or read a stored one, into memory that is there."""
+    if isinstance(source, reading.StoredArray):
+        source.read_into(out)
+    else:
+        out[...] = source
+
+
+def _strip(value: Any, arrays: dict[str, NDArray[Any]], depth: int = 0) -> Any:
     """Replace every array by its name, gathering them in `arrays`."""
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
@@ -136,19 +143,35 @@ def _strip(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         return {_ARRAY: name}
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, (dict, list, tuple)) and depth == reading.MAX_DEPTH - 1:
+        raise ConfigError(f"a state nested deeper than {depth} levels cannot be saved: flatten it")
     if isinstance(value, dict):
-        return {str(key): _strip(child, arrays) for key, child in value.items()}
+        children = {_escaped(str(key)): _strip(child, arrays, depth + 1) for key, child in value.items()}
+        if len(children) < len(value):
+            raise CheckpointError(
+                f"a state cannot be saved: two of its keys {list(value)!r:.80} are the same as strings"
+            )
+        return children
     if isinstance(value, (list, tuple)):
-        return [_strip(child, arrays) for child in value]
+        return [_strip(child, arrays, depth + 1) for child in value]
     return value
 
 
-def _fill(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+def _fill(value: Any, arrays: Mapping[str, Any]) -> Any:
     """Put the arrays back where `_strip` took them from."""
     if isinstance(value, dict):
         if _ARRAY in value:
             return arrays[value[_ARRAY]]
-        return {key: _fill(child, arrays) for key, child in value.items()}
+        return {_unescaped(key): _fill(child, arrays) for key, child in value.items()}
     if isinstance(value, list):
         return [_fill(child, arrays) for child in value]
     return value
+
+
+def _escaped(key: str) -> str:
+    """Return a key that is never our own mark."""
+    return f"${key}" if key.startswith("$") else key
+
+
+def _unescaped(key: str) -> str:
+    return key[1:] if key.startswith("$$") else key

@@ -1,5 +1,6 @@
 """Where numbers go: tensorboard event files, lines of JSON, or several places at once."""
 
+import io
 import json
 import logging
 import math
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from trainkit import files
 from trainkit.dashboards import charts_of
 from trainkit.errors import ConfigError
-from trainkit.protocols import HistogramLogger, Logger, PurgingLogger
+from trainkit.folders import FolderClaim
+from trainkit.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
 
 _log = logging.getLogger(__name__)
 CLAIM = ".trainkit-run"  # marks a folder that a run writes to
@@ -56,10 +58,22 @@ def taken_up(folder: str | Path) -> Path:
     return path
 
 
+def _claimed(folder: str | Path, *, resume: bool) -> FolderClaim:
+    """Take a folder for a log: of a run that is resumed the same one, and else one that holds no run.
+
+    Raises:
+        ConfigError: it cannot be written, or another process logs to it.
+    """
+    claim = FolderClaim("logger", taken_up(folder) if resume else free_folder(folder), "log")
+    claim.take(continues=resume)
+    return claim
+
+
 class TensorboardLogger:
     """Write an event file for tensorboard into `folder`, or `folder_2`, ... where another run is in it.
 
-    With `resume` it goes on in `folder` itself. A folder that is deleted meanwhile is made again.
+    With `resume` it continues in `folder` itself, unless another process logs to it. A folder that is deleted meanwhile
+    is made again.
     """
 
     def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
@@ -72,7 +86,8 @@ class TensorboardLogger:
         self._tags: set[str] = set()  # written so far
         self._n_charts = 0  # in the layout
         self._began, self._writer = SessionLog(status=SessionLog.START), RecordWriter
-        self.folder: str | None = str(taken_up(folder) if resume else free_folder(folder))
+        self._claim = _claimed(folder, resume=resume)
+        self.folder: str | None = str(self._claim.folder)
         self._open()
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -104,6 +119,21 @@ class TensorboardLogger:
             told.append(self._summary.Value(tag=tag, histo=histogram))
         self._add(step=step, summary=self._summary(value=told))
 
+    def write_video(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
+        """Write frames [T, H, W, 3] as an animated GIF, which tensorboard shows among images.
+
+        A GIF has 256 colors per frame and frame times in hundredths of a second, at least two.
+        """
+        from PIL import Image
+
+        images = [Image.fromarray(frame) for frame in frames]
+        encoded = io.BytesIO()
+        duration = max(20, 10 * round(100 / fps))
+        images[0].save(encoded, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
+        _, height, width, _ = frames.shape
+        image = self._summary.Image(height=height, width=width, colorspace=3, encoded_image_string=encoded.getvalue())
+        self._add(step=step, summary=self._summary(value=[self._summary.Value(tag=tag, image=image)]))
+
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as text, and those that are numbers or words as hyper-parameters."""
         from tensorboard.plugins.hparams import summary_v2 as hparams
@@ -121,8 +151,9 @@ class TensorboardLogger:
         self._add(step=0, summary=self._summary.FromString(hparams.hparams_pb(plain).SerializeToString()))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and let other processes have the folder."""
         self._file.close()
+        self._claim.release()
 
     def _sort_charts(self) -> None:
         """Write which charts there are, in order, when there are more of them; a dashboard takes the last word."""
@@ -172,11 +203,13 @@ class TensorboardLogger:
 class JsonlLogger:
     """Write one line of JSON per report into `folder/numbers.jsonl`; nan and infinity become null.
 
-    With `resume` it goes on in `folder` itself. A folder that is deleted meanwhile is made again.
+    With `resume` it continues in `folder` itself, unless another process logs to it. A folder that is deleted meanwhile
+    is made again.
     """
 
     def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
-        self.folder: str | None = str(taken_up(folder) if resume else free_folder(folder))
+        self._claim = _claimed(folder, resume=resume)
+        self.folder: str | None = str(self._claim.folder)
         self._path = Path(self.folder) / "numbers.jsonl"
         self._open()
 
@@ -196,8 +229,9 @@ class JsonlLogger:
         self._open()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and let other processes have the folder."""
         self._file.close()
+        self._claim.release()
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -251,6 +285,10 @@ class Loggers:
         if values:
             self._each("write_histograms", step, values, only=HistogramLogger)
 
+    def write_video(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
+        """Write to each that shows videos."""
+        self._each("write_video", step, tag, frames, fps, only=VideoLogger)
+
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Describe to each."""
         self._each("describe", settings)
@@ -295,6 +333,10 @@ def _listed(logger: object, former: Sequence[Path]) -> list[Logger]:
     has_methods = all(callable(getattr(logger, name, None)) for name in ("write", "describe", "close"))
     if has_methods and hasattr(logger, "folder"):
         return [logger]  # type: ignore[list-item]  # it has the protocol's members
+    if hasattr(logger, "add_scalar"):  # torch's and tensorboardX's, which Tianshou's loggers are given
+        folder = getattr(logger, "log_dir", getattr(logger, "logdir", "runs/name"))
+        kind = type(logger).__name__
+        raise ConfigError(f"logger is a {kind}: give the folder it writes to instead, logger={str(folder)!r}")
     raise ConfigError(
         f"logger must be a folder, a logger with folder, write, describe and close, or a list of them, got {logger!r}"
     )

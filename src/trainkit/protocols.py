@@ -20,6 +20,7 @@ from trainkit.data import (
     Transition,
     TransitionBatch,
 )
+from trainkit.stats import Summary
 
 
 class EnvSpaces(Protocol):
@@ -108,6 +109,12 @@ class Trainee(Policy, Seedable, Protocol):
     """What every trainer asks of a policy."""
 
     horizon: Horizon
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns that its updates read in `extras`; none for most."""
+        ...
+
     n_updates: int
     recipe: Mapping[str, Any] | None  # how to make one like it, in plain values; None where that is not known
     observation_space: Space[Any] | None  # None: not told yet
@@ -121,7 +128,14 @@ class Trainee(Policy, Seedable, Protocol):
 
     def load_training_state(self, state: Mapping[str, Any]) -> None: ...
 
-    n_threads: int  # that torch computes on
+    @property
+    def n_threads(self) -> int:
+        """Threads that torch computes on; may be set."""
+        ...
+
+    @n_threads.setter
+    def n_threads(self, count: int) -> None: ...
+
     on_nan: Literal["raise", "skip"]  # what becomes of an update that is not finite
 
     def check_divergence(self) -> None:
@@ -154,12 +168,21 @@ class RolloutLearner(Trainee, Protocol):
 
 
 class Store(Stateful, Protocol):
-    """What a collector asks of a buffer, and every trainer."""
+    """What a collector asks of a buffer, and every trainer.
+
+    A trainer gives `load_state_dict` large arrays as `trainkit.reading.StoredArray`s, which are read when they are
+    copied (`trainkit.files.copy_into`) or converted (`np.asarray`), and only until it returns.
+    """
 
     def __len__(self) -> int: ...
 
     @property
     def nbytes(self) -> int: ...
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns that a policy's updates may read in `extras`."""
+        ...
 
     def bind(self, spec: RowSpec) -> None: ...
 
@@ -212,8 +235,10 @@ class Buffer(Store, Seedable, Protocol):
         ...
 
     def sample(
-        self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
-    ) -> TransitionBatch: ...
+        self, batch_size: int | None, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> TransitionBatch:
+        """Draw B rows; None returns every row once."""
+        ...
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None: ...
 
@@ -267,6 +292,24 @@ class PurgingLogger(Protocol):
 
     def purge(self, step: int) -> None:
         """Forget what was written after this step."""
+        ...
+
+
+@runtime_checkable
+class NormalActor(Protocol):
+    """A policy that may draw actions from normal distributions."""
+
+    def read_action_std(self) -> Summary:
+        """Return the standard deviations of the draws since the last call; empty where there were none."""
+        ...
+
+
+@runtime_checkable
+class VideoLogger(Protocol):
+    """A logger that can show videos; one that cannot is never given any."""
+
+    def write_video(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
+        """Write frames [T, H, W, 3], T at least 1, at an environment step."""
         ...
 
 

@@ -1,6 +1,9 @@
-"""A run's folder: how the run was made, what it told, and where others like it are."""
+"""A run's folder: how the run was made, what it told, and where others like it are.
 
-import contextlib
+A folder may be damaged or come from a stranger: its files are read with the guards of `reading`, and everything in them
+is checked before it is used. What is wrong is one `ConfigError` that names the file.
+"""
+
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,10 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.errors import ConfigError, nearest
+from trainkit import reading
+from trainkit.errors import Checks, ConfigError, nearest
 from trainkit.files import write_whole
 
 CONFIG, NUMBERS, CHECKPOINT, EVENTS = "config.json", "numbers.jsonl", "checkpoint", "events"
+
+_LARGEST_LOG = 2**30  # bytes of numbers.jsonl
+_LARGEST_NUMBER = 1e150  # whose square is finite; beyond it a number counts as infinite
+_LARGEST_STEP = 2**63 - 1
+_OPTIONAL_TEXT = (str, type(None))
+_FIELDS: dict[str, tuple[type, ...]] = {  # of config.json, each of which may be missing
+    **dict.fromkeys(("preset", "env", "data", "command", "began"), _OPTIONAL_TEXT),
+    "seed": (int, type(None)),
+    "settings": (dict,),
+    "versions": (dict,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,43 +50,48 @@ class RunFolder:
         folder = Path(path)
         if not (folder / NUMBERS).is_file():
             raise ConfigError(f"{folder} is no run: it has no {NUMBERS}, as JsonlLogger and `trainkit train` write it")
-        config = folder / CONFIG
-        try:
-            return cls(path=folder, config=json.loads(config.read_text()) if config.is_file() else {})
-        except ValueError as error:
-            raise ConfigError(f"{config} is no JSON ({error}): write it anew, or remove it") from error
+        file = folder / CONFIG
+        config = reading.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}
+        _check_config(file, config)
+        return cls(path=folder, config=config)
 
     @cached_property
     def rows(self) -> list[dict[str, float]]:
         """What it told, in order: a row per report, with its "step"; a number that was nan or infinite is left out.
 
         A run that was resumed tells some steps again: the later telling counts.
+
+        Raises:
+            ConfigError: a line, the last apart, is not what `JsonlLogger` writes.
         """
         rows: list[dict[str, float]] = []
-        for number, line in enumerate(lines := (self.path / NUMBERS).read_text().splitlines()):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                if number + 1 == len(lines):
-                    break  # killed while it was writing
-                raise ConfigError(f"{self.path / NUMBERS}, line {number + 1} is no JSON: remove it") from error
-            if "step" not in row:
+        for report in self._lines:
+            if "step" not in report:
                 continue  # the settings
-            while rows and rows[-1]["step"] >= row["step"]:
+            while rows and rows[-1]["step"] >= report["step"]:
                 rows.pop()
-            rows.append({tag: x for tag, x in row.items() if x is not None})
+            rows.append({tag: x for tag, x in report.items() if _is_finite(x)})
         return rows
+
+    @cached_property
+    def _lines(self) -> list[dict[str, Any]]:
+        """The lines of numbers.jsonl, checked; a last line that was not finished is left out."""
+        path = self.path / NUMBERS
+        lines = reading.read_bytes(path, max_bytes=_LARGEST_LOG, error=ConfigError).splitlines()
+        read = []
+        for number, line in enumerate(lines, 1):
+            try:
+                read.append(_checked_line(line, f"{path}, line {number}"))
+            except ConfigError:
+                if number < len(lines):
+                    raise  # else killed while it was writing
+        return read
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """The settings that the trainer told its loggers, after a resume anew: the last; empty where it told none."""
-        told: Mapping[str, Any] = {}
-        with (self.path / NUMBERS).open() as file:
-            for line in file:
-                if line.startswith('{"settings"'):
-                    with contextlib.suppress(ValueError):  # killed while it was writing
-                        told = json.loads(line)["settings"]
-        return told
+        told = [line["settings"] for line in self._lines if "settings" in line]
+        return told[-1] if told else {}
 
     @property
     def task(self) -> str:
@@ -84,7 +104,7 @@ class RunFolder:
     def seed(self) -> int | None:
         """The root of all its randomness."""
         seed = self.config.get("seed", self.settings.get("seed"))
-        return None if seed is None else int(seed)
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
     def tells(self, tag: str) -> bool:
         """Whether a tag was ever told."""
@@ -102,6 +122,45 @@ class RunFolder:
             raise ConfigError(f"{self.path} never told {tag!r}{nearest(tag, known)}")
         steps, numbers = np.array(points, np.float64).T
         return steps, numbers
+
+
+def _check_config(path: Path, config: object) -> None:
+    """Raise if a config.json is no object, or a field that is read has another type than it is written with."""
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f"{path} must hold a JSON object, got a {type(config).__name__}: write it again, or remove it"
+        )
+    checks = Checks(str(path))
+    for name, types in _FIELDS.items():
+        value = config.get(name)
+        fits = name not in config or (isinstance(value, types) and not isinstance(value, bool))
+        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
+        checks.require(fits, f".{name} must be {expected}, got {value!r:.80}: write it again, or remove it")
+    checks.done()
+
+
+def _checked_line(line: bytes, where: str) -> dict[str, Any]:
+    """Read a line of numbers.jsonl: settings, or a step with its numbers."""
+    value = reading.parse_json(line, where, error=ConfigError)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a JSON object, got a {type(value).__name__}: remove it")
+    if "step" not in value:
+        if not isinstance(value.get("settings", {}), dict):
+            raise ConfigError(f"{where} has settings that are no JSON object, got {value['settings']!r:.80}: remove it")
+        return value
+    step = value["step"]
+    is_whole = isinstance(step, (int, float)) and not isinstance(step, bool) and step == step // 1
+    if not is_whole or not 0 <= step <= _LARGEST_STEP:
+        raise ConfigError(f"{where} has the step {step!r:.80}, which must be an integer >= 0: remove it")
+    for tag, number in value.items():
+        if number is not None and (not isinstance(number, (int, float)) or isinstance(number, bool)):
+            raise ConfigError(f"{where} has {tag!r:.80}: {number!r:.80}, which must be a number or null: remove it")
+    return value | {"step": int(step)}
+
+
+def _is_finite(number: float | None) -> bool:
+    """Return whether there is a number that can be computed with; comparing nan is never true."""
+    return number is not None and abs(number) <= _LARGEST_NUMBER
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -137,7 +196,7 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
     for maker in dict.fromkeys(maker for _, maker, _ in made):
         own = [settings for _, other, settings in made if other == maker]
         names = sorted({name for settings in own for name in settings})
-        apart[maker] = [name for name in names if len({settings.get(name) for settings in own}) > 1]
+        apart[maker] = [name for name in names if len({repr(settings.get(name)) for settings in own}) > 1]
     groups: dict[str, list[RunFolder]] = {}
     for run, maker, settings in made:
         told = [f"{name}={settings.get(name, 'default')}" for name in apart[maker]]

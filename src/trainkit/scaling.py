@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.errors import Checks
+from trainkit.errors import Checks, ConfigError
 
 
 class ReturnScale:
@@ -74,11 +74,29 @@ class ReturnScale:
             running[:n_running] += [one[t] for one in longest_first[:n_running]]
             self._take_in(running[:n_running])
 
+    def merge(self, other: "ReturnScale") -> None:
+        """Take in all returns that another scale has observed, exactly, as if both had been seen here.
+
+        Running returns of its environments are not taken over. `other` stays as it is; merge it once only.
+        """
+        if other is self or other.gamma != self.gamma:
+            raise ConfigError(
+                f"ReturnScale.merge needs another scale of gamma {self.gamma}, got "
+                f"{'itself' if other is self else other.gamma}"
+            )
+        self._add(other._count, other._mean, other._square)
+
     def _take_in(self, returns: NDArray[np.float64]) -> None:
-        """Merge returns [K] into the moments (Chan et al., 1979)."""
-        n_rows, mean = len(returns), float(returns.mean())
+        """Merge returns [K] into the moments."""
+        mean = float(returns.mean())
+        self._add(len(returns), mean, float(np.square(returns - mean).sum()))
+
+    def _add(self, n_rows: int, mean: float, square: float) -> None:
+        """Merge the moments of other returns (Chan et al., 1979)."""
+        if n_rows == 0:
+            return
         apart, total = mean - self._mean, self._count + n_rows
-        self._square += float(np.square(returns - mean).sum()) + apart**2 * self._count * n_rows / total
+        self._square += square + apart**2 * self._count * n_rows / total
         self._mean += apart * n_rows / total
         self._count = total
 

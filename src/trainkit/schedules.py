@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -96,24 +97,68 @@ class Linear:
         return Piecewise([(0, self.start), (max(round(self.share * n_steps), 1), self.end)])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Call a function of the step; raise `ConfigError` where it fails or its value is not a finite number in the range.
+
+    Args:
+        function: the schedule.
+        owner: the object whose option it is, for the error.
+        name: the option.
+        low: lower end of the range, excluded with `above_low`.
+        high: upper end of the range.
+        above_low: whether values must be above `low`.
+    """
+
+    function: Schedule
+    owner: str
+    name: str
+    low: float
+    high: float
+    above_low: bool
+
+    def __call__(self, step: int) -> float:
+        try:
+            value: object = self.function(step)
+        except Exception as error:
+            raise ConfigError(
+                f"{self.owner}.{self.name}: the schedule {self.function!r} raised {type(error).__name__}: {error} at "
+                f"step {step}: give a function of one argument, the step, that returns a number for every step"
+            ) from error
+        if type(value) is float and self.low < value <= min(self.high, sys.float_info.max):
+            return value
+        checks = Checks(self.owner)
+        if not checks.number(self.name, value, low=self.low, high=self.high, above_low=self.above_low):
+            raise ConfigError(f"{checks.problems[0]} at step {step} from the schedule {self.function!r}")
+        return float(value)  # type: ignore[arg-type]  # a number
+
+
 Scheduled = float | Schedule | Sequence[tuple[int, float]]
 
 
 def as_schedule(
     owner: str, name: str, value: object, *, low: float, high: float = float("inf"), above_low: bool = False
 ) -> Schedule:
-    """Turn a number, a list of knots or a schedule into a schedule whose known values lie in the range."""
+    """Turn a number, a list of knots or a function of the step into a schedule whose values lie in the range.
+
+    Numbers and knots are checked here. A function is checked at step 0 here, and at every step it is called for.
+    """
     if isinstance(value, Linear):
         told = f"{owner}.{name} cannot know the length of the run: give {value}.over(n_steps), or use it in a preset"
         raise ConfigError(told)
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = Piecewise(value)
-    known = value.values if isinstance(value, (Constant, Piecewise)) else [] if callable(value) else [value]
+    if isinstance(value, Checked):
+        value = value.function
+    if isinstance(value, Schedule) and not isinstance(value, (Constant, Piecewise)):
+        checked = Checked(function=value, owner=owner, name=name, low=low, high=high, above_low=above_low)
+        checked(0)
+        return checked
     checks = Checks(owner)
-    for number in known:
+    for number in value.values if isinstance(value, (Constant, Piecewise)) else [value]:
         checks.number(name, number, low=low, high=high, above_low=above_low)
     checks.done()
-    return value if isinstance(value, Schedule) else Constant(float(value))  # type: ignore[arg-type]  # a number
+    return value if isinstance(value, (Constant, Piecewise)) else Constant(float(value))  # type: ignore[arg-type]  # a number
 
 
 def to_plain(schedule: Schedule) -> float | list[list[float]] | None:

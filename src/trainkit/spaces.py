@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from trainkit.data import ACTION_MASK, ArraySpec, Obs
 from trainkit.errors import ConfigError, NoLegalActionError, SpaceMismatchError
+from trainkit.reading import check_declared
+from trainkit.structured_actions import StructuredHybrid, flat_actions, joint_actions, structure_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +24,9 @@ class Spaces:
 
     @classmethod
     def of(cls, envs: Any) -> "Spaces":
-        """Take them from anything that has them."""
+        """Take them from anything that has them; a nested action space as that of its flat rows."""
         check_spaces(envs.observation_space, envs.action_space)
-        return cls(observation_space=envs.observation_space, action_space=envs.action_space)
+        return cls(observation_space=envs.observation_space, action_space=flat_actions(envs.action_space))
 
     def to_plain(self) -> list[Any]:
         """Describe both in values that JSON keeps."""
@@ -71,6 +73,7 @@ def check_space(space: Space[Any], name: str) -> None:
     if isinstance(space, (spaces.Dict, spaces.Tuple)) and not space.spaces:
         raise ConfigError(f"{name} is an empty {type(space).__name__}: there is nothing to see in it")
     if isinstance(space, spaces.Dict):
+        check_space_keys(space, name)
         for key, child in space.spaces.items():
             check_space(child, f"{name}[{key!r}]")
         return
@@ -91,15 +94,25 @@ def check_space(space: Space[Any], name: str) -> None:
             raise ConfigError(f"{name} has equal bounds everywhere, so it can only hold one value, got {space}")
 
 
+def check_space_keys(space: Space[Any] | None, name: str) -> None:
+    """Raise if a key of a Dict, or of one inside, is not a string: it could be saved and not found again."""
+    if isinstance(space, spaces.Dict):
+        for key, child in space.spaces.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{name} must have strings as keys, got {key!r}: rename it to {str(key)!r}")
+            check_space_keys(child, f"{name}[{key!r}]")
+    elif isinstance(space, spaces.Tuple):
+        for position, child in enumerate(space.spaces):
+            check_space_keys(child, f"{name}[{position}]")
+
+
 def check_spaces(observation_space: Space[Any], action_space: Space[Any]) -> None:
     """Refuse spaces an environment may have, but a collector has no arrays for."""
     check_space(observation_space, "the observation space")
-    check_space(action_space, "the action space")
-    if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
-        raise ConfigError(
-            f"the action space is a {type(action_space).__name__}, and an action must be one array: wrap the "
-            "environment so that it takes a Box, Discrete, MultiDiscrete or MultiBinary"
-        )
+    structure = structure_of(action_space)
+    nested = action_space if structure is None else structure.nested
+    check_space(nested, "the action space")
+    flat_actions(nested)  # raises where parts of a nested action cannot be in one row
     if isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces:
         mask = observation_space[ACTION_MASK]
         expected = (_n_masked(action_space),)
@@ -135,7 +148,7 @@ def zeros_of(space: Space[Any], n_rows: int = 1) -> Obs:
     rows = np.zeros((n_rows, *space.shape), space.dtype)
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         rows += space.start
-    return np.clip(rows, space.low, space.high) if isinstance(space, spaces.Box) else rows
+    return np.clip(rows, space.low, space.high) if isinstance(space, (spaces.Box, StructuredHybrid)) else rows
 
 
 def stacked_space(space: Space[Any], stack: int) -> Space[Any]:
@@ -190,7 +203,9 @@ def refuse_empty_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None
     if not any_legal.all():
         row = int(np.flatnonzero(~any_legal)[0])
         env = row if env_ids is None else int(env_ids[row])
-        raise NoLegalActionError(f"env {env} allows no action: its {ACTION_MASK} is all False; end the episode instead")
+        raise NoLegalActionError(
+            f"env {env} allows no action: its {ACTION_MASK} is all False; end the episode instead", env_id=env
+        )
 
 
 def random_legal(legal: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -218,6 +233,9 @@ def random_actions(
         return rng.integers(2, size=(n_rows, *space.shape), dtype=np.int8)
     if isinstance(space, spaces.Box):
         return _random_box(space, (n_rows, *space.shape), rng)
+    if isinstance(space, StructuredHybrid):
+        discrete, box = (random_actions(part, None, n_rows, rng) for part in (space.discrete, space.box))
+        return space.join(discrete, box)
     raise ConfigError(f"random actions need a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
 
 
@@ -229,6 +247,13 @@ def discrete_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return space.start, space.start + space.nvec - 1
     assert isinstance(space, spaces.MultiBinary), f"{space} is not checked, or has bounds of its own"
     return np.array(0), np.array(1)
+
+
+def leaf_spaces(space: Space[Any]) -> Any:
+    """Return the leaves of a space, in the structure of its observations."""
+    if isinstance(space, spaces.Dict):
+        return {key: leaf_spaces(child) for key, child in space.spaces.items()}
+    return tuple(map(leaf_spaces, space.spaces)) if isinstance(space, spaces.Tuple) else space
 
 
 def random_probability(space: Space[Any], obs: Obs, n_rows: int) -> NDArray[np.float64]:
@@ -267,6 +292,9 @@ def _n_masked(action_space: Space[Any]) -> int:
 
 def space_to_plain(space: Space[Any]) -> dict[str, Any]:
     """Describe a supported space in values that JSON keeps."""
+    structure = structure_of(space)
+    if structure is not None:
+        return {"kind": "flat actions", "nested": space_to_plain(structure.nested)}
     plain: dict[str, Any] = {"kind": type(space).__name__}
     if isinstance(space, spaces.Dict):
         return plain | {"spaces": [[key, space_to_plain(child)] for key, child in space.spaces.items()]}
@@ -284,23 +312,52 @@ def space_to_plain(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_plain(plain: Mapping[str, Any]) -> Space[Any]:
-    """Read what `space_to_plain` described; raise LookupError, TypeError or ValueError where it is no such thing."""
+    """Read what `space_to_plain` described; raise LookupError, TypeError or ValueError where it is no such thing.
+
+    Raises:
+        CheckpointError: the bounds of a Box would take more memory than `reading.size_limit`.
+    """
     kind = plain["kind"]
     if kind == "Dict":
-        return spaces.Dict({key: space_from_plain(child) for key, child in plain["spaces"]})
+        children = {_text(key): space_from_plain(child) for key, child in plain["spaces"]}
+        if len(children) < len(plain["spaces"]):
+            raise ValueError("a Dict has two spaces of one name")
+        return spaces.Dict(children)
+    if kind == "flat actions":
+        return flat_actions(space_from_plain(plain["nested"]))
     if kind == "Tuple":
         return spaces.Tuple([space_from_plain(child) for child in plain["spaces"]])
-    shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"]).type
+    shape, dtype = tuple(map(_whole, plain["shape"])), np.dtype(_text(plain["dtype"]))
+    if dtype.kind not in "biuf" or len(shape) > _MOST_AXES or min(shape, default=0) < 0:
+        raise ValueError(f"a space has shape {shape!r:.80} and type {dtype}")
     if kind == "Box":
+        check_declared("a space", math.prod(shape) * _BOX_BYTES * dtype.itemsize)
         low, high = (np.broadcast_to(np.asarray(plain[bound], dtype), shape) for bound in ("low", "high"))
-        return spaces.Box(low, high, dtype=dtype)
+        return spaces.Box(low, high, dtype=dtype.type)
     if kind == "Discrete":
-        return spaces.Discrete(plain["n"], start=plain["start"])
+        return spaces.Discrete(_whole(plain["n"]), start=_whole(plain["start"]))
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.array(plain["nvec"]), dtype=dtype, start=np.array(plain["start"]))
+        return spaces.MultiDiscrete(np.array(plain["nvec"]), dtype=dtype.type, start=np.array(plain["start"]))
     if kind == "MultiBinary":
-        return spaces.MultiBinary(plain["n"])
-    raise ValueError(f"unknown kind of space {kind!r}")
+        n = plain["n"]
+        return spaces.MultiBinary(list(map(_whole, n)) if isinstance(n, list) else _whole(n))
+    raise ValueError(f"unknown kind of space {kind!r:.80}")
+
+
+_BOX_BYTES = 4  # times the bytes of one observation: two bounds, and what is computed from them
+_MOST_AXES = 32
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int or abs(number) >= 2**63:
+        raise TypeError(f"a space needs whole numbers, got {number!r:.80}")
+    return number
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a space needs a name, got {value!r:.80}")
+    return value
 
 
 def _plain_bound(bound: NDArray[Any]) -> Any:
@@ -310,9 +367,15 @@ def _plain_bound(bound: NDArray[Any]) -> Any:
 
 
 def count_actions(owner: str, space: Space[Any]) -> int:
-    """Return how many actions a Discrete space has; refuse any other, and one too large for a number for each."""
+    """Return the number of actions, joint ones of a MultiDiscrete or MultiBinary; raise for a Box, or too many."""
     if not isinstance(space, spaces.Discrete):
-        raise SpaceMismatchError(f"{owner} needs a Discrete action space, got {space}")
+        joint = joint_actions(owner, space)
+        if joint is not None:
+            return joint.n
+        remedy = ": use PPOPolicy or A2CPolicy" if isinstance(flat_actions(space), StructuredHybrid) else ""
+        raise SpaceMismatchError(
+            f"{owner} needs a Discrete, MultiDiscrete or MultiBinary action space, got {space}{remedy}"
+        )
     if space.n > MOST_ACTIONS:
         raise SpaceMismatchError(
             f"{owner} gives each action a number of its own, and {space.n:,} are more than {MOST_ACTIONS:,}: let the "

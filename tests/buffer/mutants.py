@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.buffer import test_heads, test_mirror, test_nstep, test_samplers, test_storage
+from tests.buffer import test_heads, test_mirror, test_nstep, test_samplers, test_skipped_rows, test_storage
 from tests.buffer.programs import Run
 from tests.helpers.faults import Fault
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, replay
@@ -95,6 +95,13 @@ MUTANTS = {
         old="if len(ended):",
         new="if False:",
         check=test_storage.test_the_observation_after_an_end_is_the_episodes_own_not_the_next_ones_first,
+    ),
+    "the skipped row's observation as the next one": Fault(
+        owner=Rings,
+        function="add",
+        old="if not self._is_pending(here, step.obs):",
+        new="if False:",
+        check=test_skipped_rows.test_no_window_crosses_skipped_rows_and_the_bootstrap_stays,
     ),
     "the row after the last one in memory": Fault(
         owner=Scratch,

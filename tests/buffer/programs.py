@@ -40,7 +40,7 @@ def operations(n_envs: int) -> st.SearchStrategy[list[Operation]]:
     n_steps, length = st.integers(1, 25), st.integers(0, 9)
     return st.lists(
         st.tuples(st.just("run"), some_envs | st.none(), n_steps, length)
-        | st.tuples(st.sampled_from(["cut", "drop"]), some_envs)
+        | st.tuples(st.sampled_from(["cut", "drop", "skip"]), some_envs)
         | st.tuples(st.sampled_from(["learn", "learn_late", "rewrite", "clear", "reload"])),
         min_size=1,
         max_size=12,
@@ -114,6 +114,11 @@ class Run:
     def drop(self, env_ids: list[int]) -> None:
         assert self.buffer.drop(env_ids) == self.twin.drop(env_ids)
         self.stream.begin(env_ids)
+
+    def skip(self, env_ids: list[int]) -> None:
+        """Leave rows out; not of stacks, whose frames before the next row would be missing."""
+        if self.stream.stack == 1:
+            self.stream.skip(env_ids, 2)
 
     def clear(self) -> None:
         self.buffer.clear()

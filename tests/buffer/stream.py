@@ -67,6 +67,11 @@ class Stream:
             self.episode[env] += 1
             self.step[env] = 0
 
+    def skip(self, env_ids: Sequence[int], n_steps: int) -> None:
+        """Make steps that nobody is shown."""
+        for env in env_ids:
+            self.step[env] += n_steps
+
     def next(self, env_ids: Sequence[int] | None = None, ends: int | Sequence[int] = GOES_ON) -> Transition:
         """Make one step of these environments, default all, which ends as told."""
         ids = list(range(self.n_envs)) if env_ids is None else list(env_ids)

@@ -1,11 +1,13 @@
 """Datasets in files: what was recorded comes back to the bit, what cannot be is refused by the file's name."""
 
 import json
+import pickle
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -15,6 +17,7 @@ from numpy.testing import assert_array_equal
 
 from tests.buffer.stream import frame
 from trainkit import (
+    DatasetWriter,
     DQNPolicy,
     MixedBuffer,
     PrioritizedReplayBuffer,
@@ -23,7 +26,7 @@ from trainkit import (
     load_dataset,
     tree,
 )
-from trainkit.buffer.shards import Header, Recording, read_shard, write_shard
+from trainkit.buffer.shards import Header, read_shard, write_shard
 from trainkit.data import ArraySpec, Horizon, RecordedEpisode
 from trainkit.errors import CheckpointError, ConfigError, MissingExtraError, SpaceMismatchError
 from trainkit.spaces import Spaces, array_specs, space_from_plain, space_to_plain, stacked_space
@@ -272,16 +275,37 @@ def rewritten(path: Path, **columns: Any) -> Path:
         ({"obs": np.zeros((6, 4), np.float32)}, r"obs is float32 \(6, 4\), the rest says float32 \(6, 3\)"),
         ({"obs": np.zeros((6, 3), np.float64)}, "obs is float64"),
         ({"reward": np.zeros(3)}, r"reward is float64 \(3,\), the rest says float64 \(4,\)"),
-        ({"reward": np.array([0, np.nan, 0, 0])}, "a reward is not finite"),
-        ({"action": np.array([0, 1, 3, 0])}, r"an action is outside Discrete\(3\)"),
         ({"length": np.array([4, 0])}, "it has no episode, or one of no step"),
-        ({"length": np.zeros(0, np.int64)}, "it has no episode"),
-        ({"terminated": np.array([True])}, "terminated is bool"),
+        ({"length": np.zeros(0, np.int64)}, r"terminated is bool \(2,\), the rest says bool \(0,\)"),
+        ({"terminated": np.array([True])}, r"terminated is bool \(1,\), the rest says bool \(2,\)"),
+        ({"truncated": np.array([0, 1])}, "truncated is int64"),
+        ({"length": np.array([3, 1], np.uint8)}, "length is uint8"),
+        ({"length": np.ones(5, np.int64)}, "it has 5 episodes in 4 steps"),
     ],
 )
 def test_a_file_that_does_not_hold_what_it_says_is_refused(two: list[Path], columns: Any, message: str) -> None:
     rewritten(two[0], **columns)
-    with pytest.raises(CheckpointError, match=rf"episodes-000000\.npz does not hold what it says \(.*{message}"):
+    rule = rf"episodes-000000\.npz cannot be read as a dataset \(.*{message}.*\): it does not hold what it says"
+    with pytest.raises(CheckpointError, match=rule):
+        load_dataset(two)
+
+
+BAD_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"obs": np.full((6, 3), np.nan, np.float32)}, r"obs must be finite, got nan in row 0, index \(0,\)"),
+    (
+        {"obs": np.where(np.eye(6, 3, -5) > 0, np.inf, 0).astype(np.float32)},
+        r"next_obs must be finite, got inf in row 3, index \(0,\)",
+    ),
+    ({"reward": np.array([0, np.nan, 0, 0])}, "reward must be finite, got nan in row 1"),
+    ({"action": np.array([0, 1, 3, 0])}, r"action must be in \[0, 2\], got 3 in row 2"),
+    ({"extra.action_prob": np.array([1, 1, 1, -np.inf])}, r"extras\['action_prob'\] must be finite, got -inf in row 3"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_VALUES)
+def test_a_value_that_cannot_be_learned_from_is_named_with_its_row(two: list[Path], columns: Any, message: str) -> None:
+    rewritten(two[0], **columns)
+    with pytest.raises(CheckpointError, match=rf"episodes-000000\.npz: {message}: fix the data"):
         load_dataset(two)
 
 
@@ -359,9 +383,9 @@ def test_any_division_into_files_holds_the_same_episodes(
     recorded = [episode(number, n_steps, end) for number, (n_steps, end) in enumerate(ends)]
     for first in range(0, len(recorded), n):
         write_shard(folder / f"{first:03d}.npz", header(), recorded[first : first + n])
-    shards = [read_shard(path)[1] for path in sorted(folder.iterdir())]
+    lengths = np.concatenate([read_shard(path).length for path in sorted(folder.iterdir())])
 
-    assert_array_equal(Recording.joined(shards).length, [n_steps for n_steps, _ in ends])
+    assert_array_equal(lengths, [n_steps for n_steps, _ in ends])
     for got, wanted in zip(load_dataset(folder).episodes(), recorded, strict=True):
         assert_episode(got, wanted)
 
@@ -370,3 +394,126 @@ def test_a_missing_minari_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"from_minari needs minari .*: pip install trainkit\[minari\]$"):
         from_minari("any/id-v0")
+
+
+# ---- HDF5 ----
+
+
+def test_a_missing_h5py_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    for use in (lambda: load_dataset(tmp_path / "a.hdf5"), lambda: DatasetWriter(tmp_path, format="hdf5")):
+        with pytest.raises(MissingExtraError, match=r"needs h5py .*: pip install trainkit\[hdf5\]$"):
+            use()
+
+
+@pytest.mark.parametrize("form", FORM_SPACES)
+@pytest.mark.parametrize("compress", [False, True])
+def test_episodes_come_back_to_the_bit_from_hdf5(form: Any, compress: bool, tmp_path: Path) -> None:
+    recorded = [episode(0, 3, "terminated", form), episode(1, 1, "cut", form), episode(2, 2, "truncated", form)]
+    write_shard(tmp_path / "a.hdf5", header(form), recorded[:2], compress=compress)
+    write_shard(tmp_path / "b.npz", header(form), recorded[2:], compress=compress)
+    buffer = load_dataset(tmp_path, seed=0)
+
+    for got, wanted in zip(buffer.episodes(), recorded, strict=True):
+        assert_episode(got, wanted)
+    assert buffer.observation_space == FORM_SPACES[form]
+
+
+def test_a_flipped_bit_in_hdf5_is_noticed_wherever_data_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf5"
+    write_shard(path, header(), [episode(0, 200)])
+    whole, reward = path.read_bytes(), load_dataset(path)._rings.reward.tobytes()[:80]
+    path.write_bytes(whole.replace(reward[:8], bytes([reward[0] ^ 1]) + reward[1:8]))
+    with pytest.raises(CheckpointError, match=r"a\.hdf5 cannot be read as HDF5"):
+        load_dataset(path)
+
+
+def test_hdf5_never_leads_out_of_its_file(tmp_path: Path) -> None:
+    write_shard(tmp_path / "whole.hdf5", header(), [episode(0, 3)])
+    for kind in ("external link", "soft link", "external data", "virtual", "second name", "cycle"):
+        path = tmp_path / f"{kind}.hdf5"
+        path.write_bytes((tmp_path / "whole.hdf5").read_bytes())
+        with h5py.File(path, "r+") as file:
+            reward = file["reward"][:]
+            del file["reward"]
+            if kind == "external link":
+                file["reward"] = h5py.ExternalLink(str(tmp_path / "whole.hdf5"), "reward")
+            elif kind == "soft link":
+                file["reward"] = h5py.SoftLink("/action")
+            elif kind == "external data":
+                file.create_dataset("reward", reward.shape, "f8", external=[(str(tmp_path / "whole.hdf5"), 0, 24)])
+            elif kind == "virtual":
+                layout = h5py.VirtualLayout(reward.shape, "f8")
+                layout[:] = h5py.VirtualSource(str(tmp_path / "whole.hdf5"), "reward", reward.shape)
+                file.create_virtual_dataset("reward", layout)
+            elif kind == "second name":
+                file["reward"] = file["action"]
+            else:
+                file["reward"] = reward
+                group = file.create_group("g")
+                group["g"] = group
+        with pytest.raises(CheckpointError, match=rf"{kind}\.hdf5 cannot be read"):
+            load_dataset(path)
+
+
+class Tianshous:
+    """Files as `ReplayBuffer.save_hdf5` of Tianshou 1.2 writes them (tianshou/data/utils/converter.py, to_hdf5)."""
+
+    def __init__(self, path: Path, sizes: list[int], written: list[int], *, dict_obs: bool = False) -> None:
+        """Write rings of these sizes, to each of which so many rows were written; observations count steps."""
+        offsets = np.cumsum([0, *sizes[:-1]])
+        obs, after = np.zeros((2, sum(sizes), 2), np.float32)
+        action, reward = np.zeros(sum(sizes), np.int64), np.zeros(sum(sizes))
+        terminated, truncated = np.zeros((2, sum(sizes)), np.bool_)
+        self.rows = []
+        for env, (offset, size, n_rows) in enumerate(zip(offsets, sizes, written, strict=True)):
+            for t in range(n_rows):
+                row = offset + t % size
+                obs[row], after[row], action[row], reward[row] = (env, t), (env, t + 1), t % 3, 100 * env + t
+                terminated[row] = t % 4 == 3
+            self.rows += [(env, t) for t in range(max(0, n_rows - size), n_rows)]
+        with h5py.File(path, "w") as file:
+            file.attrs["maxsize"], file.attrs["stack_num"] = sum(sizes), 1
+            file.attrs["_size"] = min(sizes[0], written[0])
+            file["last_index"] = offsets + (np.array(written) - 1) % sizes
+            if len(sizes) > 1:
+                file["_offset"], file["_lengths"] = offsets, np.minimum(sizes, written)
+                file["buffers"] = np.frombuffer(pickle.dumps([]), np.byte)  # never read
+            meta = file.create_group("_meta")
+            meta.attrs["__data_type__"] = "Batch"
+            for name, rows in (("obs", obs), ("obs_next", after)):
+                meta[f"{name}/where" if dict_obs else name] = rows
+            for name, rows in (("act", action), ("rew", reward), ("terminated", terminated), ("truncated", truncated)):
+                meta[name] = rows
+            meta["done"] = terminated | truncated
+            meta.create_group("info")["env_id"] = np.zeros(sum(sizes), np.int64)
+
+
+@pytest.mark.parametrize("dict_obs", [False, True])
+@pytest.mark.parametrize(("sizes", "written"), [([10], [6]), ([10], [10]), ([6], [15]), ([4, 6, 5], [3, 20, 5])])
+def test_a_buffer_of_tianshou_is_read_in_the_order_it_was_written(
+    sizes: list[int], written: list[int], dict_obs: bool, tmp_path: Path
+) -> None:
+    made = Tianshous(tmp_path / "buffer.hdf5", sizes, written, dict_obs=dict_obs)
+    buffer = load_dataset(tmp_path / "buffer.hdf5", seed=0)
+
+    (rows,) = buffer.transitions()
+    obs, after = (one["where"] if dict_obs else one for one in (rows.obs, rows.next_obs))
+    assert_array_equal(obs, made.rows)
+    assert_array_equal(after - obs, [[0, 1]] * len(made.rows))
+    assert_array_equal(rows.terminated, [t % 4 == 3 for _, t in made.rows])
+    assert_array_equal(rows.reward, [100 * env + t for env, t in made.rows])
+    envs, steps = np.array(made.rows).T
+    new = [0, *(np.flatnonzero((np.diff(envs) != 0) | (steps[:-1] % 4 == 3)) + 1)]
+    lengths = np.diff([*new, len(steps)])
+    assert [len(one) for one in buffer.episodes()] == lengths.tolist()
+
+
+def test_a_forged_buffer_of_tianshou_raises_our_error(tmp_path: Path) -> None:
+    path = tmp_path / "buffer.hdf5"
+    for change in ({"maxsize": 3}, {"_size": -1}, {"_size": 99}, {"maxsize": 0}):
+        Tianshous(path, [10], [6])
+        with h5py.File(path, "r+") as file:
+            file.attrs.update(change)
+        with pytest.raises(CheckpointError, match=r"buffer\.hdf5 cannot be read as a buffer of Tianshou's"):
+            load_dataset(path)

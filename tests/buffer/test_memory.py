@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, memory
-from trainkit.buffer.memory import bytes_needed, memory_left
+from trainkit.buffer.memory import bytes_needed
 from trainkit.data import ArraySpec, RowSpec
 from trainkit.errors import ConfigError
+from trainkit.memory import memory_left
 
 
 def spec_of(n_envs: int, stack: int = 1, shape: tuple[int, ...] = (84, 84)) -> RowSpec:
@@ -82,8 +83,8 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(memory, "_PROC", folder / "proc")
-    monkeypatch.setattr(memory, "_CGROUPS", folder / "cgroup")
+    monkeypatch.setattr("trainkit.memory._PROC", folder / "proc")
+    monkeypatch.setattr("trainkit.memory._CGROUPS", folder / "cgroup")
 
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:          100 kB\nMemAvailable:    2000 kB\n"

@@ -81,6 +81,16 @@ def test_a_dataset_is_read_by_id_by_folder_and_as_it_is(made: Any, folder: Path)
         assert buffer.action_space == gym.spaces.Discrete(3)
 
 
+@pytest.mark.parametrize("storage", ["hdf5", "one that only Minari reads"])
+def test_a_dataset_of_some_episodes_gives_those(storage: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = made.filter_episodes(lambda episode: episode.id % 2 == 1)
+    monkeypatch.setattr(type(made.storage), "FORMAT", storage)
+    episodes = list(from_minari(odd, seed=0).episodes())
+    assert [decode(episode.obs)[0, 1] for episode in episodes] == [1, 3, 5, 7]
+    for number, episode in zip((1, 3, 5, 7), episodes, strict=True):
+        assert_array_equal(episode.reward, reward(1, number, np.arange(length(1, number))))
+
+
 def test_truncation_keeps_its_bootstrap_and_termination_does_not(made: Any) -> None:
     buffer = from_minari(made, seed=0)
     batch = buffer.sample(2000, horizon=Horizon(1, gamma=0.5), columns=["episode", "truncated"])

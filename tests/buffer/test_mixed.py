@@ -1,5 +1,6 @@
 """Several buffers as one: rows at the shares given, priorities back to where they came from, weights over all."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.buffer.stream import Stream
 from tests.trainer.toys import Walk, make_policy
 from trainkit import (
+    Callback,
     CheckpointError,
     Collector,
     ConfigError,
+    DatasetWriter,
     DQNPolicy,
     EmptyBufferError,
     Horizon,
@@ -23,6 +26,7 @@ from trainkit import (
     PriorityError,
     ReplayBuffer,
     SpaceMismatchError,
+    load_dataset,
     make_envs,
 )
 from trainkit.protocols import Buffer, Dataset
@@ -257,3 +261,47 @@ def test_an_off_policy_run_learns_from_its_own_rows_and_others(tmp_path: Any) ->
 
     for here, there in zip(run(), run(), strict=True):
         assert_array_equal(here, there)
+
+
+def test_no_batch_size_is_every_row_of_every_source_weighted_by_its_share() -> None:
+    few, many = rows(0, 2), prioritized(100, 6)
+    mixed = MixedBuffer({few: 0.75, many: 0.25}, seed=0)
+    whole = mixed.sample(None, horizon=ONE, columns=["t"])
+    assert_array_equal(whole.reward, [0, 1, 100, 101, 102, 103, 104, 105])
+    assert_array_equal(whole.extras["t"], [0, 1, 0, 1, 2, 3, 4, 5])
+    assert_allclose(whole.weight, [3.0, 3.0] + [1 / 3] * 6, rtol=1e-6)  # 8 rows: 6 of the weight to two, 2 to six
+    by_hand = 0.75 * 0.5 + 0.25 * 102.5
+    assert_allclose((whole.weight * whole.reward).mean(), by_hand, rtol=1e-6)
+    mixed.update_priorities(whole.slots, np.arange(8.0))
+    assert_allclose(many.priorities(), np.arange(2.0, 8.0), rtol=1e-6)
+
+
+def test_files_take_part_in_sampling_by_their_share(tmp_path: Path) -> None:
+    envs = make_envs(Walk, 2, seed=1)
+    recorder = Collector(make_policy(envs), envs)
+    with DatasetWriter(tmp_path).record(recorder):
+        recorder.collect(n_step=60, explore=True)
+    demos = load_dataset(tmp_path)
+    policy = make_policy(envs)
+    mixed = MixedBuffer({ReplayBuffer(100): 0.7, demos: 0.3}, seed=0)
+    train = Collector(policy, make_envs(Walk, 2, seed=2), mixed)
+    seen: list[int] = []
+
+    class Origin(Callback):
+        def on_train_batch(self, trainer: Any, batch: Any) -> None:
+            seen.extend((batch.slots % 2).tolist())
+
+    OffpolicyTrainer(
+        policy,
+        train,
+        max_epoch=1,
+        step_per_epoch=200,
+        batch_size=20,
+        seed=1,
+        verbose=False,
+        show_progress=False,
+        callbacks=[Origin()],
+    ).run()
+
+    assert len(seen) > 3000
+    assert np.mean(seen) == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / len(seen)))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.buffer.layout import spec_of
 from trainkit.data import Horizon, Transition, TransitionBatch
 from trainkit.errors import CheckpointError, ConfigError, EmptyBufferError, TrainkitError
+from trainkit.spaces import Spaces
 
 ONE, THREE = Horizon(1), Horizon(3, gamma=0.5)
 KINDS: list[type[ReplayBuffer]] = [ReplayBuffer, PrioritizedReplayBuffer]
@@ -57,6 +59,35 @@ def filled(
             slots = buffer.sample(6, horizon=ONE).slots
             buffer.update_priorities(slots, slots % 5 / 2)
     return buffer, stream
+
+
+# ---- all rows at once ----
+
+
+@every_kind
+@pytest.mark.parametrize("n_steps", [1, 10, 60])  # with and without overwritten rows
+def test_no_batch_size_is_every_row_once_as_a_draw_of_it_would_be(kind: type[ReplayBuffer], n_steps: int) -> None:
+    buffer, _ = filled(kind, n_steps)
+    rng = buffer.state_dict()["rng"]
+    whole = buffer.sample(None, horizon=THREE, columns=[*COLUMNS, "weight"])
+    assert buffer.state_dict()["rng"] == rng  # nothing was drawn
+    assert len(whole) == len(np.unique(whole.slots)) == len(buffer)
+    assert_array_equal(whole.weight, np.ones(len(buffer), np.float32))
+    assert_array_equal(whole.extras["weight"], np.ones(len(buffer)))
+    at = {slot: row for row, slot in enumerate(whole.slots.tolist())}
+    drawn = buffer.sample(500, horizon=THREE, columns=COLUMNS)
+    assert set(drawn.slots.tolist()) <= set(at)
+    rows = [at[slot] for slot in drawn.slots.tolist()]
+    for name in ("obs", "action", "reward", "discount", "next_obs"):
+        assert_same(tree.map_tree(lambda leaf: leaf[rows], getattr(whole, name)), getattr(drawn, name))
+    for name in COLUMNS:
+        assert_array_equal(whole.extras[name][rows], drawn.extras[name])
+
+
+@every_kind
+def test_no_batch_size_of_an_empty_buffer_is_refused(kind: type[ReplayBuffer]) -> None:
+    with pytest.raises(EmptyBufferError, match="is empty"):
+        kind(10).sample(None, horizon=ONE)
 
 
 # ---- the truth ----
@@ -411,6 +442,59 @@ def test_arrays_that_cannot_work_are_refused(change: dict[str, Any], message: st
         ReplayBuffer.from_arrays(**arrays | change)
 
 
+def nan_at(array: Any, *place: int, value: float = np.nan) -> Any:
+    """Return a float copy with one bad number."""
+    copied = np.array(array, np.float64)
+    copied[place] = value
+    return copied
+
+
+N_ROWS = 70_000  # more than a block
+ACTIONS_OF_2 = Spaces(observation_space=gym.spaces.Box(-1, 1, (2,), np.float64), action_space=gym.spaces.Discrete(2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs": nan_at(np.zeros((N_ROWS, 2)), 66_000, 1)}, r"obs must be finite, got nan in row 66000, index \(1,\)"),
+        ({"reward": nan_at(np.zeros(N_ROWS), 69_999, value=np.inf)}, "reward must be finite, got inf in row 69999"),
+        ({"action": nan_at(np.zeros(N_ROWS), 3)}, "action must be finite, got nan in row 3"),
+        ({"extras": {"p": nan_at(np.ones(N_ROWS), 5)}}, r"extras\['p'\] must be finite, got nan in row 5"),
+        ({"obs": np.full((N_ROWS, 2), "a")}, "obs must hold numbers or bools, got type <U1: convert it with astype"),
+        ({"obs": np.full((N_ROWS, 2), None)}, "obs must hold numbers or bools, got type object"),
+        ({"action": np.full(N_ROWS, "2")}, "action must hold numbers or bools, got type <U1"),
+        ({"reward": np.full(N_ROWS, 1.0, object)}, "reward must hold numbers or bools, got type object"),
+        ({"extras": {"p": np.full(N_ROWS, "2")}}, r"extras\['p'\] must hold numbers or bools"),
+        ({"terminated": np.full(N_ROWS, "x")}, "terminated must hold numbers or bools"),
+        ({"terminated": nan_at(np.ones(N_ROWS), 7)}, "terminated must be 0 or 1, got nan in row 7"),
+        ({"terminated": np.arange(N_ROWS)}, "terminated must be 0 or 1, got 2 in row 2"),
+        ({"reward": np.zeros((N_ROWS, 2))}, r"reward must have one number per row, got shape \(70000, 2\)"),
+        ({"obs": {1: np.zeros((N_ROWS, 2))}}, "obs must have strings as keys, got 1: rename it to '1'"),
+        ({"next_obs": np.zeros((N_ROWS, 3))}, "next_obs must be like obs"),
+        ({"spaces": ACTIONS_OF_2, "action": np.arange(N_ROWS) % 3}, r"action must be in \[0, 1\], got 2 in row 2"),
+    ],
+)
+def test_columns_that_cannot_be_learned_from_are_named(change: dict[str, Any], message: str) -> None:
+    flags = np.ones(N_ROWS, np.bool_)
+    columns = {"obs": np.zeros((N_ROWS, 2)), "action": np.zeros(N_ROWS, np.int64), "reward": np.zeros(N_ROWS)}
+    with pytest.raises(ConfigError, match=rf"ReplayBuffer\.from_arrays[:.] ?{message}"):
+        ReplayBuffer.from_arrays(**{**columns, "terminated": flags, **change})
+
+
+def test_a_final_observation_that_is_not_finite_is_named_by_its_row() -> None:
+    obs, next_obs = np.zeros((9, 1)), nan_at(np.zeros((9, 1)), 4, 0)
+    truncated = np.arange(9) == 4
+    with pytest.raises(ConfigError, match=r"from_arrays: next_obs must be finite, got nan in row 4, index \(0,\)"):
+        ReplayBuffer.from_arrays(
+            obs=obs,
+            next_obs=next_obs,
+            action=np.zeros(9),
+            reward=np.zeros(9),
+            terminated=~truncated,
+            truncated=truncated,
+        )
+
+
 def test_arrays_of_no_rows_are_refused() -> None:
     _, arrays = recording("array", 1, {})
     none = tree.map_tree(lambda column: column[:0], arrays)
@@ -441,7 +525,7 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("batch_size", [0, -3, 1.5, True, None])
+@pytest.mark.parametrize("batch_size", [0, -3, 1.5, True])
 def test_a_batch_size_is_a_whole_number_from_one(batch_size: Any) -> None:
     buffer, _ = filled(ReplayBuffer)
     message = f"^ReplayBuffer.sample needs a whole batch_size >= 1, got {batch_size!r}$"

@@ -37,7 +37,7 @@ def rows(env_ids: list[int], at: list[int], *, terminated: Any = (), truncated: 
         obs=np.stack([ids, time], axis=1).astype(np.float32),
         action=ids * 100 + time,
         reward=10.0**ids,
-        next_obs=np.stack([ids, time + 0.5], axis=1).astype(np.float32),
+        next_obs=np.stack([ids, time + 1], axis=1).astype(np.float32),
         terminated=np.isin(ids, terminated),
         truncated=np.isin(ids, truncated),
         env_ids=ids,
@@ -76,7 +76,7 @@ class TestPacking:
             np.testing.assert_array_equal(rollout.action[:, env], env * 100 + np.arange(200))
             np.testing.assert_array_equal(rollout.extras["log_prob"][:, env], -(env * 100.0 + np.arange(200)))
         assert rollout.ended.sum() == 2
-        assert lasts(rollout) == {199 * 3: [0, 199.5], 199 * 3 + 2: [2, 199.5]}
+        assert lasts(rollout) == {199 * 3: [0, 200], 199 * 3 + 2: [2, 200]}
 
     def test_one_row_more_than_there_is_room_for_grows_it_once(self) -> None:
         buffer = bound()
@@ -97,7 +97,7 @@ class TestEnds:
         rollout = buffer.read()
         assert rollout.terminated.tolist() == [[True, False, False]]
         assert rollout.ended.tolist() == [[True, True, True]]
-        assert lasts(rollout) == {1: [1, 0.5], 2: [2, 0.5]}
+        assert lasts(rollout) == {1: [1, 1], 2: [2, 1]}
 
     def test_both_flags_end_without_a_bootstrap(self) -> None:
         buffer = bound()
@@ -114,7 +114,7 @@ class TestEnds:
         buffer.add(rows([0], [1]))
         rollout = buffer.read()
         assert rollout.ended[:, 0].tolist() == [False, True]
-        assert lasts(rollout) == {3: [0, 1.5]}
+        assert lasts(rollout) == {3: [0, 2]}
 
     def test_a_cut_ends_the_episodes_it_names_and_those_only_once(self) -> None:
         buffer = bound()
@@ -124,7 +124,7 @@ class TestEnds:
         buffer.add(rows([0, 1, 2], [7, 1, 5]))
         rollout = buffer.read()
         assert rollout.ended.tolist() == [[True, False, True], [True, True, True]]
-        assert lasts(rollout) == {0: [0, 0.5], 3: [0, 7.5], 4: [1, 1.5], 5: [2, 5.5]}
+        assert lasts(rollout) == {0: [0, 1], 3: [0, 8], 4: [1, 2], 5: [2, 6]}
         assert len(rollout.last_rows) == 4
 
     def test_reading_twice_gives_the_same(self) -> None:
@@ -148,7 +148,7 @@ class TestEnds:
         assert rollout.obs[:, 0].tolist() == [[0, 3], [0, 4]]
         assert rollout.terminated[:, 1].tolist() == [False, False]
         assert rollout.ended[:, :2].tolist() == [[False, False], [True, True]]
-        assert lasts(rollout) == {3: [0, 4.5], 4: [1, 4.5]}
+        assert lasts(rollout) == {3: [0, 5], 4: [1, 5]}
 
 
 class TestRewards:
@@ -195,7 +195,7 @@ class TestRewards:
         rollout = buffer.read(Horizon(reward=rule))
         assert {"obs", "next_obs", "action", "reward", "terminated", "truncated", "t", "log_prob"} == set(seen)
         assert seen["obs"].tolist() == [[[0, 0], [1, 0], [2, 0], [0, 1]]]
-        assert seen["next_obs"].tolist() == [[[0, 1], [1, 0.5], [2, 0.5], [0, 1.5]]]
+        assert seen["next_obs"].tolist() == [[[0, 1], [1, 1], [2, 1], [0, 2]]]
         assert seen["truncated"].tolist() == [[False, True, False, False]]
         assert rollout.reward.tolist() == [[1, 10, 100], [1, 0, 0]]  # padding stays 0
 
@@ -205,16 +205,16 @@ class TestRewards:
             return counted
 
         buffer = bound()
-        for _ in range(2):
-            buffer.add(rows([0, 1, 2], [0, 0, 0]))
-        buffer.add(rows([0, 1, 2], [0, 0, 0], terminated=[1], truncated=[2]))
+        for time in range(2):
+            buffer.add(rows([0, 1, 2], [time] * 3))
+        buffer.add(rows([0, 1, 2], [2, 2, 2], terminated=[1], truncated=[2]))
         assert buffer.read(Horizon(reward=t)).reward.tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
         buffer.clear()
-        buffer.add(rows([0, 1, 2], [0, 0, 0]))
+        buffer.add(rows([0, 1, 2], [3, 3, 3]))
         assert buffer.read(Horizon(reward=t)).reward.tolist() == [[3, 0, 0]]
         buffer.clear()
         buffer.cut([0])  # a reset between rollouts
-        buffer.add(rows([0, 1, 2], [0, 0, 0]))
+        buffer.add(rows([0, 1, 2], [4, 4, 4]))
         assert buffer.read(Horizon(reward=t)).reward.tolist() == [[0, 1, 1]]
 
     def test_a_function_of_the_wrong_shape_is_refused(self) -> None:
@@ -274,7 +274,7 @@ class TestBinding:
         np.testing.assert_array_equal(rollout.n_rows, [2, 1, 1])
         np.testing.assert_array_equal(rollout.obs[:2, 0, 1], [1, 2])
         np.testing.assert_array_equal(rollout.obs[0, :, 1], [1, 1, 1])
-        assert lasts(rollout) == {3: [0.0, 2.5], 2: [2.0, 1.5]}
+        assert lasts(rollout) == {3: [0.0, 3.0], 2: [2.0, 2.0]}
 
     def test_a_buffer_that_grew_is_loaded_into_one_that_did_not(self) -> None:
         saved, loaded = bound(), bound()
@@ -359,7 +359,7 @@ class Slow:
     def cut(self, env_ids: Any) -> None:
         for env in env_ids:
             if self.rows[env] and not self.rows[env][-1][2]:
-                self.rows[env][-1][2:] = True, [env, self.rows[env][-1][0] + 0.5]
+                self.rows[env][-1][2:] = True, [env, self.rows[env][-1][0] + 1]
 
     def assert_is(self, rollout: Rollout) -> None:
         self.cut(range(3))
@@ -387,7 +387,9 @@ def test_it_is_a_list_of_rows_whatever_is_done_to_it(program: list[tuple[str, An
             cut = [env for env in ids if how[env] in ("cut", "both")]
             buffer.add(rows(ids, [time] * len(ids), terminated=ends, truncated=cut))
             for env in ids:
-                last = [env, time + 0.5] if how[env] == "cut" else None
+                if slow.rows[env] and slow.rows[env][-1][0] != time - 1:  # a row between was not added
+                    slow.cut([env])
+                last = [env, time + 1] if how[env] == "cut" else None
                 slow.rows[env].append([time, env in ends, how[env] != "go", last])
         elif op == "cut":
             buffer.cut(np.array(told, np.intp))

@@ -10,7 +10,7 @@ from tests.buffer.stream import stacked
 from trainkit import tree
 from trainkit.data import Horizon, Obs, Transition, TransitionBatch
 
-COLUMNS = ("n", "t", "episode", "env_id", "terminated", "truncated", "log_prob", "hidden")
+COLUMNS = ("n", "t", "episode", "env_id", "terminated", "truncated", "return_to_go", "log_prob", "hidden")
 
 
 @dataclass
@@ -65,6 +65,9 @@ class SlowReplay:
             def one(column: Any, k: int = k) -> Any:
                 return tree.map_tree(lambda leaf: leaf[k].copy(), column)
 
+            ring = self.rings[env]
+            if ring and self.steps[env] and not same(ring[-1].next_obs, one(step.obs)):
+                self.cut([env])
             row = Row(
                 slot=slot,
                 env=env,
@@ -125,6 +128,12 @@ class SlowReplay:
             window.append(other)
         return window
 
+    def return_to_go(self, row: Row, gamma: float, shape: Callable[[Row], float]) -> float:
+        """Sum the discounted rewards from a row to its episode's end; nan where no flag ended it."""
+        rest = self.window(row, self.capacity)
+        has_ended = rest[-1].terminated or rest[-1].truncated
+        return sum(gamma**i * shape(other) for i, other in enumerate(rest)) if has_ended else np.nan
+
     def assert_true(
         self, batch: TransitionBatch, horizon: Horizon, shape: Callable[[Row], float] = lambda row: row.reward
     ) -> None:
@@ -158,10 +167,18 @@ class SlowReplay:
         }
         for name, values in told.items():
             np.testing.assert_array_equal(batch.extras[name], values, err_msg=name)
+        to_go = [self.return_to_go(row, horizon.gamma, shape) for row in rows]
+        np.testing.assert_allclose(batch.extras["return_to_go"], to_go, rtol=1e-6)
 
     def masses(self, alpha: float, eps: float) -> dict[int, float]:
         """Return each live row's mass."""
         return {row.slot: (row.priority + eps) ** alpha for ring in self.rings for row in ring}
+
+
+def same(one: Obs, other: Obs) -> bool:
+    """Return whether two observations have the same values; nan is nan."""
+    pairs = zip(tree.leaves(one), tree.leaves(other), strict=True)
+    return all(np.array_equal(left, right, equal_nan=left.dtype.kind == "f") for left, right in pairs)
 
 
 def assert_same(one: Any, other: Any) -> None:

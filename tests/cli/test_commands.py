@@ -274,8 +274,8 @@ def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, caps
     told = capsys.readouterr().out
     for part in (
         "made by   trainkit train rainbow CartPole-v1 --seed 1",
-        "  policy              DQNPolicy\n",
-        "  refresh_priorities  update\n",
+        "  policy               DQNPolicy\n",
+        "  refresh_priorities   update\n",
         f"checkpoint {folder / 'checkpoint'}",
         "  whole, ",
         "  after epoch 2: 120 steps, ",

@@ -55,7 +55,7 @@ def test_words_count_more_than_the_file(tmp_path: Path) -> None:
 
 def test_what_is_no_setting_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("lr = = 1")
-    with pytest.raises(tk.ConfigError, match=r"a.toml is no TOML"):
+    with pytest.raises(tk.ConfigError, match=r"a.toml cannot be read as TOML"):
         settings_of(tmp_path / "a.toml", [])
     for word in ("lr", "=1", "a b=1"):
         with pytest.raises(tk.ConfigError, match="--set needs name=value, got"):

@@ -15,7 +15,8 @@ from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector, Envs, PreviousStep, Watch, check_env, make_envs
 from trainkit.collector.agents import whole_games
 from trainkit.data import ACTION_MASK, Horizon
-from trainkit.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
+from trainkit.policy import RandomPolicy
 from trainkit.seeding import episode_seed
 from trainkit.stats import CollectStats, EpochStats, Summary, TimeStats, scalars
 
@@ -89,16 +90,13 @@ def assert_tells_of(stats: CollectStats, played: list[tuple[int, int]]) -> None:
     assert_is_about(stats.lengths, [length(*one) for one in played])
     for agent, name in enumerate(AGENTS):
         own = [row[agent] for row in returns if not np.isnan(row[agent])]
-        assert_is_about(stats.agents.get(name), own)
+        assert_is_about(stats.agents.get(name, Summary.of([])), own)
 
 
-def assert_is_about(summary: Summary | None, numbers: list[Any]) -> None:
+def assert_is_about(summary: Summary, numbers: list[Any]) -> None:
     true = Summary.of(numbers)
-    if true is None or summary is None:
-        assert true is summary
-    else:
-        for one in ("mean", "std", "min", "max", "count"):
-            assert getattr(summary, one) == pytest.approx(getattr(true, one), rel=1e-9)
+    for one in ("mean", "std", "min", "max", "count"):
+        assert getattr(summary, one) == pytest.approx(getattr(true, one), rel=1e-9)
 
 
 def test_many_collects_of_steps_tell_of_every_game_once() -> None:
@@ -283,7 +281,6 @@ def test_a_reward_metric_sees_the_returns_of_every_agent() -> None:
 
     envs, _ = made(1)
     stats = Collector(Player(), envs, reward_metric=best).collect(n_episode=6)
-    assert stats.returns is not None
     np.testing.assert_array_equal(np.concatenate(seen), [returns_of(0, episode) for episode in range(6)])
     assert stats.returns.max == max(np.nanmax(returns_of(0, episode)) for episode in range(6))
 
@@ -297,7 +294,7 @@ def test_a_metric_that_keeps_the_agents_apart_is_refused() -> None:
 def test_agents_have_tags_and_environments_of_one_have_none() -> None:
     stats = Collector(Player(), made(1)[0]).collect(n_episode=6)
     times = TimeStats(seconds=1, collect=1, update=0, evaluate=0, other=0, steps_per_second=1)
-    epoch = EpochStats(train=stats, test=None, time=times)
+    epoch = EpochStats(train=stats, test=CollectStats.merge([]), time=times)
     tags = scalars(epoch)
     left = [own for own in (returns_of(0, episode)[0] for episode in range(6)) if not np.isnan(own)]
     assert tags["train/agents/left/mean"] == epoch["train/agents/left/mean"] == pytest.approx(np.mean(left))
@@ -455,7 +452,7 @@ def test_what_games_have_not_is_refused_clearly() -> None:
     (finding,) = check_env(Told)
     assert "looks at environments of one agent" in finding.what
     game = Told()
-    with pytest.raises(ConfigError, match="factory 1 returned a game a second time"):
+    with pytest.raises(ConfigError, match="factory 1 returned an environment a second time"):
         make_envs(lambda: game, 2)
     with pytest.raises(ConfigError, match=r"must return a gymnasium.Env, or a parallel environment"):
         make_envs(lambda: 3)
@@ -494,8 +491,151 @@ def test_a_game_of_pettingzoo_is_played_as_its_own_loop_plays_it() -> None:
         after, gains, ends, cuts, _ = game.step(dict.fromkeys(game.agents, 2))
         true += [(int(obs[one]), 2, gains[one], int(after[one]), ends[one], cuts[one]) for one in sorted(obs)]
         obs = after
-    assert stats.lengths is not None
     assert stats.lengths.mean == len(true) / 2 > 1
     columns = [rows.obs, rows.action, rows.reward, rows.next_obs, rows.terminated, rows.truncated]
     mine = [tuple(column[row].tolist() for column in columns) for row in np.flatnonzero(rows.env_ids < 2)]
     assert mine == true * 2
+
+
+# ---- games of turns, and rewards for agents that do not act ----
+
+
+class Turns(TaggedGame):
+    """A game that has the members of PettingZoo's turn-based API."""
+
+    agent_selection = "left"
+
+    def agent_iter(self) -> list[str]:
+        return self.agents
+
+    def last(self) -> None:
+        """Return what the selected agent is told."""
+
+
+@pytest.mark.parametrize("way", ["first", "second", "check_env"])
+def test_the_turn_based_api_is_rejected_with_the_conversion_to_use(way: str) -> None:
+    message = r"Turns.* has PettingZoo's turn-based \(AEC\) API, .* needs the parallel one, .*aec_to_parallel"
+    if way == "check_env":
+        (finding, *_) = check_env(lambda: Turns(0))
+        assert finding.level == "error"
+        assert "turn-based (AEC) API" in finding.what
+        return
+    factories = [lambda: Turns(0)] if way == "first" else [lambda: TaggedGame(0), lambda: Turns(1)]
+    with pytest.raises(ConfigError, match=message):
+        make_envs(factories)
+
+
+def test_a_wrapper_may_turn_the_turn_based_api_into_the_parallel_one() -> None:
+    class Parallel(TaggedGame):
+        def __init__(self, game: Turns) -> None:
+            super().__init__(game.game)
+
+    def parallel(env: Any) -> Any:
+        return Parallel(env)
+
+    assert make_envs(lambda: Turns(0), wrappers=[parallel]).agents == ("left", "right", "third")
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_an_agent_that_may_do_nothing_is_named_with_the_way_out(random: bool) -> None:
+    class Waiting(TaggedGame):
+        def observation_space(self, agent: str) -> gym.Space[Any]:
+            mask = gym.spaces.MultiBinary(2)
+            return gym.spaces.Dict({"place": gym.spaces.Box(0, 9, (1,), np.float32), ACTION_MASK: mask})
+
+        def action_space(self, agent: str) -> gym.Space[Any]:
+            return gym.spaces.Discrete(2)
+
+        def _see(self, name: str) -> Any:
+            return {"place": np.zeros(1, np.float32), ACTION_MASK: np.array([name != "right"] * 2, np.int8)}
+
+    envs = make_envs([partial(Waiting, 0), partial(Waiting, 2)])
+    policy = RandomPolicy(gym.spaces.Discrete(2), seed=0)
+    with pytest.raises(
+        NoLegalActionError,
+        match=r"env 1 allows no action: its action_mask is all False, at episode 0 step 0 of agent 'right' in game 0"
+        r".* take turns, as after turn_based_aec_to_parallel, a wrapper must let those who wait take an action",
+    ) as caught:
+        Collector(policy, envs).collect(n_step=4, random=random)
+    assert caught.value.env_id == 1
+
+
+class Paying(TaggedGame):
+    """Pay 1,000 times the step to every agent that does not act; nobody comes back here."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        obs, gains, *others = super().step(actions)
+        late = {name: 1000.0 * self.step_now for name in AGENTS if name not in actions}
+        return (obs, {**gains, **late}, *others)  # type: ignore[return-value]  # five
+
+
+@pytest.mark.parametrize("processors", [[], [PreviousStep()]])
+def test_what_agents_are_paid_while_they_do_not_act_counts_in_their_returns_and_in_no_row(
+    processors: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    n_games, ledger = len(PLANS), Ledger()
+    envs = make_envs([partial(Paying, 0)], processors=processors)
+    collector = Collector(Still(), envs, ledger, reward_metric=lambda returns: np.nansum(returns, axis=1))
+    totals: dict[int, list[float]] = {0: [], 1: [], 2: []}
+
+    def tell(event: str, episode: Any, *_: Any) -> None:
+        if event == "on_episode_end":
+            totals[episode.env_id].append(episode.total_reward)
+
+    collector.watch = Watch(3, one_by_one(tell), ["on_episode_end"])
+    stats = collector.collect(n_episode=n_games)
+
+    def paid(episode: int, agent: int) -> float:
+        stints = plan_of(0, episode).get(AGENTS[agent], [])
+        acted = {step for start, end, _ in stints for step in range(start, end)}
+        own = sum(reward(0, agent, episode, step) for step in acted)
+        return own + sum(1000.0 * (step + 1) for step in range(length(0, episode)) if step not in acted)
+
+    for agent, name in enumerate(AGENTS):
+        assert_is_about(stats.agents[name], [paid(episode, agent) for episode in range(n_games)])
+    assert_is_about(stats.returns, [sum(paid(episode, agent) for agent in range(3)) for episode in range(n_games)])
+    assert ledger.rows().reward.max() < 1000.0
+    for agent, name in enumerate(AGENTS):
+        assert totals[agent] == [paid(episode, agent) for episode in range(n_games) if name in plan_of(0, episode)]
+    (message,) = [message for message in caplog.messages if "was paid" in message]
+    assert message.startswith("agent 'left' of game 0 was paid 4000 in a step in which it did not act")
+
+
+def test_games_that_pay_late_go_on_where_they_were_saved() -> None:
+    class SeededPaying(Paying, SeededGame):
+        """Pay late, in episodes that a seed repeats."""
+
+    def collector() -> Collector:
+        return Collector(Still(), make_envs([partial(SeededPaying, 0)], seed=3))
+
+    one, other = collector(), collector()
+    paid = False
+    for _ in range(20):  # until an agent that has left, or is to come, was paid
+        one.collect(n_step=1)
+        state = one.state_dict()
+        paid |= bool((state["episodes"]["returns"] >= 1000).any())
+        other.load_state_dict(state)
+        assert not other._needs_reset
+    assert paid
+    assert one.collect(n_episode=2).agents == other.collect(n_episode=2).agents
+
+
+@pytest.mark.parametrize(
+    ("gains", "message"),
+    [
+        ({"nobody": 1.0}, "returned a reward for 'nobody', not one of its possible_agents"),
+        ({"third": np.nan}, "returned reward nan for agent 'third', at episode 0 step 0"),
+        ({"third": "much"}, "returned reward 'much', which is not a number, for agent 'third', at episode 0 step 0"),
+    ],
+)
+def test_a_reward_that_cannot_count_is_refused(gains: dict[str, Any], message: str) -> None:
+    class Odd(TaggedGame):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            obs, own, *others = super().step(actions)
+            return (obs, {**own, **gains}, *others)  # type: ignore[return-value]  # five
+
+        def _stint(self, name: str) -> tuple[int, int, str] | None:
+            return None if name == "third" else super()._stint(name)
+
+    with pytest.raises(BadEnvDataError, match=message):
+        Collector(Still(), make_envs(partial(Odd, 0))).collect(n_step=2)

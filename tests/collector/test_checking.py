@@ -145,13 +145,26 @@ def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
             "error",
             "ImgObsWrapper or FlatObsWrapper): gymnasium.wrappers.Fl",
         ),
-        (told(action_space=gym.spaces.Dict(a=gym.spaces.Discrete(2))), "error", "gymnasium.wrappers.TransformAction"),
+        (
+            told(action_space=gym.spaces.Dict(a=gym.spaces.Discrete(2), b=gym.spaces.Box(0, 9, (1,), np.uint8))),
+            "error",
+            "gymnasium.wrappers.TransformAction",
+        ),
         (told(END, action_space=gym.spaces.Box(-np.inf, np.inf)), "warning", "have no bounds"),
         (told(END, resets=[(OBS, {"action_mask": [0, 1]})]), "warning", 'make_envs(mask_key="action_mask")'),
         (
             told(END, resets=[({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, {})], observation_space=MASKED),
             "error",
             "it allows no action: its action_mask is all False",
+        ),
+        (
+            told(
+                ({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, 0.0, False, True, {}),
+                resets=[({"obs": OBS, "action_mask": np.ones(2, np.int8)}, {})],
+                observation_space=MASKED,
+            ),
+            "error",
+            "it truncates an episode in an observation whose action_mask is all False",
         ),
     ],
 )

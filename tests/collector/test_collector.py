@@ -15,11 +15,12 @@ from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode, legal, length, re
 from tests.helpers.told import OBS, STEP, ToldEnv, answer
 from tests.helpers.truth import IN_PROCESS, ask, assert_rows_are_real, tagged_envs
 from trainkit.buffer import ReplayBuffer
-from trainkit.collector import Collector, make_envs
+from trainkit.collector import Collector, Processor, Watch, make_envs
 from trainkit.data import ACTION_MASK, ActOutput, ArraySpec
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
-from trainkit.policy import RandomPolicy
+from trainkit.policy import DQNPolicy, EpsilonGreedy, RandomPolicy
 from trainkit.stats import CollectStats, Summary
+from trainkit.trainer import OffpolicyTrainer
 
 every_way_here = pytest.mark.parametrize("way", IN_PROCESS)
 
@@ -29,9 +30,8 @@ def return_of(env: int, episode: int) -> float:
     return sum(reward(env, episode, step) for step in range(length(env, episode)))
 
 
-def assert_tells_of(summary: Summary | None, values: list[float]) -> None:
+def assert_tells_of(summary: Summary, values: list[float]) -> None:
     """Check a summary of whole numbers, whose sum is exact in any order."""
-    assert summary is not None
     told = (summary.mean, summary.min, summary.max, summary.count)
     assert told == (sum(values) / len(values), min(values), max(values), len(values))
 
@@ -90,6 +90,9 @@ def test_environments_must_come_from_make_envs() -> None:
         ({"n_step": True}, "n_step must be a whole number >= 1, got True"),
         ({"n_episode": -1}, "n_episode must be a whole number >= 1, got -1"),
         ({"n_step": 1, "seed": 3}, r"seed=\) seeds the reset that n_episode begins with"),
+        ({"n_step": 1, "explore": "no"}, r"Collector.collect.explore must be True, False or None, got 'no'"),
+        ({"n_step": 1, "explore": 1}, r"Collector.collect.explore must be True, False or None, got 1"),
+        ({"n_step": 1, "random": None}, r"Collector.collect.random must be True or False, got None"),
     ],
 )
 def test_a_collect_is_of_steps_or_of_episodes(asked: dict[str, Any], message: str) -> None:
@@ -97,6 +100,41 @@ def test_a_collect_is_of_steps_or_of_episodes(asked: dict[str, Any], message: st
     with pytest.raises(ConfigError, match=message):
         collector.collect(**asked)
     assert collector.env_step == 0
+
+
+@pytest.mark.parametrize("asked", [{}, {"explore": None}])
+def test_by_default_the_policy_explores_if_the_steps_are_stored(asked: dict[str, Any]) -> None:
+    player = Player()
+    Collector(player, tagged_envs("sync", 2), Ledger()).collect(n_step=4, **asked)
+    recorded = Collector(player, tagged_envs("sync", 2))
+    recorded.recorders.append(Ledger())
+    recorded.collect(n_step=4, **asked)
+    assert [call.explore for call in player.calls] == [True] * 4
+
+
+@pytest.mark.parametrize("asked", [{}, {"explore": None}])
+def test_by_default_the_policy_is_greedy_if_no_step_is_stored(asked: dict[str, Any]) -> None:
+    player = Player()
+    Collector(player, tagged_envs("sync", 2)).collect(n_episode=2, **asked)
+    assert {call.explore for call in player.calls} == {False}
+
+
+@pytest.mark.parametrize("explore", [True, False, np.True_, np.False_])
+@pytest.mark.parametrize("buffer", [Ledger, lambda: None])
+def test_a_call_may_decide_whether_the_policy_explores(explore: Any, buffer: Any) -> None:
+    player = Player()
+    Collector(player, tagged_envs("sync", 2), buffer()).collect(n_step=4, explore=explore)
+    assert [call.explore for call in player.calls] == [bool(explore)] * 2
+
+
+def test_at_epsilon_1_a_default_collect_takes_random_actions() -> None:
+    envs = make_envs("CartPole-v1", 4, seed=1)
+    policy = DQNPolicy.for_envs(envs, hidden=(8,), exploration=EpsilonGreedy(1.0), seed=1)
+    buffer = ReplayBuffer(400)
+    Collector(policy, envs, buffer).collect(n_step=400, explore=None)
+    rows = buffer.sample(4_000, horizon=policy.horizon)
+    greedy = policy.predict(rows.obs) == rows.action
+    assert 0.35 < greedy.mean() < 0.65  # it was 1.0 when None meant greedy
 
 
 def test_what_one_collect_goes_over_is_taken_off_the_next() -> None:
@@ -156,7 +194,6 @@ def test_collecting_episodes_cuts_what_is_open_and_begins_anew() -> None:
     rows = ledger.rows()
     assert decode(rows.obs)[n_before : n_before + 3, 2].tolist() == [0, 0, 0]
     assert assert_rows_are_real(rows, 3) == 2
-    assert stats.lengths is not None
     assert stats.lengths.max == max(length(env, episode) for env, episode in ((0, 2), (1, 1), (2, 1)))
 
 
@@ -203,8 +240,6 @@ def test_returns_and_lengths_are_exact_across_calls(way: str) -> None:
     ]
     assert together.n_episode == collector.n_episode == len(ended)
     assert together.n_step == sum(len(actions) for log in logs for actions in log.values())
-    assert together.returns is not None
-    assert together.lengths is not None
     assert together.returns.mean == pytest.approx(np.mean([return_of(*one) for one in ended]))
     assert together.lengths.mean == pytest.approx(np.mean([length(*one) for one in ended]))
     assert together.lengths.max == max(length(*one) for one in ended)
@@ -255,13 +290,62 @@ def test_times_add_up_and_each_part_is_where_it_was_spent() -> None:
     stats = collector.collect(n_step=5)
     seconds = time.perf_counter() - began
     parts = [stats.env_ms, stats.act_ms, stats.store_ms, stats.other_ms]
-    assert all(part is not None for part in parts)
-    assert sum(part or 0.0 for part in parts) * stats.n_vector_step == pytest.approx(1e3 * stats.seconds)
+    processing = [stats.obs_ms, stats.action_ms, stats.render_ms]
+    assert all(part is not None for part in parts + processing)
+    assert sum(part or 0.0 for part in parts + processing) * stats.n_vector_step == pytest.approx(1e3 * stats.seconds)
     assert stats.seconds <= seconds
     assert [part >= least for part, least in zip(parts, (5, 4, 6, 0), strict=True)] == [True] * 4  # type: ignore[operator]
     assert (stats.other_ms or 0.0) < 3  # neither the steps are in it nor any of the six resets, 4 a step each
-    assert stats.durations is not None
     assert stats.durations.min >= 0.012
+
+
+def test_processing_and_rendering_are_timed_apart_from_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]  # a clock that only the parts below move on
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    class Drawn(gym.Env[Any, Any]):
+        observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
+        render_mode = "rgb_array"
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            now[0] += 1000.0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            now[0] += 1.0
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+        def render(self) -> Any:
+            now[0] += 100.0
+            return np.zeros((2, 2, 3), np.uint8)
+
+    class Slow(Processor):
+        def act(self, action: Any, env_ids: Any) -> Any:
+            now[0] += 10.0
+            return action
+
+        def begin(self, obs: Any, env_ids: Any) -> Any:
+            now[0] += 0.25
+            return obs
+
+        def observe(self, obs: Any, action: Any, reward: Any, env_ids: Any) -> Any:
+            now[0] += 0.5
+            return obs
+
+    collector = Collector(Still(), make_envs(Drawn, processors=[Slow()]))
+
+    def render(event: str, news: Any) -> None:
+        for _ in news:
+            collector.envs.render()
+
+    collector.watch = Watch(1, render, ["on_episode_start", "on_episode_step"])
+    stats = collector.collect(n_step=4)
+    assert stats.env_ms == pytest.approx(1e3 * (1000 + 4 * 1) / 4)
+    assert stats.obs_ms == pytest.approx(1e3 * (0.25 + 4 * 0.5) / 4)
+    assert stats.action_ms == pytest.approx(1e3 * 10)
+    assert stats.render_ms == pytest.approx(1e3 * 100 * (1 + 4) / 4)
+    assert (stats.act_ms, stats.store_ms) == (0, 0)
+    assert stats.other_ms == pytest.approx(0)
 
 
 # ---- what the policy is told ----
@@ -339,6 +423,59 @@ def test_random_actions_follow_the_collectors_seed() -> None:
 
     assert actions(1) == actions(1)
     assert actions(1) != actions(2)
+
+
+def random_actions_of(envs_seed: int | None, **options: Any) -> tuple[list[int], list[float]]:
+    envs = make_envs("CartPole-v1", 2, seed=envs_seed)
+    ledger = Ledger()
+    Collector(RandomPolicy(envs.action_space, seed=0), envs, ledger, **options).collect(n_step=100, random=True)
+    rows = ledger.rows()
+    return rows.action.tolist(), rows.obs.tolist()
+
+
+def test_random_actions_of_a_collector_made_of_seeded_parts_are_the_same_each_time() -> None:
+    assert random_actions_of(3) == random_actions_of(3)
+    assert random_actions_of(3)[0] != random_actions_of(4)[0]
+
+
+def test_a_collectors_own_seed_decides_its_random_actions_and_fills_in_environments_that_have_none() -> None:
+    assert random_actions_of(None, seed=5) == random_actions_of(None, seed=5)
+    assert random_actions_of(3, seed=5)[0] == random_actions_of(4, seed=5)[0] != random_actions_of(3)[0]
+    assert random_actions_of(3, seed=5)[1] != random_actions_of(4, seed=5)[1]
+
+
+def test_without_any_seed_no_two_collectors_act_alike() -> None:
+    assert random_actions_of(None)[0] != random_actions_of(None)[0]
+
+
+def test_a_collector_with_a_seed_keeps_it_in_a_trainer() -> None:
+    def warmup(root: int, **options: Any) -> list[int]:
+        envs = make_envs("CartPole-v1", 2, seed=3)
+        policy, buffer = DQNPolicy.for_envs(envs, hidden=(8,), seed=1), ReplayBuffer(50, seed=1)
+        collector = Collector(policy, envs, buffer, **options)
+        trainer = OffpolicyTrainer(
+            policy,
+            collector,
+            max_epoch=1,
+            step_per_epoch=50,
+            batch_size=32,
+            learning_starts=50,
+            warmup="random",
+            seed=root,
+            verbose=False,
+        )
+        trainer.run()
+        actions: list[int] = buffer.sample(64, horizon=policy.horizon).action.tolist()
+        return actions
+
+    assert warmup(1, seed=5) == warmup(2, seed=5)
+    assert warmup(1) != warmup(2)  # without one it is the trainer's
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", True])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Collector.seed must be a whole number >= 0, got"):
+        Collector(Player(), tagged_envs("sync", 2), seed=seed)
 
 
 def test_a_collectors_seed_fills_in_environments_that_have_none() -> None:
@@ -598,7 +735,6 @@ def test_a_saved_collector_goes_on_with_its_clock_its_counts_and_its_draws() -> 
     assert other.n_episode == one.n_episode
     straight, resumed = (collector.collect(n_step=20, random=True) for collector in (one, other))
     assert resumed.n_step == straight.n_step
-    assert resumed.recent_returns is not None
     assert ledger.cuts == [0]  # what was open when it was saved
     one.reset()
     other.reset()
@@ -634,8 +770,9 @@ def test_a_collector_saved_in_the_middle_of_a_collect_makes_up_for_the_rest() ->
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_closing_a_collector_closes_its_environments(mode: AutoresetMode) -> None:
     envs = tagged_envs(f"SyncVectorEnv {mode.name}", 2)
+    inside = ask(envs, "unwrapped")
     Collector(Player(), envs).close()
-    assert ask(envs, "n_closed") == [1, 1]
+    assert [env.n_closed for env in inside] == [1, 1]
 
 
 def test_a_collect_that_failed_after_its_last_step_is_open_until_it_is_resumed() -> None:

@@ -36,11 +36,10 @@ def test_an_episode_that_is_begun_anew_forgets_what_was_counted() -> None:
 
 def test_recent_returns_are_the_last_hundred_and_none_before_the_first() -> None:
     episodes, tally = Episodes(1, None), Tally()
-    assert episodes.recent_returns is None
+    assert episodes.recent_returns.is_empty
     for number in range(150):
         episodes.step(np.zeros(1, np.intp), np.array([float(number)]))
         episodes.finish(np.zeros(1, np.intp), tally)
-        assert episodes.recent_returns is not None
     assert episodes.recent_returns == Summary.of(range(50, 150))
 
 
@@ -99,21 +98,27 @@ def test_a_long_episode_sums_without_losing_a_step() -> None:
     assert tally.returns == [2.0**53]
 
 
-def test_the_four_times_of_a_tally_add_up_to_all_of_it() -> None:
+def test_the_times_of_a_tally_add_up_to_all_of_it() -> None:
     tally = Tally()
     tally.n_vector_step, tally.n_step = 4, 12
     tally.act_seconds, tally.env_seconds, tally.store_seconds, tally.seconds = 0.1, 0.2, 0.3, 1.0
-    stats = tally.stats(None)
+    stats = tally.stats(Summary.of([]))
     assert (stats.act_ms, stats.env_ms, stats.store_ms) == pytest.approx((25, 50, 75))
     assert stats.other_ms == pytest.approx(100)
+    assert (stats.obs_ms, stats.action_ms, stats.render_ms) == (0, 0, 0)
     assert stats.seconds == 1.0
+    tally.obs_seconds, tally.action_seconds, tally.render_seconds = 0.04, 0.06, 0.3
+    stats = tally.stats(Summary.of([]))
+    assert (stats.env_ms, stats.obs_ms, stats.action_ms, stats.render_ms) == pytest.approx((25, 10, 15, 75))
+    assert stats.other_ms == pytest.approx(25)
 
 
-def test_what_did_not_happen_is_none() -> None:
-    stats = Tally().stats(None)
+def test_what_did_not_happen_has_no_numbers() -> None:
+    stats = Tally().stats(Summary.of([]))
     assert stats.n_step == stats.n_episode == 0
-    assert [stats.returns, stats.lengths, stats.durations, stats.recent_returns] == [None] * 4
+    assert [stats.returns, stats.lengths, stats.durations, stats.recent_returns] == [Summary.of([])] * 4
     assert [stats.env_ms, stats.act_ms, stats.store_ms, stats.other_ms] == [None] * 4
+    assert [stats.obs_ms, stats.action_ms, stats.render_ms] == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,6 @@ def test_returns_lengths_and_counts_are_of_whole_games(way: str) -> None:
     over = [(env, ep) for env, log in enumerate(logs) for ep, actions in log.items() if len(actions) == length(env, ep)]
     returns = [sum(reward(env, episode, step) for step in range(length(env, episode))) for env, episode in over]
     assert together.n_episode == collector.n_episode == len(over)
-    assert together.returns is not None
-    assert together.lengths is not None
     assert together.returns.mean == pytest.approx(np.mean(returns))
     assert together.lengths.mean == pytest.approx(np.mean([length(*one) for one in over]))
 

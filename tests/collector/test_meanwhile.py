@@ -104,7 +104,7 @@ def test_games_of_several_agents_are_stepped_after_the_work() -> None:
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
-def test_what_it_raises_comes_when_the_step_is_whole(backend: Any) -> None:
+def test_what_it_raises_leaves_the_step_open_until_resume_has_called_it_again(backend: Any) -> None:
     collector = collector_of(tk.make_envs(Waits, 2, backend=backend))
     n_calls = 0
 
@@ -118,10 +118,9 @@ def test_what_it_raises_comes_when_the_step_is_whole(backend: Any) -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             collector.collect(n_step=10)
-        assert (collector.env_step, n_calls, collector.is_interrupted) == (4, 2, True)
-        assert collector.n_vector_steps_left == 3
+        assert (collector.env_step, n_calls, collector.is_interrupted, collector.is_mid_step) == (2, 2, True, True)
         stats = collector.resume()
-        assert (stats.n_step, n_calls, stats.n_episode) == (10, 5, 2)
+        assert (stats.n_step, n_calls, stats.n_episode, collector.is_mid_step) == (10, 6, 2, False)
         assert collector.n_vector_steps_left == 0
         assert next(collector.buffer.episodes()).obs.ravel().tolist() == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
     finally:

@@ -1,7 +1,7 @@
 """What environments return is read strictly: as the space says, or not at all."""
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -125,17 +125,42 @@ def test_a_flag_that_is_no_bool_is_refused(flag: Any) -> None:
 
 @pytest.mark.parametrize(
     ("result", "got"),
-    [((0, 1.0, False, {}), "4 values"), ([0, 1.0, False, False, {}], r"\[.*\] values"), (None, "None")],
+    [((0, 1.0, False, {}), "4 values"), ([0, 1.0, False, False, {}], "a list of 5 values"), (None, "NoneType")],
 )
 def test_the_old_four_values_of_a_step_are_refused_by_the_name_of_the_api(result: Any, got: str) -> None:
     with pytest.raises(TypeError, match=f"returned {got}.* from step, not .*Gymnasium API .>= 0.26"):
         RowReader(SPACE).unpack_step(result)
 
 
-@pytest.mark.parametrize("result", [ONE_TO_SIX, (ONE_TO_SIX,), (ONE_TO_SIX, None), (ONE_TO_SIX, {}, 0)])
-def test_a_reset_without_its_info_is_refused_by_the_name_of_the_api(result: Any) -> None:
-    with pytest.raises(TypeError, match=r"from reset, not \(obs, info\): .*Gymnasium API .>= 0.26"):
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (ONE_TO_SIX, r"returned ndarray from reset, not \(obs, info\)"),
+        ((ONE_TO_SIX,), r"returned 1 values from reset, not \(obs, info\)"),
+        ((ONE_TO_SIX, None), "returned info None from reset, which is not a dict"),
+        ((ONE_TO_SIX, {}, 0), r"returned 3 values from reset, not \(obs, info\)"),
+        ([ONE_TO_SIX, {}], r"returned a list of 2 values from reset, not \(obs, info\)"),
+    ],
+)
+def test_a_reset_without_its_info_is_refused_by_the_name_of_the_api(result: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message + ": .*Gymnasium API .>= 0.26"):
         RowReader(SPACE).unpack_reset(result)
+
+
+def test_a_named_tuple_is_a_tuple() -> None:
+    class Answer(NamedTuple):
+        obs: Any = ONE_TO_SIX
+        reward: float = 1.5
+        terminated: bool = True
+        truncated: bool = False
+        info: Any = {}  # noqa: RUF012  # only read
+
+    class Begun(NamedTuple):
+        obs: Any = ONE_TO_SIX
+        info: Any = {}  # noqa: RUF012  # only read
+
+    assert RowReader(SPACE).unpack_step(Answer())[1:4] == (1.5, True, False)
+    assert RowReader(SPACE).unpack_reset(Begun())[1] == {}
 
 
 def test_rows_of_a_vector_are_copies_in_the_order_asked_for() -> None:

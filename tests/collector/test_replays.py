@@ -66,7 +66,7 @@ def told_next(collector: tk.Collector, n_step: int) -> Any:
 
     collector.recorders.append(Pen())
     stats = collector.collect(n_step=n_step)
-    return seen, None if stats.returns is None else stats.returns.mean, stats.lengths and stats.lengths.mean
+    return seen, stats.returns.mean, stats.lengths.mean
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -229,3 +229,127 @@ def test_episodes_that_began_with_other_options_than_the_rest_are_not_played_aga
     caplog.clear()
     second.load_state_dict(first.state_dict())
     assert "is not known" in caplog.text
+
+
+# ---- environments that keep something from one episode to the next ----
+
+
+class Counts(Walk):
+    """Count episodes, which no observation shows."""
+
+    n_walks = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.n_walks += 1
+        return super().reset(seed=seed)
+
+
+class Draws(Walk):
+    """Keep a generator that no reset seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coins = np.random.default_rng(3)
+        self.names = {"b", "a"}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.coins.random()
+        return super().reset(seed=seed)
+
+
+def warnings_of(record: Any) -> list[str]:
+    return [record.message for record in record.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "async"}, {"processors": [tk.PreviousStep()]}], ids=str)
+@pytest.mark.parametrize(("env", "name"), [(Counts, "n_walks"), (Draws, "coins")])
+def test_what_an_environment_keeps_across_episodes_is_warned_of_on_resume(
+    env: Any, name: str, options: Any, tmp_path: Any, caplog: Any
+) -> None:
+    both = [tk.make_envs(lambda: gym.wrappers.TimeLimit(env(), 20), 2, seed=5, **options) for _ in range(2)]
+    first, second = map(collector_of, both)
+    try:
+        first.collect(n_step=60)
+        second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+        (warning,) = warnings_of(caplog)
+        assert "the run may not continue with the same bits" in warning
+        assert f"differ from those saved: {name} of env 0, 1." in warning
+        assert_array_equal(second.open_ids, first.open_ids)  # the open episodes themselves came back
+    finally:
+        for envs in both:
+            envs.close()
+
+
+def test_a_first_episode_has_nothing_to_lose(tmp_path: Any, caplog: Any) -> None:
+    first, second = (collector_of(tk.make_envs(Counts, 2, seed=5)) for _ in range(2))
+    first.collect(n_step=4)
+    second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+    assert warnings_of(caplog) == []
+
+
+def test_a_game_that_keeps_something_is_named(caplog: Any) -> None:
+    class Counting(TwoPoles):  # type: ignore[misc]
+        n_games = 0
+
+        def reset(self, *args: Any, **options: Any) -> Any:
+            self.n_games += 1
+            return super().reset(*args, **options)
+
+    first, second = (collector_of(tk.make_envs(Counting, 2, seed=5)) for _ in range(2))
+    first.collect(n_step=400)
+    second.load_state_dict(first.state_dict())
+    (warning,) = warnings_of(caplog)
+    assert "n_games of game 0, 1." in warning
+
+
+def test_a_checkpoint_without_fingerprints_loads_in_silence(caplog: Any) -> None:
+    first, second = (collector_of(tk.make_envs(Counts, 2, seed=5)) for _ in range(2))
+    first.collect(n_step=60)
+    state = first.state_dict()
+    del state["envs"]["fingerprints"]
+    second.load_state_dict(state)
+    assert warnings_of(caplog) == []
+
+
+def test_a_process_that_died_or_is_in_a_step_does_not_keep_a_run_from_being_saved(caplog: Any) -> None:
+    collector = collector_of(tk.make_envs(Counts, 3, seed=5, backend="async"))
+    collector.collect(n_step=6)
+    dead, busy, _ = collector.envs._backend._workers  # type: ignore[attr-defined]
+    dead._process.kill()
+    dead._process.join()
+    busy.ask("step", 0)  # its answer was never read, as after a second Ctrl-C
+    try:
+        first, second, third = collector.state_dict()["envs"]["fingerprints"]
+        assert (first, second) == ({}, {})
+        assert "n_walks" in third
+        (warning,) = warnings_of(caplog)
+        assert "env 0 died in the fingerprint of its attributes: its process was killed by SIGKILL" in warning
+    finally:
+        collector.envs.close()
+
+
+def newest(name: str) -> str:
+    """Return the id of an environment's last version; older ones warn."""
+    return max(env_id for env_id in gym.registry if env_id.rpartition("-v")[0] == name)
+
+
+PLAIN = ["CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum"]
+PLAIN += ["FrozenLake", "Taxi", "CliffWalking", "Blackjack"]
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize("env", PLAIN)
+def test_gymnasiums_own_environments_keep_nothing_across_episodes(
+    env: str, backend: Any, tmp_path: Any, caplog: Any
+) -> None:
+    both = [tk.make_envs(newest(env), 2, seed=5, backend=backend, max_episode_steps=25) for _ in range(2)]
+    first, second = map(collector_of, both)
+    try:
+        for n_step in (3, 180):  # in the first episodes, and after others
+            first.collect(n_step=n_step)
+            second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+            assert warnings_of(caplog) == []
+            assert_array_equal(second.open_ids, first.open_ids)
+    finally:
+        for envs in both:
+            envs.close()

@@ -13,6 +13,7 @@ from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS, Spaces, linear, 
 from tests.trainer.toys import Walk
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+NESTED = spaces.Dict(move=spaces.Discrete(3), keys=spaces.MultiBinary(2))
 DISCRETE, CONTINUOUS = Spaces(), Spaces(FOUR_NUMBERS, BOX)
 CPU: dict[str, Any] = {"device": "cpu", "seed": 0}
 
@@ -167,6 +168,10 @@ def calls(folder: Path) -> dict[str, Call]:
         "SaveBest": Call(tk.SaveBest, {"folder": folder / "best"}),
         "SaveEvery": Call(tk.SaveEvery, {"folder": folder / "every"}),
         "SoftQ": Call(tk.SoftQ, {}),
+        "ActionScale": Call(tk.ActionScale, {"space": BOX}),
+        "ActionStructure": Call(tk.ActionStructure, {"nested": NESTED}),
+        "buffer_from_config": Call(tk.buffer_from_config, {"config": {"capacity": 10}}),
+        "flat_actions": Call(tk.flat_actions, {"space": NESTED}),
         "SquashedGaussian": Call(tk.SquashedGaussian, {"space": BOX}),
         "StopAt": Call(tk.StopAt, {"seconds": 1.0}),
         "SumTree": Call(tk.SumTree, {"size": 3}),

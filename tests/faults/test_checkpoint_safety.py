@@ -202,6 +202,25 @@ def test_a_manifest_tells_nothing_that_is_run(tmp_path: Path) -> None:
     with pytest.raises(tk.CheckpointError, match="which was not by our `for_envs`"):
         tk.load_policy(tmp_path)
     rewrite(tmp_path, policy=recipe | {"class": "DQNPolicy"})
-    with pytest.raises(tk.CheckpointError, match=r"does not say how its policy was made .*Popen"):
+    with pytest.raises(tk.CheckpointError, match=r"a policy's recipe .*Popen.*does not say how its policy was made"):
         tk.load_policy(tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text())["policy"]["class"] == "DQNPolicy"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"hidden": [100_000, 100_000]},
+        {"hidden": [10**12]},
+        {"hidden": [8], "value": {"part": "CategoricalValue", "of": {"atoms": 10**10, "v_min": -1, "v_max": 1}}},
+        {"hidden": [3_000] * 50},
+    ],
+)
+def test_a_recipe_for_more_parameters_than_were_saved_allocates_nothing(tmp_path: Path, arguments: Any) -> None:
+    envs = tk.make_envs("CartPole-v1", 1)
+    tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu").save(tmp_path)
+    rewrite(tmp_path, policy=lambda recipe: recipe | {"arguments": arguments})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(tk.CheckpointError, match="describes a policy with many more parameters than the weights saved"):
+        tk.load_policy(tmp_path, device="cpu")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB

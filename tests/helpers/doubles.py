@@ -81,6 +81,7 @@ class Ledger:
     is_seeded = True
     capacity = 2**62
     nbytes = 0
+    columns = ()
 
     def __init__(self) -> None:
         self.spec: RowSpec | None = None

@@ -20,10 +20,10 @@ PLACE = spaces.Box(0, 100, (1,), np.float32)  # the observation is the row's ind
 class Table(nn.Module):
     """Give row i of a table of logits and of values for observation i, and keep what was asked."""
 
-    def __init__(self, logits: Any, values: Sequence[float], dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, logits: Any, values: Sequence[float]) -> None:
         super().__init__()
-        self.logits = nn.Parameter(torch.as_tensor(logits, dtype=dtype).clone())  # [S, A]
-        self.values = nn.Parameter(torch.as_tensor(values, dtype=dtype).clone())  # [S]
+        self.logits = nn.Parameter(torch.as_tensor(logits, dtype=torch.float32).clone())  # [S, A]
+        self.values = nn.Parameter(torch.as_tensor(values, dtype=torch.float32).clone())  # [S]
         self.asked: list[list[int]] = []
 
     def forward(self, features: Tensor) -> Judged:

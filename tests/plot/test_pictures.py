@@ -103,7 +103,8 @@ def test_shares_of_the_time_are_stacked_to_the_whole() -> None:
     top = left.collections[-1].get_paths()[0].vertices[:, 1].max()
     assert top == pytest.approx(100.0)
     assert [text.get_text() for text in left.get_legend().get_texts()] == ["other", "evaluate", "update", "collect"]
-    ms = [np.mean([row[f"train/{part}_ms"] for row in trainer.history]) for part in ("env", "act", "store", "other")]
+    parts = ("env", "obs", "action", "act", "store", "render", "other")
+    ms = [np.mean([row[f"train/{part}_ms"] for row in trainer.history]) for part in parts]
     assert_allclose([bar.get_width() for bar in right.patches], ms)
 
 

@@ -67,15 +67,15 @@ class TestByHand:
         told = learnt(echo(spaces.MultiBinary(2)), [[math.log(3.0), 0.0]] * 2, [[1, 0], [0, 1]])
         assert told["loss"] == pytest.approx(math.log(2.0) + (math.log(4.0 / 3.0) + math.log(4.0)) / 2)
 
-    def test_box_is_the_density_of_a_normal_of_deviation_1_at_first(self) -> None:
-        told = learnt(echo(spaces.Box(-9, 9, (1,))), [[1.0], [2.0]], np.array([[1.0], [4.0]], np.float32))
+    def test_box_is_the_density_in_policy_units_of_a_normal_of_deviation_1_at_first(self) -> None:
+        told = learnt(echo(spaces.Box(-9, 9, (1,))), [[0.0], [1.0]], np.array([[0.0], [-9.0]], np.float32))
         assert told["loss"] == pytest.approx(0.5 * math.log(2 * math.pi) + 2.0 / 2)  # squares 0 and 4, halved
         assert "accuracy" not in told
 
-    def test_mse_is_the_squared_distance_and_leaves_the_deviation_alone(self) -> None:
+    def test_mse_is_the_squared_distance_in_policy_units_and_leaves_the_deviation_alone(self) -> None:
         policy = echo(spaces.Box(-9, 9, (2,)), loss="mse", optimizer=Adam(0.1))
-        told = learnt(policy, [[1.0, 0.0], [2.0, 0.0]], np.array([[1.0, 3.0], [4.0, 0.0]], np.float32))
-        assert told["loss"] == pytest.approx((9.0 + 4.0) / 2)
+        told = learnt(policy, [[1.0, 0.0], [0.5, 0.0]], np.array([[9.0, 9.0], [-9.0, 0.0]], np.float32))
+        assert told["loss"] == pytest.approx((1.0 + 1.5**2) / 2)  # the actions are (1, 1) and (-1, 0) in policy units
         assert policy.distribution.log_std.tolist() == [0.0, 0.0]  # type: ignore[attr-defined]  # a Gaussian
         assert policy.network.module.scale.item() != 1.0  # type: ignore[union-attr]  # ours
 

@@ -199,8 +199,8 @@ def test_what_does_not_fit_is_refused() -> None:
         made(double=True)
     with pytest.raises(ConfigError, match="has a backup of its own"):
         made(backup=DoubleBackup())
-    with pytest.raises(SpaceMismatchError, match="needs a Discrete action space"):
-        DiscreteBCQPolicy.for_envs(Spaces(action_space=spaces.MultiBinary(3)))
+    with pytest.raises(SpaceMismatchError, match="needs a Discrete, MultiDiscrete or MultiBinary action space"):
+        DiscreteBCQPolicy.for_envs(Spaces(action_space=spaces.Box(-1.0, 1.0, (3,))))
     policy = DiscreteBCQPolicy(QNetwork((4,), 3), Constant([0.0]), device="cpu")
     with pytest.raises(SpaceMismatchError, match=r"imitation gives logits \(1, 1\)"):
         policy.check_spaces(FOUR_NUMBERS, spaces.Discrete(3))

@@ -77,9 +77,17 @@ class TestMisfits:
 
         assert "a network must map observations to [B, A, W] or [B, A], got (4,)" in self.refusal(policy, *Spaces())
 
-    @pytest.mark.parametrize("action_space", [spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 2])], ids=str)
-    def test_actions_that_cannot_be_counted_are_refused(self, action_space: Any) -> None:
-        said = f"DQNPolicy needs a Discrete action space, got {action_space}"
+    @pytest.mark.parametrize(
+        ("action_space", "rule"),
+        [
+            (spaces.Box(-1, 1, (2,)), "needs a Discrete, MultiDiscrete or MultiBinary action space, got Box"),
+            (spaces.MultiBinary(14), "gives each joint action a number of its own, and MultiBinary(14) has 16,384"),
+            (spaces.MultiDiscrete([101, 100]), "gives each joint action a number of its own, and MultiDiscrete"),
+        ],
+        ids=["box", "many bits", "many choices"],
+    )
+    def test_actions_that_cannot_be_counted_are_refused(self, action_space: Any, rule: str) -> None:
+        said = f"DQNPolicy {rule}"
 
         assert said in self.refusal(
             DQNPolicy(small_net((4, 3)), device="cpu"), Spaces().observation_space, action_space

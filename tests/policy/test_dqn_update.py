@@ -166,6 +166,7 @@ class TestWeights:
 
         assert metrics["weight_mean"] == pytest.approx(0.625)
         assert metrics["td_abs_mean"] == pytest.approx(1.25)
+        assert metrics["td_abs_max"] == pytest.approx(2.0)
 
     def test_of_zero_move_nothing(self) -> None:
         assert one_update(ExpectedValue("mse"), [2.0, 0.5], [0.0, 0.0])["grad_norm"] == 0.0
@@ -194,14 +195,18 @@ class TestStatistics:
         names = {
             "loss",
             "q_mean",
+            "q_max",
+            "q_min",
             "td_abs_mean",
+            "td_abs_max",
             "weight_mean",
             "effective_share",
             "grad_norm",
             "lr",
             "target_followed",
         }
-        for value, more in ((ExpectedValue(), set()), (CategoricalValue(5, -1, 1), {"clipped_share"})):
+        categorical = {"clipped_share", "value_entropy"}
+        for value, more in ((ExpectedValue(), set()), (CategoricalValue(5, -1, 1), categorical)):
             policy = made(value=value)
             policy.update(batch_of(8), step=0)
             assert policy.read_metrics().keys() == names | more

@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from numpy.typing import NDArray
 
+import trainkit as tk
 from tests.helpers.doubles import Ledger
+from tests.helpers.learning import THREE_ACTIONS, Spaces
 from tests.helpers.tagged import decode
 from tests.helpers.truth import tagged_envs
 from trainkit import Collector, ConfigError, DQNPolicy, EpsilonGreedy, Greedy, Piecewise, SoftQ
@@ -346,3 +349,30 @@ def test_an_exploration_hears_whose_episode_begins(way: str) -> None:
     held = [set(rows.action[(tags[:, :2] == one).all(axis=1)].tolist()) for one in sorted(episodes)]
     assert {len(actions) for actions in held} == {1}
     assert {action for actions in held for action in actions} == {0, 1, 2}
+
+
+BOX_SPACES = Spaces(action_space=spaces.Box(-1.0, 1.0, (2,), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("policy", "methods"),
+    [
+        (DQNPolicy.for_envs(Spaces(), seed=1), ("act", "predict", "action_probability", "action_values")),
+        (tk.PPOPolicy.for_envs(Spaces(), seed=1), ("act", "predict", "action_probability")),
+        (tk.BCPolicy.for_envs(Spaces(), seed=1), ("act", "predict", "action_probability")),
+        (tk.SACPolicy.for_envs(BOX_SPACES, seed=1), ("act", "predict")),
+        (tk.RandomPolicy(THREE_ACTIONS, seed=1), ("act", "action_probability")),
+    ],
+    ids=["dqn", "ppo", "bc", "sac", "random"],
+)
+@pytest.mark.parametrize("explore", ["no", None, 0, 1.0])
+def test_what_is_neither_true_nor_false_is_refused_wherever_a_policy_takes_explore(
+    policy: Any, methods: tuple[str, ...], explore: Any
+) -> None:
+    obs = np.zeros((2, 4), np.float32)
+    for method in methods:
+        call = getattr(policy, method)
+        with pytest.raises(ConfigError, match=rf"^{type(policy).__name__}.{method}\(explore=\) must be True or False"):
+            call(obs, explore=explore)
+        call(obs, explore=True)
+        call(obs, explore=np.False_)

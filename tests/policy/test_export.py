@@ -93,7 +93,7 @@ def test_a_file_takes_any_number_of_rows(tmp_path: Path) -> None:
         (tk.DiscreteBCQPolicy, MASKED, spaces.Discrete(4), {}),
         (tk.PPOPolicy, MASKED, spaces.Discrete(4), {}),
         (tk.PPOPolicy, VECTOR, BOX, {"normalize_obs": True}),
-        (tk.PPOPolicy, VECTOR, BOX, {"squash": True}),
+        (tk.PPOPolicy, VECTOR, BOX, {"action_bound_method": "tanh"}),
         (tk.A2CPolicy, VECTOR, GRID, {}),
         (tk.ReinforcePolicy, IMAGE, spaces.MultiBinary(3), {}),
         (tk.SACPolicy, NESTED, BOX, {"hidden": (32,)}),

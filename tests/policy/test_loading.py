@@ -48,7 +48,9 @@ MADE: dict[str, Any] = {
         clip=tk.Clip(1.0, by="value"), device="cpu", seed=3,
     ),
     "ppo": lambda: tk.PPOPolicy.for_envs(PUSHES, hidden=(8,), normalize_obs=True, log_std=-1.0, device="cpu", seed=3),
-    "squashed ppo": lambda: tk.PPOPolicy.for_envs(PUSHES, squash=True, shared=True, device="cpu", seed=3),
+    "squashed ppo": lambda: tk.PPOPolicy.for_envs(
+        PUSHES, action_bound_method="tanh", shared=True, device="cpu", seed=3
+    ),
     "a2c": lambda: tk.A2CPolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=3),
     "reinforce": lambda: tk.ReinforcePolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=3),
     "sac": lambda: tk.SACPolicy.for_envs(PUSHES, hidden=(8,), temperature=0.5, device="cpu", seed=3),
@@ -258,5 +260,5 @@ def test_weights_that_torch_saved_are_taken_too_and_nothing_else_is(tmp_path: Pa
     other.load_weights(tmp_path / "best.pt")
     assert_array_equal(other.predict(OBS), one.predict(OBS))
     torch.save({"weights": Path("x")}, tmp_path / "odd.pt")
-    with pytest.raises(tk.CheckpointError, match=r"odd.pt cannot be read: .* holds more than tensors"):
+    with pytest.raises(tk.CheckpointError, match=r"odd.pt cannot be read as .* holds more than tensors"):
         other.load_weights(tmp_path / "odd.pt")

@@ -22,8 +22,8 @@ ENTROPY = [-sum(p * LOG(p) for p in row) for row in P]
 PARTS: Any = {"action_space": spaces.Discrete(2), "observation_space": PLACE, "device": "cpu", "seed": 0}
 
 
-def table(dtype: torch.dtype = torch.float32) -> Table:
-    return Table(np.log(P), VALUES, dtype)
+def table() -> Table:
+    return Table(np.log(P), VALUES)
 
 
 def metrics_of(policy: OnpolicyPolicy, step: int = 0, **columns: Any) -> dict[str, float]:
@@ -194,8 +194,8 @@ POLICIES: list[Any] = [
 @pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize(("kind", "options"), POLICIES)
 def test_the_gradient_is_what_finite_differences_say(kind: Any, options: Any, is_masked: bool) -> None:
-    network = Table([[0.1, -0.4, 0.3], [1.0, 0.2, -0.5], [0.0, 0.7, 0.2], [0.5, 0.4, -0.3]], [1, 2, 3, 4], torch.double)
-    policy = kind(network, **PARTS | options | {"action_space": spaces.Discrete(3)})
+    network = Table([[0.1, -0.4, 0.3], [1.0, 0.2, -0.5], [0.0, 0.7, 0.2], [0.5, 0.4, -0.3]], [1, 2, 3, 4])
+    policy = kind(network, **PARTS | options | {"action_space": spaces.Discrete(3)}).double()
 
     def column(*numbers: float) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.double)

@@ -190,7 +190,7 @@ class TestQuantileValue:
         chosen, goal = torch.tensor([[0.0, 2], [1, 1]]), torch.tensor([[2.0, 4], [0, 0]])  # means 1, 1; 3, 0
         shown = QuantileValue(2).metrics(chosen, goal, goal, one, one)
 
-        assert {name: number.item() for name, number in shown.items()} == {"td_abs_mean": 1.5}
+        assert {name: number.item() for name, number in shown.items()} == {"td_abs_mean": 1.5, "td_abs_max": 2.0}
 
     def test_defaults_are_the_papers(self) -> None:
         value = QuantileValue()

@@ -97,6 +97,11 @@ def test_the_environment_that_allows_nothing_is_named() -> None:
         actions(spaces.Discrete(2), 1, mask=np.zeros(2, np.int8), env_ids=np.array([7]))
 
 
+def test_actions_of_a_dict_are_flat_rows() -> None:
+    rows = actions(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(3, start=5)}), 1_000)
+    assert [sorted(set(column)) for column in rows.T.tolist()] == [[0, 1], [5, 6, 7]]
+
+
 def test_a_space_of_no_arrays_is_refused() -> None:
-    with pytest.raises(ConfigError, match="need a Discrete, MultiDiscrete, MultiBinary or Box space, got Dict"):
-        actions(spaces.Dict({"a": spaces.Discrete(2)}), 1)
+    with pytest.raises(ConfigError, match="need a Discrete, MultiDiscrete, MultiBinary or Box space, got Text"):
+        actions(spaces.Text(2), 1)

@@ -1,6 +1,5 @@
-"""Squashed normal actions: densities by hand, by torch's own and by numerical integrals; bounds never left."""
+"""Squashed normal actions: densities by hand, by torch's own and by numerical integrals."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -29,17 +28,13 @@ def numbers_for(family: SquashedGaussian, n_rows: int) -> Tensor:
     return 0.5 * torch.randn(n_rows, family.width, generator=generator(1))
 
 
-def twin_of(family: SquashedGaussian, space: spaces.Box, numbers: Tensor) -> torch.distributions.Distribution:
-    """Build torch's own, of actions [B, D]: an affine map of the tanh of a normal."""
+def twin_of(family: SquashedGaussian, numbers: Tensor) -> torch.distributions.Distribution:
+    """Build torch's own, of actions [B, D] in policy units: the tanh of a normal."""
     mean, log_std = numbers.double(), family.log_std
     if log_std is None:
         mean, log_std = mean.chunk(2, dim=1)
         log_std = log_std.clamp(-20, 2)
-    low, high = (torch.as_tensor(bound.ravel(), dtype=torch.float64) for bound in (space.low, space.high))
-    maps = [
-        torch.distributions.TanhTransform(cache_size=1),
-        torch.distributions.AffineTransform((low + high) / 2, (high - low) / 2),
-    ]
+    maps = [torch.distributions.TanhTransform(cache_size=1)]
     normal = torch.distributions.Normal(mean, log_std.double().exp().expand_as(mean))
     return torch.distributions.Independent(torch.distributions.TransformedDistribution(normal, maps), 1)
 
@@ -47,9 +42,9 @@ def twin_of(family: SquashedGaussian, space: spaces.Box, numbers: Tensor) -> tor
 class TestDensity:
     def test_by_hand_at_the_middle(self) -> None:
         family = SquashedGaussian(spaces.Box(-3.0, 5.0, (1,)), log_std=math.log(2))
-        # u = 0 lies half a deviation of 2 from the mean 1; there tanh has slope 1, and the bounds are 4 from the middle
-        expected = -0.5 * 0.5**2 - math.log(2) - 0.5 * math.log(2 * math.pi) - math.log(4)
-        assert family.log_prob(torch.tensor([[1.0]]), torch.tensor([[1.0]]), None).item() == pytest.approx(expected)
+        # u = 0 lies half a deviation of 2 from the mean 1; there tanh has slope 1
+        expected = -0.5 * 0.5**2 - math.log(2) - 0.5 * math.log(2 * math.pi)
+        assert family.log_prob(torch.tensor([[1.0]]), torch.tensor([[0.0]]), None).item() == pytest.approx(expected)
 
     @pytest.mark.parametrize("log_std", [-0.5, None], ids=["own deviations", "told deviations"])
     @pytest.mark.parametrize("space", [WIDE, UNEVEN], ids=["two places", "2 x 2"])
@@ -57,17 +52,17 @@ class TestDensity:
         family = SquashedGaussian(space, log_std=log_std)
         numbers = numbers_for(family, 50)
         action = family.sample(numbers, None, generator())
-        expected = twin_of(family, space, numbers).log_prob(action.flatten(1).double())
+        expected = twin_of(family, numbers).log_prob(action.flatten(1).double())
         torch.testing.assert_close(family.log_prob(numbers, action, None).double(), expected, rtol=1e-3, atol=1e-3)
 
     @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.7, -1.0), (-1.0, 0.2)])
-    def test_integrates_to_1_over_the_space_and_to_the_entropy(self, mean: float, log_std: float) -> None:
+    def test_integrates_to_1_over_all_units_and_to_the_entropy(self, mean: float, log_std: float) -> None:
         family = SquashedGaussian(spaces.Box(-2.0, 1.0, (1,), np.float64), log_std=log_std).double()
         u = torch.linspace(-7.0, 7.0, 20_001, dtype=torch.float64)  # even steps in u reach near to the bounds
-        action = (-0.5 + 1.5 * u.tanh()).unsqueeze(1)
+        action = u.tanh().unsqueeze(1)
         numbers = torch.full((len(action), 1), mean, dtype=torch.float64)
         log_p = family.log_prob(numbers, action, None).detach()
-        width = 1.5 * (1.0 - u.tanh().square())  # da = half * (1 - tanh(u)**2) du
+        width = 1.0 - u.tanh().square()  # da = (1 - tanh(u)**2) du
         mass = torch.trapezoid(log_p.exp() * width, u).item()
         entropy = -torch.trapezoid(log_p.exp() * log_p * width, u).item()
         assert mass == pytest.approx(1.0, abs=1e-4)
@@ -89,7 +84,7 @@ class TestDensity:
     def test_is_finite_and_has_a_finite_gradient_at_the_very_bounds(self) -> None:
         family = SquashedGaussian(UNEVEN)
         numbers = torch.zeros(2, 4, requires_grad=True)
-        log_prob = family.log_prob(numbers, torch.tensor([-3.0, 5.0]).view(2, 1, 1).expand(2, 2, 2), None)
+        log_prob = family.log_prob(numbers, torch.tensor([-1.0, 1.0]).view(2, 1, 1).expand(2, 2, 2), None)
         log_prob.sum().backward()
         assert torch.isfinite(log_prob).all()
         assert numbers.grad is not None
@@ -99,19 +94,18 @@ class TestDensity:
 class TestActions:
     @pytest.mark.parametrize("space", [WIDE, UNEVEN, spaces.Box(999.0, 1000.0, (1,))], ids=str)
     @pytest.mark.parametrize("mean", [-50.0, 0.0, 50.0])
-    def test_lie_strictly_within_the_bounds_in_the_shape_of_the_space(self, space: spaces.Box, mean: float) -> None:
+    def test_are_units_in_the_shape_of_the_space(self, space: spaces.Box, mean: float) -> None:
         family = SquashedGaussian(space)
         numbers = torch.full((200, family.width), mean)
         for action in (family.sample(numbers, None, generator()), family.mode(numbers, None)):
             assert action.shape == (200, *space.shape)
-            assert (action.detach().numpy() > space.low).all()
-            assert (action.detach().numpy() < space.high).all()
+            assert (action.abs() <= 1.0).all()
             assert torch.isfinite(family.log_prob(numbers, action, None)).all()
 
     def test_mode_is_the_median_and_half_of_all_draws_lie_on_either_side(self) -> None:
         family = SquashedGaussian(WIDE, log_std=0.3)
         numbers = torch.tensor([[0.5, -0.7]]).expand(N_DRAWS, -1)
-        expected = torch.tensor([1.0 + 3.0 * math.tanh(0.5), 10.5 + 0.5 * math.tanh(-0.7)])
+        expected = torch.tensor([math.tanh(0.5), math.tanh(-0.7)])
         torch.testing.assert_close(family.mode(numbers, None)[0], expected)
         above = (family.sample(numbers, None, generator()) > expected).double().mean(dim=0)
         np.testing.assert_allclose(above, 0.5, atol=4 * 0.5 / math.sqrt(N_DRAWS))
@@ -123,26 +117,14 @@ class TestActions:
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
 
-    def test_units_and_bounds_are_each_others_inverse(self) -> None:
-        family = SquashedGaussian(WIDE)
-        unit = torch.tensor([[-0.5, 0.25], [0.0, 0.9]])
-        torch.testing.assert_close(family.to_bounds(unit), torch.tensor([[-0.5, 10.625], [1.0, 10.95]]))
-        torch.testing.assert_close(family.to_unit(family.to_bounds(unit)), unit, rtol=1e-5, atol=1e-5)
-
-    def test_an_action_beyond_the_bounds_counts_as_one_at_them(self) -> None:
-        family = SquashedGaussian(WIDE)
-        assert family.to_unit(torch.tensor([[99.0, -99.0]])).tolist() == [[1.0, -1.0]]
-
 
 class TestDraw:
     @pytest.mark.parametrize("log_std", [0.2, None], ids=["own deviations", "told deviations"])
-    def test_is_the_action_and_its_density_in_half_widths(self, log_std: float | None) -> None:
+    def test_is_the_action_and_its_density(self, log_std: float | None) -> None:
         family = SquashedGaussian(WIDE, log_std=log_std).double()
         numbers, noise = numbers_for(family, 30).double(), torch.linspace(-1.0, 1.0, 60).view(30, 2).double()
         unit, log_prob = family.draw(numbers, noise)
-        density = family.log_prob(numbers, family.to_bounds(unit), None)
-        log_half = math.log(3.0) + math.log(0.5)
-        torch.testing.assert_close(log_prob, density + log_half)
+        torch.testing.assert_close(log_prob, family.log_prob(numbers, unit, None))
 
     def test_has_the_gradients_of_its_equation(self) -> None:
         family = SquashedGaussian(WIDE, log_std=None).double()
@@ -209,9 +191,10 @@ def made(kind: Any = PPOPolicy, space: Any = WIDE, **options: Any) -> Any:
 
 
 def farthest_from_1(policy: Any, space: Any) -> float:
-    """Return how far the logarithm of a first ratio is from 0, of a fresh rollout stored in the space's dtype."""
+    """Return how far the logarithm of a first ratio is from 0, of a fresh rollout."""
     rollout = played(policy, Spaces().observation_space)
-    rows = policy._rows(dataclasses.replace(rollout, action=rollout.action.astype(space.dtype)))
+    assert rollout.action.dtype == space.dtype
+    rows = policy._rows(rollout)
     with torch.no_grad():
         numbers, _ = policy.network(rows.features)
         log_prob = policy.distribution.log_prob(numbers, rows.action, None)
@@ -229,21 +212,21 @@ class TestOnpolicy:
     @pytest.mark.parametrize("space", [WIDE, UNEVEN, spaces.Box(-1.0, 1.0, (2,), np.float64)], ids=str)
     @pytest.mark.parametrize("kind", [PPOPolicy, A2CPolicy, ReinforcePolicy])
     def test_squashed_actions_are_judged_as_they_were_drawn(self, kind: Any, space: Any) -> None:
-        policy = made(kind, space, squash=True, log_std=1.5)  # wide: many actions near the bounds
+        policy = made(kind, space, action_bound_method="tanh", log_std=1.5)  # wide: many actions near the bounds
         assert type(policy.distribution) is SquashedGaussian
         assert farthest_from_1(policy, space) < 1e-4
 
     def test_the_log_probability_stored_is_that_of_the_action_stored_to_the_last_bit(self) -> None:
-        policy = made(squash=True, log_std=1.5)
+        policy = made(action_bound_method="tanh", log_std=1.5)
         obs = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
         output = policy.act(obs, explore=True)
         with torch.no_grad():
             numbers, _ = policy.network(torch.from_numpy(obs))
-            again = policy.distribution.log_prob(numbers, torch.from_numpy(output.action), None)
+            again = policy.distribution.log_prob(numbers, torch.from_numpy(output.extras["policy_action"]), None)
         np.testing.assert_array_equal(output.extras["log_prob"], again)
 
     def test_they_learn_with_an_entropy_bonus(self) -> None:
-        policy = made(squash=True, entropy_weight=0.1)
+        policy = made(action_bound_method="tanh", entropy_weight=0.1)
         before = parameters_of(policy)
         list(policy.learn(played(policy, Spaces().observation_space), step=0))
         after = parameters_of(policy)
@@ -251,26 +234,28 @@ class TestOnpolicy:
         assert all(np.isfinite(list(policy.read_metrics().values())))
 
     def test_deviations_start_where_they_are_told(self) -> None:
-        for squash in (False, True):
-            assert made(squash=squash).distribution.log_std.tolist() == [0, 0]
-            assert made(squash=squash, log_std=-2).distribution.log_std.tolist() == [-2, -2]
+        for how in ("clip", "tanh"):
+            assert made(action_bound_method=how).distribution.log_std.tolist() == [0, 0]
+            assert made(action_bound_method=how, log_std=-2).distribution.log_std.tolist() == [-2, -2]
 
-    @pytest.mark.parametrize("option", [{"squash": True}, {"log_std": 0.0}])
+    @pytest.mark.parametrize("option", [{"action_bound_method": "tanh"}, {"log_std": 0.0}])
     def test_what_discrete_actions_have_no_use_for_is_refused(self, option: Any) -> None:
-        with pytest.raises(SpaceMismatchError, match="squash and log_std are for actions in a Box"):
+        with pytest.raises(SpaceMismatchError, match="action_bound_method='tanh' and log_std are for actions in a Box"):
             made(space=spaces.Discrete(2), **option)
 
-    def test_a_distribution_of_ones_own_is_taken_and_squash_beside_it_refused(self) -> None:
+    def test_a_given_distribution_is_used_and_a_bound_method_with_it_rejected(self) -> None:
         own = SquashedGaussian(WIDE, log_std=None)
         policy = made(distribution=own)
         assert policy.distribution is own
         assert policy.network.actor.layers[0].out_features == 4
-        with pytest.raises(ConfigError, match="was given distribution, and squash or log_std too: give one"):
-            made(distribution=own, squash=True)
+        with pytest.raises(
+            ConfigError, match="was given distribution, and action_bound_method or log_std too: give one"
+        ):
+            made(distribution=own, action_bound_method="tanh")
 
     def test_unbounded_actions_cannot_be_squashed(self) -> None:
         with pytest.raises(SpaceMismatchError, match="has none in some place"):
-            made(space=spaces.Box(-np.inf, np.inf, (2,)), squash=True)
+            made(space=spaces.Box(-np.inf, np.inf, (2,)), action_bound_method="tanh")
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float16])

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_bare_for_yields_every_epoch_as_a_tuple_with_names() -> None:
     for epoch, stats, info in make_trainer():
         seen.append(epoch)
         assert info.epoch == epoch
-        assert stats.train is not None
+        assert stats.train.n_step == 24
         assert info.env_step == 24 * epoch
     assert seen == [1, 2, 3]
     result = next(make_trainer())
@@ -101,7 +102,7 @@ def test_reset_counts_epochs_anew_and_keeps_policy_and_buffer() -> None:
     n_updates, n_rows = trainer.policy.n_updates, len(trainer.buffer)
     trainer.reset()
     info = trainer.info
-    assert (info.epoch, info.best_score, info.last_test, info.stop_reason) == (0, None, None, None)
+    assert (info.epoch, info.best_score, info.last_test.is_empty, info.stop_reason) == (0, None, True, None)
     assert (trainer.policy.n_updates, len(trainer.buffer)) == (n_updates, n_rows)
     assert [result.epoch for result in trainer] == [1, 2, 3]
     assert trainer.env_step == 2 * 72
@@ -122,8 +123,8 @@ def test_reset_in_the_middle_of_an_epoch_keeps_its_updates_out_of_the_next_stati
 def test_with_closes_environments_logger_and_bar_and_close_may_be_called_twice(tmp_path: Any) -> None:
     with make_trainer(test=True, logger=tk.JsonlLogger(tmp_path / "run")) as trainer:
         next(trainer)
-    assert trainer.train_collector.envs._is_closed
-    assert trainer.judge.evaluation.collector.envs._is_closed
+    assert trainer.train_collector.envs.ownership.is_closed
+    assert trainer.judge.evaluation.collector.envs.ownership.is_closed
     assert trainer._logger._loggers[0]._file.closed
     trainer.close()
 
@@ -341,3 +342,43 @@ def test_a_refused_run_leaves_no_folder_behind(tmp_path: Any) -> None:
     with pytest.raises(tk.CheckpointError):
         make_trainer(logger=tmp_path / "run", resume_from=tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- what info says ----
+
+
+def test_infos_times_add_up_and_its_speeds_are_counts_over_them() -> None:
+    trainer = make_trainer(test=True)
+    assert trainer.info.steps_per_second is None
+    assert trainer.info.best_std is None
+    info = trainer.run()
+    parts = (info.collect_seconds, info.update_seconds, info.evaluate_seconds, info.other_seconds)
+    assert min(parts) > 0
+    assert sum(parts) == pytest.approx(info.seconds)
+    assert info.steps_per_second == pytest.approx(72 / info.seconds)
+    assert info.collect_steps_per_second == pytest.approx(72 / info.collect_seconds)
+    assert info.updates_per_second == pytest.approx(35 / info.update_seconds)
+
+
+def test_info_counts_evaluations_and_knows_the_spread_of_the_best() -> None:
+    trainer = make_trainer(test=True, stop_fn=lambda score: False)
+    tests = [result.stats.test for result in trainer]
+    info = trainer.info
+    assert (info.n_test_episode, info.n_test_step) == (9, sum(test.n_step for test in tests))
+    best = tests[(info.best_epoch or 0) - 1]
+    assert (info.best_score, info.best_std) == (best.returns.mean, best.returns.std)
+
+
+def test_infos_times_go_on_after_a_resume_and_begin_again_after_a_reset(tmp_path: Path) -> None:
+    trainer = make_trainer(test=True)
+    next(trainer)
+    before = trainer.info
+    resumed = make_trainer(test=True, resume_from=trainer.save(tmp_path))
+    assert resumed.info.collect_seconds == before.collect_seconds
+    assert resumed.info.evaluate_seconds == before.evaluate_seconds
+    info = resumed.run()
+    assert info.collect_seconds > before.collect_seconds
+    assert info.collect_steps_per_second == pytest.approx(72 / info.collect_seconds)
+    assert (info.best_std, info.n_test_episode) == (make_trainer(test=True).run().best_std, 9)
+    resumed.reset()
+    assert (resumed.info.collect_seconds, resumed.info.steps_per_second) == (0.0, None)

@@ -93,10 +93,11 @@ def test_the_last_are_kept(tmp_path: Path) -> None:
     assert [progress(path)[0] for path in find_checkpoints(tmp_path)] == [5, 4]
 
 
-def test_numbers_go_on_where_another_run_was(tmp_path: Path) -> None:
-    for _ in range(2):
-        make_trainer(max_epoch=2, checkpoint=tk.Checkpoint(tmp_path)).run()
-    assert saved(tmp_path) == ["save-000004"]
+def test_a_run_that_resumes_from_its_folder_continues_the_numbers(tmp_path: Path) -> None:
+    make_trainer(max_epoch=2, checkpoint=tmp_path).run()
+    for number, place in ((3, "auto"), (4, tmp_path), (5, tmp_path / "save-000004")):
+        make_trainer(max_epoch=number, checkpoint=tmp_path, resume_from=place).run()
+        assert saved(tmp_path) == [f"save-{number:06d}"]
 
 
 def test_what_is_not_ours_stays_and_leftovers_of_killed_saves_go(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_checkpoint_that_cannot_be_removed_now_is_removed_later(
         patch.setattr(Path, "rename", busy)
         make_trainer(max_epoch=2, checkpoint=tmp_path).run()
     assert saved(tmp_path) == ["save-000001", "save-000002"]
-    make_trainer(max_epoch=1, checkpoint=tmp_path).run()
+    make_trainer(max_epoch=3, checkpoint=tmp_path, resume_from="auto").run()
     assert saved(tmp_path) == ["save-000003"]
 
 

@@ -55,15 +55,19 @@ def dataset(
     ends = np.zeros(len(t), np.bool_)
     ends[np.cumsum(lengths) - 1] = True
     none = np.zeros(len(t), np.bool_)
-    return ReplayBuffer.from_arrays(
+    given = {} if likely is None else {name: np.concatenate(likely)}
+    buffer = ReplayBuffer.from_arrays(
         obs=t[:, None].astype(np.float32),
         next_obs=t[:, None].astype(np.float32) + 1,
         action=np.concatenate(actions),
         reward=np.concatenate(rewards),
         terminated=ends if end == "both" else none,
         ends=ends,
-        extras={} if likely is None else {name: np.concatenate(likely)},
+        extras={one: np.nan_to_num(column, posinf=1) for one, column in given.items()},
     )
+    for one, column in given.items():
+        buffer._rings.extras[one][: len(column)] = column  # as no file and no array could have it
+    return buffer
 
 
 class TestByHand:

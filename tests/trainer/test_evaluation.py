@@ -46,7 +46,6 @@ def test_the_same_root_means_the_same_episodes() -> None:
 def test_duration_is_the_number_of_episodes() -> None:
     stats = evaluation(duration=7).run(0)
     assert stats.n_episode == 7
-    assert stats.lengths is not None
     assert stats.lengths.max <= LIMIT
     assert stats.lengths.min >= GOAL - 1
 
@@ -167,11 +166,10 @@ def test_evaluate_makes_at_most_one_environment_per_episode_and_closes_them() ->
         closed.clear()
     with pytest.raises(tk.ConfigError):
         tk.evaluate(policy, Closing, n_episode=0, n_envs=3)
-    assert len(closed) == 3
+    assert closed == []  # none was made
 
 
 def test_evaluate_passes_options_on_to_make_envs() -> None:
     policy = make_policy(tk.make_envs(Walk))
     stats = tk.evaluate(policy, Walk, n_episode=4, max_episode_steps=2)
-    assert stats.lengths is not None
     assert stats.lengths.max == 2

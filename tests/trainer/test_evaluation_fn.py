@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from tests.trainer.toys import Walk, make_trainer
+from tests.trainer.toys import Walk, make_policy, make_trainer
 
 
 def test_a_function_says_what_is_played_and_its_numbers_are_shown() -> None:
@@ -16,7 +16,6 @@ def test_a_function_says_what_is_played_and_its_numbers_are_shown() -> None:
     trainer = make_trainer(evaluation=by_length, max_epoch=2)
     first, second = trainer
     for stats in (first.stats, second.stats):
-        assert stats.test is not None
         assert stats["custom/test/steps"] == 4
         assert stats.test.n_step > 4 + 5 * 3 - 1
         assert stats.test.n_episode >= 5
@@ -65,3 +64,32 @@ def test_what_is_asked_of_play_is_what_a_collect_takes() -> None:
 def test_a_number_that_is_none_is_refused_by_its_name() -> None:
     with pytest.raises(tk.ConfigError, match=r"Evaluation.fn must return numbers, or None for none, got 'x' for 'a'"):
         next(make_trainer(evaluation=lambda play: {"a": "x"}))
+
+
+def test_play_explores_as_the_evaluation_does_unless_it_is_given_true_or_false() -> None:
+    seen: list[bool] = []
+
+    def play_four(play: Any) -> dict[str, float]:
+        for asked in ({}, {"explore": None}, {"explore": True}, {"explore": False}):
+            play(n_step=2, **asked)
+        return {}
+
+    for own in (True, False):
+        envs = tk.make_envs(Walk, 2)
+        policy = make_policy(envs)
+        act = policy.act
+        policy.act = lambda *args, act=act, **asked: seen.append(asked["explore"]) or act(*args, **asked)  # type: ignore[method-assign]  # spied on
+        tk.Evaluation(tk.Collector(policy, envs), explore=own, fn=play_four, seed=1).run(0)
+    assert seen == [True, True, True, False, False, False, True, False]
+
+
+def test_an_evaluation_function_that_explores_leaves_training_as_it_was() -> None:
+    def weights(fn: Any) -> Any:
+        trainer = make_trainer(evaluation=fn)
+        trainer.run()
+        return trainer.policy.get_weights()  # type: ignore[attr-defined]  # a DQNPolicy's
+
+    quiet = weights(lambda play: {"steps": play(n_episode=2).n_step})
+    noisy = weights(lambda play: {"steps": play(n_episode=2, explore=True).n_step})
+    assert quiet.keys() == noisy.keys()
+    assert all((quiet[name] == noisy[name]).all() for name in quiet)

@@ -78,7 +78,7 @@ def test_each_evaluation_is_reported_once_where_it_happened(tmp_path: Path) -> N
     trainer, _ = with_evaluation(unit="env_steps", every=10, at_start=True, logger=numbers, log_every=4)
     results = list(trainer)
     assert numbers.tests == [0, 10, 20, 30, 40, 50, 60, 70, 72]
-    assert all(result.stats.test is not None for result in results)
+    assert all(not result.stats.test.is_empty for result in results)
 
 
 def test_training_is_the_same_with_any_evaluation_and_without() -> None:
@@ -105,7 +105,7 @@ def test_anybody_may_evaluate_between_epochs_and_within_a_callback() -> None:
     seen: list[tk.CollectStats] = []
     trainer, log = with_evaluation(every=3)
     next(trainer)
-    assert trainer.info.last_test is None
+    assert trainer.info.last_test.is_empty
     first = trainer.evaluate()
     assert (first.n_episode, trainer.info.last_test) == (3, first)
     assert trainer.info.best_score is None

@@ -1,11 +1,12 @@
 """What is gathered: means over all updates, and time whose shares add up to all of it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from tests.test_stats import collect_stats
-from trainkit.stats import CollectStats, Summary
+from trainkit.stats import NO_COLLECT, CollectStats, Summary
 from trainkit.trainer.intervals import Interval, Stopwatch
 
 
@@ -55,11 +56,7 @@ def test_a_long_interval_takes_no_more_memory_than_a_short_one_and_loses_nothing
         interval.add_collect(part)
         assert len(interval._collects) <= 100
     merged, whole = interval.collected(), CollectStats.merge(parts)
-    assert merged is not None
-    assert whole is not None
     assert (merged.n_step, merged.n_episode, merged.seconds) == (whole.n_step, whole.n_episode, whole.seconds)
-    assert merged.returns is not None
-    assert whole.returns is not None
     assert merged.returns.mean == pytest.approx(whole.returns.mean)
     assert merged.returns.std == pytest.approx(whole.returns.std)
     assert (merged.env_ms, merged.recent_returns) == (pytest.approx(whole.env_ms), whole.recent_returns)
@@ -67,7 +64,7 @@ def test_a_long_interval_takes_no_more_memory_than_a_short_one_and_loses_nothing
 
 def test_an_interval_in_which_nothing_happened_has_no_collect_and_no_means() -> None:
     interval = Interval(0)
-    assert interval.collected() is None
+    assert interval.collected().is_empty
     assert interval.means() == {}
     assert interval.time(0).steps_per_second == 0.0
 
@@ -136,3 +133,15 @@ def test_several_intervals_are_timed_at_once_each_from_when_it_was_put_there(pas
             pass_time(2.0)
     assert [interval.seconds["total"] for interval in (epoch, report, next_report)] == [3.0, 1.0, 2.0]
     assert [interval.seconds["update"] for interval in (epoch, report, next_report)] == [2.0, 0.0, 2.0]
+
+
+def test_an_interval_keeps_every_episode_in_order_however_often_it_is_merged() -> None:
+    interval, epoch = Interval(0), Interval(0)
+    for n in range(250):
+        interval.add_collect(replace(NO_COLLECT, n_vector_step=1, episode_returns=(float(n),), episode_lengths=(n,)))
+        if n % 7 == 0:
+            interval.collected()
+    stats = interval.collected()
+    epoch.add_collect(stats)
+    assert stats.episode_lengths == epoch.collected().episode_lengths == tuple(range(250))
+    assert stats.episode_returns == tuple(map(float, range(250)))

@@ -42,8 +42,6 @@ def test_the_best_is_the_first_of_the_highest_scores_and_no_score_never_is(score
 
 def test_without_a_score_fn_the_score_is_the_mean_return() -> None:
     result = next(make_trainer(test=True))
-    assert result.stats.test is not None
-    assert result.stats.test.returns is not None
     assert result.info.best_score == result.stats.test.returns.mean
     assert result.info.last_test is result.stats.test
 
@@ -75,14 +73,14 @@ def test_reward_metric_is_what_statistics_and_scores_see() -> None:
 def test_evaluations_come_every_so_many_epochs_and_at_the_end(every: int, expected: list[int]) -> None:
     trainer = make_trainer(test=True, max_epoch=5, step_per_epoch=4)
     trainer.judge.evaluation.every = every
-    tested = [result.epoch for result in trainer if result.stats.test is not None]
+    tested = [result.epoch for result in trainer if not result.stats.test.is_empty]
     assert tested == expected
 
 
 def test_an_epoch_that_a_limit_ends_is_evaluated() -> None:
     trainer = make_trainer(test=True, max_env_step=4)
     trainer.judge.evaluation.every = 9
-    assert next(trainer).stats.test is not None
+    assert not next(trainer).stats.test.is_empty
     assert list(trainer) == []
 
 
@@ -177,7 +175,7 @@ def test_the_policy_that_solved_the_task_is_saved_as_best_and_in_the_checkpoint(
 def test_training_episodes_that_look_solved_are_tested_at_once() -> None:
     class Returns(tk.Callback):
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
-            if stats.returns is not None:
+            if not stats.returns.is_empty:
                 returns.append((trainer.env_step, stats.returns.mean))
 
     returns: list[tuple[int, float]] = []
@@ -189,7 +187,7 @@ def test_training_episodes_that_look_solved_are_tested_at_once() -> None:
     first = next(step for step, mean in returns if mean >= -4)
     assert result.info.env_step == first < 24
     assert result.info.stop_reason == "stop_fn"
-    assert result.stats.test is not None
+    assert not result.stats.test.is_empty
     assert len(log.names("on_evaluate_end")) == 1
 
 
@@ -212,7 +210,7 @@ def test_an_early_test_that_fails_is_followed_by_the_epochs_own_and_is_logged() 
 
     def stop(score: float) -> bool:
         asked.append(score)
-        return trainer.judge.unreported is None  # training episodes always look solved, tests never are
+        return trainer.judge.unreported.is_empty  # training episodes always look solved, tests never are
 
     log, numbers = Log(), Numbers()
     trainer = make_trainer(
@@ -225,7 +223,7 @@ def test_an_early_test_that_fails_is_followed_by_the_epochs_own_and_is_logged() 
     assert len(log.names("on_evaluate_end")) >= 3
     assert len(numbers.tests) == len(log.names("on_evaluate_end"))
     assert [step for step, _ in numbers.tests][-1] == 40
-    assert result.stats.test is not None
+    assert not result.stats.test.is_empty
 
 
 def test_looking_for_success_in_training_changes_nothing_but_the_tests() -> None:

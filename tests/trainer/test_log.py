@@ -1,11 +1,13 @@
 """Numbers of one's own: logged from anywhere, reduced over the report and over the epoch, shown as custom/name."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainkit as tk
 from tests.trainer.toys import make_trainer, untimed
@@ -25,6 +27,17 @@ class Numbers:
     def describe(self, settings: Any) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Spreads(Numbers):
+    """A logger that keeps arrays, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spreads: list[tuple[int, list[float]]] = []
+
+    def write_histograms(self, step: int, spreads: Any) -> None:
+        self.spreads += [(step, spread.tolist()) for spread in spreads.values()]
 
 
 class Tell(tk.Callback):
@@ -49,13 +62,107 @@ def test_values_are_reduced_over_the_epoch_and_over_each_report() -> None:
     assert trainer.history["custom/at/max"] == [24]
 
 
-def test_what_is_logged_after_the_epoch_was_told_is_told_with_the_next() -> None:
-    class Late(tk.Callback):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
-            trainer.log("epoch", result.epoch, "last")
+class AtEnd(tk.Callback):
+    """Log the epoch's number at its end, in every way there is, and its double."""
 
-    trainer = make_trainer(callbacks=[Late()])
-    assert [result.stats["custom/epoch"] for result in trainer] == [None, 1, 2]
+    def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        for reduce in ("mean", "sum", "min", "max", "last"):
+            trainer.log(f"end/{reduce}", result.epoch, reduce)
+            trainer.log(f"end/{reduce}", 2 * result.epoch, reduce)
+        trainer.log("end/spread", [result.epoch] * result.epoch, "histogram")
+
+
+AT_END = [
+    {f"custom/end/{name}": x for name, x in zip(("mean", "sum", "min", "max", "last"), numbers, strict=True)}
+    for numbers in ((1.5, 3, 1, 2, 2), (3, 6, 2, 4, 4), (4.5, 9, 3, 6, 6))
+]
+
+
+def test_what_on_epoch_end_logs_belongs_to_that_epoch_everywhere_the_last_one_too(tmp_path: Path) -> None:
+    numbers = Spreads()
+    loggers = [numbers, tk.JsonlLogger(tmp_path / "lines"), tk.TensorboardLogger(tmp_path / "events")]
+    trainer = make_trainer(callbacks=[AtEnd()], logger=loggers)
+    results = list(trainer)
+    for epoch, expected in enumerate(AT_END):
+        assert {f"custom/{name}": x for name, x in results[epoch].stats.custom.items()} == expected
+        assert {tag: x for tag, x in trainer.history[epoch].items() if tag.startswith("custom/")} == expected
+    assert numbers.told == [(24, AT_END[0]), (48, AT_END[1]), (72, AT_END[2])]
+    assert numbers.spreads == [(24, [1]), (48, [2, 2]), (72, [3, 3, 3])]
+    lines = [json.loads(line) for line in (tmp_path / "lines" / "numbers.jsonl").read_text().splitlines()[1:]]
+    assert [line["custom/end/sum"] for line in lines] == [3, 6, 9]
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("custom/end/sum")] == [(24, 3), (48, 6), (72, 9)]
+
+
+def test_values_of_the_epoch_and_of_its_end_are_reduced_together() -> None:
+    class Both(Tell):
+        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+            trainer.log("at/sum", 1000, "sum")
+
+    numbers = Numbers()
+    trainer = make_trainer(callbacks=[Both()], logger=numbers, log_every=12, step_per_epoch=24, max_epoch=1)
+    (result,) = trainer
+    steps = np.arange(2, 26, 2)
+    assert result.stats["custom/at/sum"] == steps.sum() + 1000
+    assert [told["custom/at/sum"] for _, told in numbers.told] == [steps[:6].sum(), steps[6:].sum() + 1000]
+
+
+def test_a_later_callback_sees_what_an_earlier_one_logged_at_the_end() -> None:
+    seen: list[Any] = []
+
+    class Second(tk.Callback):
+        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+            seen.append((result.stats["custom/end/sum"], trainer.history[-1]["epoch"]))
+
+    make_trainer(callbacks=[AtEnd(), Second()]).run()
+    assert seen == [(3, 1), (6, 2), (9, 3)]
+
+
+def test_a_stop_at_the_end_of_an_epoch_is_in_its_info() -> None:
+    class Enough(tk.Callback):
+        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+            trainer.stop("enough")
+
+    (result,) = make_trainer(callbacks=[Enough()])
+    assert result.info.stop_reason == "enough"
+
+
+def test_after_an_exception_at_an_epochs_end_the_others_log_to_the_same_epoch_and_it_is_written_once() -> None:
+    class Raises(tk.Callback):
+        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+            trainer.log("before", result.epoch)
+            if result.epoch == 2:
+                raise RuntimeError("mine")
+
+    numbers = Numbers()
+    trainer = make_trainer(callbacks=[Raises(), AtEnd()], logger=numbers)
+    next(trainer)
+    with pytest.raises(RuntimeError, match="mine"):
+        next(trainer)
+    assert [step for step, _ in numbers.told] == [24]
+    second, third = trainer
+    assert (second.epoch, second.stats["custom/before"], second.stats["custom/end/sum"]) == (2, 2, 6)
+    assert numbers.told == [(24 * n, AT_END[n - 1] | {"custom/before": n}) for n in (1, 2, 3)]
+    assert third.stats["custom/end/sum"] == 9
+    assert trainer.history["custom/end/sum"] == [3, 6, 9]
+
+
+def test_saving_at_an_epochs_end_writes_its_report_first_and_resumes_with_the_next(tmp_path: Path) -> None:
+    class Save(tk.Callback):
+        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+            trainer.save(tmp_path / str(result.epoch))
+            trainer.log("after", result.epoch, "sum")
+
+    numbers, rest = Numbers(), Numbers()
+    straight = make_trainer(callbacks=[AtEnd(), Save()], logger=numbers)
+    expected = [result.stats.custom.get("after") for result in straight]
+    assert expected == [None, 1, 2]  # what is logged behind a save belongs to the next epoch
+    assert len(numbers.told) == 3
+    resumed = make_trainer(callbacks=[AtEnd()], logger=rest, resume_from=tmp_path / "1")
+    assert [result.epoch for result in resumed] == [2, 3]
+    assert resumed.history["custom/end/sum"] == [3, 6, 9]
+    assert [told["custom/end/sum"] for _, told in rest.told] == [6, 9]
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.array(3), torch.tensor(3.0)])
@@ -93,44 +200,19 @@ def test_logging_changes_nothing_else() -> None:
         assert untimed(one) == {tag: x for tag, x in untimed(other).items() if not tag.startswith("custom/")}
 
 
-class Late(tk.Callback):
-    """Log after every epoch, in one way or in another, and say which numbers of it were told."""
-
-    def __init__(self) -> None:
-        self.told: list[dict[str, float]] = []
-
-    def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
-        self.told.append(dict(result.stats.custom))
-        for reduce in ("mean", "sum", "min", "max", "last"):
-            trainer.log(f"late/{reduce}", result.epoch, reduce)
-            trainer.log(f"late/{reduce}", 2 * result.epoch, reduce)
-        trainer.log("late/spread", [result.epoch] * result.epoch, "histogram")
-
-
-class Spreads(Numbers):
-    """A logger that keeps arrays, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spreads: list[tuple[int, list[float]]] = []
-
-    def write_histograms(self, step: int, spreads: Any) -> None:
-        self.spreads += [(step, spread.tolist()) for spread in spreads.values()]
-
-
-def test_what_was_logged_after_an_epoch_outlives_a_resume(tmp_path: Path) -> None:
-    straight, numbers = Late(), Spreads()
-    make_trainer(callbacks=[straight], logger=numbers, checkpoint=tk.Checkpoint(tmp_path, keep_last=4)).run()
-    told = [{"mean": 1.5 * n, "sum": 3 * n, "min": n, "max": 2 * n, "last": 2 * n} for n in (1, 2)]
-    expected = [{f"late/{reduce}": number for reduce, number in one.items()} for one in told]
-    assert straight.told == [{}, *expected]
-    assert numbers.spreads == [(48, [1]), (72, [2, 2])]
-    for epoch in (1, 2):
-        late, rest = Late(), Spreads()
-        make_trainer(callbacks=[late], logger=rest, resume_from=tmp_path / f"save-{epoch:06d}").run()
-        assert late.told == straight.told[epoch:]
-        assert [told for told in rest.told if told[0] > 24 * epoch] == numbers.told[epoch:]
-        assert rest.spreads == numbers.spreads[epoch - 1 :]
+def test_what_was_logged_between_two_epochs_outlives_a_resume(tmp_path: Path) -> None:
+    numbers = Spreads()
+    trainer = make_trainer(logger=numbers, max_epoch=2)
+    next(trainer)
+    trainer.log("between", 1.0, "sum")
+    trainer.log("spread", [7.0], "histogram")
+    trainer.save(tmp_path)
+    expected = next(trainer)
+    rest = Spreads()
+    (result,) = make_trainer(logger=rest, max_epoch=2, resume_from=tmp_path)
+    assert result.stats.custom == expected.stats.custom == {"between": 1.0}
+    assert rest.told == numbers.told[1:] == [(48, {"custom/between": 1.0})]
+    assert rest.spreads == numbers.spreads == [(48, [7.0])]
 
 
 def test_what_was_logged_in_the_middle_of_an_epoch_outlives_a_resume(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import trainkit as tk
 from tests.trainer.test_base import Raising
 from tests.trainer.test_interrupt import Keyboard
 from tests.trainer.toys import Log, Walk, is_aside, leaves, make_policy, untimed
+from trainkit.data import ArraySpec, RowSpec
 
 N_ROWS = 50
 
@@ -73,7 +74,7 @@ def test_an_epoch_is_as_many_updates_as_asked_for_and_no_environment_step() -> N
     results = list(make_offline_trainer())
     assert [result.info.gradient_step for result in results] == [6, 12, 18]
     assert [result.info.env_step for result in results] == [0, 0, 0]
-    assert [result.stats.train for result in results] == [None] * 3
+    assert all(result.stats.train.is_empty for result in results)
     assert [result.info.n_episode for result in results] == [0] * 3
 
 
@@ -132,6 +133,7 @@ def test_hooks_come_in_order_and_none_of_collecting() -> None:
     log = Log()
     make_offline_trainer(test=True, max_epoch=2, update_per_epoch=2, callbacks=[log]).run()
     epoch = ["on_train_batch", "on_update_end"] * 2 + ["on_evaluate_start", "on_evaluate_end", "on_epoch_end"]
+    epoch.append("on_epoch_reported")
     heard = [event for event in log.events if event not in ("on_best", "on_env_created") and "on_episode_" not in event]
     assert heard == ["on_train_start", *epoch, *epoch, "on_train_end"]
     assert "on_best" in log.events
@@ -217,8 +219,15 @@ def with_nan(name: str, value: float = np.nan) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["obs", "next_obs", "reward"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_are_refused_by_column_before_training(name: str, value: float) -> None:
+    buffer = tk.ReplayBuffer(N_ROWS)  # rows added one by one, which are not looked at as those of from_arrays are
+    obs, action = (ArraySpec(shape=s, dtype=np.dtype(d)) for s, d in (((2,), np.float32), ((), np.int64)))
+    buffer.bind(RowSpec(n_envs=1, obs=obs, action=action, extras={}))
+    own = with_nan(name, value) | {"truncated": np.zeros(N_ROWS, np.bool_)}
+    for i in range(N_ROWS):
+        row = {column: values[i : i + 1] for column, values in own.items()}
+        buffer.add(tk.Transition(**row, env_ids=np.zeros(1, np.intp), extras={}))
     with pytest.raises(tk.ConfigError, match=rf"OfflineTrainer.buffer must hold finite numbers, but {name}.* is"):
-        make_offline_trainer(rows=with_nan(name, value))
+        make_offline_trainer(buffer=buffer)
 
 
 @pytest.mark.parametrize(
@@ -305,3 +314,46 @@ def test_every_row_is_looked_at_whoever_stored_it() -> None:
         stored = {row.tobytes() for row in slots}
         assert {row.tobytes() for row in drawn.obs} == stored
     assert next(iter(tk.ReplayBuffer(5).transitions()), None) is None
+
+
+def test_without_a_batch_size_every_update_learns_from_all_rows() -> None:
+    seen: list[int] = []
+
+    class Seen(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: tk.TransitionBatch) -> None:
+            assert len(np.unique(batch.slots)) == N_ROWS
+            seen.append(len(batch))
+
+    trainer = make_offline_trainer(batch_size=None, callbacks=[Seen()])
+    trainer.run()
+    assert seen == [N_ROWS] * 18
+    assert trainer.settings()["batch_size"] is None
+
+
+def test_without_a_batch_size_the_loss_is_the_mean_over_the_whole_dataset() -> None:
+    """Behavior cloning by full gradients: the logged loss is the dataset's mean negative log-likelihood."""
+    envs = tk.make_envs(Walk, 1)
+    learner = tk.BCPolicy.for_envs(envs, hidden=(), lr=0.0, seed=1)
+    rows = columns()
+    buffer = tk.ReplayBuffer.from_arrays(**rows)
+    stats = next(make_offline_trainer(policy=learner, buffer=buffer, batch_size=None, max_epoch=1)).stats
+    probability = learner.action_probability(rows["obs"], explore=True)
+    expected = -np.log(probability[np.arange(N_ROWS), rows["action"]]).mean()
+    assert stats["update/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("moment", [1, 2, 6, 7, 13, 18])
+def test_a_save_within_on_train_batch_goes_on_to_the_same_bits(moment: int, tmp_path: Path) -> None:
+    class Save(tk.Callback):
+        n_batches = 0
+
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> None:
+            self.n_batches += 1
+            if self.n_batches == moment:
+                trainer.save(tmp_path / "run")
+
+    straight = make_offline_trainer(callbacks=[Save()])
+    straight.run()
+    resumed = make_offline_trainer(resume_from=tmp_path / "run")
+    resumed.run()
+    assert everything(resumed) == everything(straight)

@@ -19,7 +19,6 @@ def test_cql_balances_the_pole_after_rows_of_random_play_and_cloning_them_does_n
         trainer = preset(buffer, spaces, seed=3, device="cpu", verbose=False, max_epoch=3)
         trainer.run()
         returns = tk.evaluate(trainer.policy, "CartPole-v1", n_episode=50, n_envs=50, seed=4).returns
-        assert returns is not None
         reached[preset.name] = returns.mean
     assert reached["cql"] >= 200  # random play gets 22
     assert reached["cql"] >= 5 * reached["bc"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import trainkit as tk
-from tests.trainer.toys import Log, everything, make_trainer, untimed
+from tests.trainer.toys import Log, Walk, everything, make_policy, make_trainer, untimed
 from trainkit.trainer.intervals import Credit
 
 
@@ -51,13 +51,150 @@ def test_a_collect_longer_than_an_epoch_leaves_the_next_ones_empty() -> None:
     trainer = make_trainer(step_per_epoch=10, step_per_collect=22, update_per_step=0)
     results = list(trainer)
     assert [result.info.env_step for result in results] == [22, 22, 44]
-    assert results[1].stats.train is None
+    assert results[1].stats.train.is_empty
 
 
 def test_without_step_per_collect_a_collect_is_one_vector_step() -> None:
     clock = Clock()
     make_trainer(n_envs=4, step_per_epoch=12, max_epoch=1, callbacks=[clock]).run()
     assert clock.collects == [4, 8, 12]
+
+
+# ---- whole episodes ----
+
+
+class Collects(tk.Callback):
+    """Note the statistics of every collect."""
+
+    def __init__(self) -> None:
+        self.stats: list[tk.CollectStats] = []
+
+    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        self.stats.append(stats)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2, 3])
+def test_a_collect_may_be_whole_episodes_and_updates_follow_from_the_steps_made(n_envs: int) -> None:
+    collects = Collects()
+    trainer = make_trainer(
+        n_envs=n_envs, episode_per_collect=2, update_per_step=0.3, batch_size=1, callbacks=[collects]
+    )
+    epochs = [result.info.env_step for result in trainer]
+    n_steps = [stats.n_step for stats in collects.stats]
+    assert [stats.n_episode for stats in collects.stats] == [2] * len(n_steps)
+    assert len(set(n_steps)) > 1  # episodes differ in length
+    assert [stats.lengths.mean * 2 for stats in collects.stats] == n_steps  # nothing but whole episodes
+    assert trainer.gradient_step == sum(n_steps) * 3 // 10
+    assert trainer.step_per_collect is None
+    # An epoch ends with the collect that reaches its multiple of 24 steps; what it goes over is the next one's.
+    ends = np.cumsum(n_steps)
+    assert epochs == [int(ends[np.argmax(ends >= 24 * epoch)]) for epoch in (1, 2, 3)]
+    assert trainer.env_step == ends[-1]
+
+
+def test_a_run_of_whole_episodes_is_the_same_bits_again_and_after_a_break() -> None:
+    options: dict[str, Any] = {"episode_per_collect": 3, "max_epoch": 4}
+    whole, broken = make_trainer(**options), make_trainer(**options)
+    whole.run()
+    for _ in broken:
+        break
+    broken.run()
+    assert everything(whole) == everything(broken)
+
+
+def test_a_run_of_whole_episodes_resumes_to_the_same_bits(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"episode_per_collect": 2, "max_epoch": 3}
+    whole, first = make_trainer(**options), make_trainer(**options)
+    whole.run()
+    next(first)
+    first.save(tmp_path / "here")
+    second = make_trainer(**options, resume_from=tmp_path / "here")
+    second.run()
+    assert everything(whole) == everything(second)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"step_per_collect": 4, "episode_per_collect": 2},
+            "OffpolicyTrainer was given both step_per_collect and episode_per_collect: set one to None",
+        ),
+        ({"episode_per_collect": 0}, "OffpolicyTrainer.episode_per_collect must be a whole number >= 1, got 0"),
+        ({"episode_per_collect": 2, "overlap": True}, "OffpolicyTrainer.overlap spreads updates .* step_per_collect"),
+        (
+            {"batch_size": None, "update_per_step": None, "training_intensity": 2.0},
+            "OffpolicyTrainer cannot turn training_intensity into a number of rows per update",
+        ),
+        (
+            {"batch_size": None, "refresh_priorities": "round", "updates_per_round": 4},
+            "OffpolicyTrainer draws the batches of a round by a number of rows per update",
+        ),
+    ],
+)
+def test_collects_and_batches_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tk.ConfigError, match=message):
+        make_trainer(**options)
+
+
+# ---- the whole buffer ----
+
+
+def test_without_a_batch_size_every_update_learns_from_every_row_once() -> None:
+    sizes: list[tuple[int, int]] = []
+
+    class Seen(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: tk.TransitionBatch) -> None:
+            sizes.append((trainer.env_step, len(np.unique(batch.slots))))
+            assert len(batch) == len(batch.slots) == sizes[-1][1]
+            np.testing.assert_array_equal(batch.weight, 1.0)
+
+    trainer = make_trainer(batch_size=None, update_per_step=0.5, callbacks=[Seen()])
+    results = list(trainer)
+    assert [n_rows for _, n_rows in sizes] == [min(step, 60) for step, _ in sizes]  # the capacity is 60
+    assert trainer.gradient_step == 36
+    assert trainer.learning_starts == 1
+    replayed = [sum(n for step, n in sizes if 24 * epoch < step <= 24 * (epoch + 1)) / 24 for epoch in range(3)]
+    assert [stats["update/replay_ratio"] for _, stats, _ in results] == replayed
+
+
+def test_without_a_batch_size_epochs_have_exactly_their_steps() -> None:
+    trainer = make_trainer(n_envs=3, step_per_epoch=100, step_per_collect=30, update_per_step=0.01, batch_size=None)
+    assert epoch_steps(trainer) == [120, 90, 90]
+
+
+def test_a_run_without_a_batch_size_resumes_to_the_same_bits(tmp_path: Any) -> None:
+    whole, first = make_trainer(batch_size=None), make_trainer(batch_size=None)
+    whole.run()
+    next(first)
+    first.save(tmp_path / "here")
+    second = make_trainer(batch_size=None, resume_from=tmp_path / "here")
+    second.run()
+    assert everything(whole) == everything(second)
+
+
+# ---- the parts by position ----
+
+
+def test_the_test_collector_may_be_given_by_position() -> None:
+    envs = tk.make_envs(Walk, 2)
+    learner = make_policy(envs)
+    train = tk.Collector(learner, envs, tk.ReplayBuffer(60))
+    test = tk.Collector(learner, tk.make_envs(Walk, 2))
+    options: dict[str, Any] = {"max_epoch": 1, "verbose": False, "seed": 1, "batch_size": 4}
+    trainer = tk.OffpolicyTrainer(learner, train, test, step_per_epoch=24, **options)
+    assert trainer.test_collector is test
+    assert next(trainer).stats.test.n_episode == 10
+    offline = tk.OfflineTrainer(learner, train.buffer, test, update_per_epoch=2, **options)
+    assert offline.test_collector is test
+    with pytest.raises(tk.ConfigError, match="both evaluation and test_collector"):
+        tk.OffpolicyTrainer(learner, train, test, step_per_epoch=24, evaluation=tk.Evaluation(test), **options)
+    other = tk.make_envs(Walk, 2)
+    actor = tk.PPOPolicy.for_envs(other, hidden=(4,), seed=1)
+    test = tk.Collector(actor, tk.make_envs(Walk, 2))
+    rollouts = tk.Collector(actor, other, tk.RolloutBuffer())
+    onpolicy = tk.OnpolicyTrainer(actor, rollouts, test, step_per_epoch=24, step_per_collect=12, **options)
+    assert onpolicy.test_collector is test
 
 
 # ---- updates ----

@@ -106,6 +106,7 @@ def test_hooks_come_in_order() -> None:
 def test_statistics_have_the_learners_numbers() -> None:
     stats = make_onpolicy_trainer(test=True, max_epoch=1).__next__().stats
     shown = "loss policy_loss value_loss entropy approx_kl clip_share value_mean grad_norm lr"
+    shown += " smoothed_loss smoothed_policy_loss smoothed_value_loss"
     assert set(stats.update) == set(shown.split())
     assert dict(stats.buffer) == {}
     assert stats["train/n_step"] == 24

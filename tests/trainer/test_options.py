@@ -4,6 +4,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Walk, make_policy, make_trainer
+from trainkit.trainer.callbacks import EVENTS
 from trainkit.trainer.options import CommonOptions, Options
 
 REFUSED = {
@@ -25,7 +26,7 @@ REFUSED = {
     "stop_fn": (195.0, "OffpolicyTrainer.stop_fn must be callable, got 195.0"),
     "reward_metric": ("mean", "OffpolicyTrainer.reward_metric must be callable, got 'mean'"),
     "checkpoint": (True, "OffpolicyTrainer.checkpoint must be a folder or a Checkpoint, got True"),
-    "callbacks": ([print], "callbacks must be objects of trainkit.Callback's subclasses"),
+    "callbacks": ([print], "callbacks must be subclasses of trainkit.Callback or objects of them"),
     "logger": (7, "logger must be a folder, a logger with folder, write, describe and close, or a list of them, got 7"),
 }
 
@@ -83,4 +84,4 @@ def test_two_ways_to_evaluate_and_two_update_rates_are_one_too_many() -> None:
 
 
 def test_the_typed_keywords_are_the_options_there_are() -> None:
-    assert set(CommonOptions.__annotations__) == set(Options.__dataclass_fields__)
+    assert set(CommonOptions.__annotations__) == {*Options.__dataclass_fields__, *EVENTS} - {"events"}

@@ -119,6 +119,66 @@ def test_a_callback_that_raises_costs_no_update(moment: int) -> None:
     assert hearer.n_collects == 12
 
 
+class RaiseOnce(tk.Callback):
+    """Raise in one of the moments that an update has, counted over the run."""
+
+    def __init__(self, moment: int, event: str) -> None:
+        self.moment, self.event, self.n = moment, event, 0
+
+    def _tick(self, event: str) -> None:
+        self.n += event == self.event
+        if event == self.event and self.n == self.moment:
+            raise RuntimeError("on purpose")
+
+    def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> None:
+        self._tick("on_train_batch")
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self._tick("on_update_end")
+
+
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("event", ["on_train_batch", "on_update_end"])
+@pytest.mark.parametrize("options", [
+    {"step_per_collect": 6, "update_per_step": 1.0},
+    {"step_per_collect": 8, "refresh_priorities": "round", "updates_per_round": 2, "update_per_step": 2.0},
+    {"step_per_collect": 6, "refresh_priorities": "late", "env_options": {"backend": "async"}},
+])  # fmt: skip
+def test_after_an_exception_the_bits_are_those_of_a_run_in_which_nothing_raised(
+    options: dict[str, Any], event: str, saves: bool, tmp_path: Path
+) -> None:
+    with make_trainer(overlap=True, max_epoch=2, **options) as plain:
+        plain.run()
+        expected = everything(plain)
+    for moment in (2, 9):
+        with make_trainer(overlap=True, max_epoch=2, callbacks=[RaiseOnce(moment, event)], **options) as trainer:
+            with pytest.raises(RuntimeError, match="on purpose"):
+                trainer.run()
+            if saves:  # which finishes the step that was left open
+                saved = trainer.save(tmp_path / str(moment))
+                assert len(trainer.buffer) == trainer.env_step
+                with make_trainer(overlap=True, max_epoch=2, resume_from=saved, **options) as resumed:
+                    resumed.run()
+                    assert everything(resumed) == expected, moment
+            trainer.run()
+            assert everything(trainer) == expected, moment
+
+
+def test_collecting_by_hand_after_an_exception_stores_the_open_step_first() -> None:
+    trainer = make_trainer(overlap=True, step_per_collect=8, callbacks=[RaiseOnce(3, "on_train_batch")])
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trainer.run()
+    collector = trainer.train_collector
+    assert collector.is_mid_step
+    n_steps = collector.env_step
+    with pytest.raises(tk.errors.BusyError, match="the rest of the work overlapped with it"):
+        collector.state_dict()
+    collector.collect(n_step=8)
+    assert not collector.is_mid_step
+    assert collector.env_step == len(trainer.buffer) >= n_steps + 8
+    assert trainer.run().env_step >= 72
+
+
 def test_collecting_by_hand_learns_nothing() -> None:
     class Stop(tk.Callback):
         has_stopped = False

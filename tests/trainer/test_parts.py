@@ -28,13 +28,14 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         observation_space = type(Walk.observation_space)(-99, 99, (2,))
 
     assert "train_collector must be a Collector, got Envs" in refused(policy, envs)
-    assert "train_collector has no buffer to learn from" in refused(policy, test(policy, envs))
+    assert "train_collector has no buffer to learn from" in refused(policy, test(policy, tk.make_envs(Walk)))
     assert "train_collector acts with another policy than the trainer's" in refused(other, train)
     theirs = test(other, tk.make_envs(Walk))
     assert "test_collector acts with another policy" in refused(policy, train, test_collector=theirs)
-    assert "share their environments" in refused(policy, train, test_collector=test(policy, envs))
+    with pytest.raises(tk.ConfigError, match="already belong to a Collector"):
+        test(policy, envs)
     untold = make_policy(envs, observation_space=None)
-    train = tk.Collector(untold, envs, tk.ReplayBuffer(10))
+    train = tk.Collector(untold, tk.make_envs(Walk), tk.ReplayBuffer(10))
     untold.observation_space = None
     assert "training environments have spaces" in refused(
         untold, train, test_collector=test(untold, tk.make_envs(Longer))

@@ -77,8 +77,7 @@ def test_a_bar_shows_on_a_terminal_unless_told_otherwise(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
     next(make_trainer(show_progress=wanted))
-    (bar,) = bars
-    assert bar.disable is not shown
+    assert [bar.disable for bar in bars] == ([False] if shown else [])  # tqdm's lock is not touched for nothing
 
 
 def test_a_bar_shows_in_a_notebook(bars: Bars, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +162,40 @@ def test_a_reader_who_has_gone_ends_the_lines_and_not_the_run(
     trainer.run()
     assert trainer.info.epoch == 3
     assert out.n_writes == 1
+
+
+def closed() -> io.StringIO:
+    stream = Terminal()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize("make", [type(None), closed, lambda: Broken(BrokenPipeError())])
+@pytest.mark.parametrize("show_progress", [None, True])
+def test_a_run_without_a_standard_stream_trains_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, name: str, make: Any, show_progress: bool | None
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, name, make())
+        with make_trainer(verbose=True, show_progress=show_progress) as trainer:
+            trainer.run()
+    assert trainer.info.epoch == 3
+
+
+@pytest.mark.parametrize("closing", ["2>&-", ">&-", ">&- 2>&- <&-"])
+def test_a_process_started_without_standard_streams_trains_to_its_end(closing: str, tmp_path: Any) -> None:
+    code = (
+        "import torch\n"
+        "torch.set_num_threads(1)\n"
+        "from tests.trainer.toys import make_trainer\n"
+        "trainer = make_trainer(verbose=True, show_progress=True, max_epoch=2)\n"
+        f"open({str(tmp_path / 'done')!r}, 'w').write(str(trainer.run().epoch))\n"
+    )
+    command = f"{sys.executable} -c '{code.replace(chr(39), chr(34))}' {closing}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "done").read_text() == "2"
 
 
 def test_a_run_piped_into_head_goes_on_to_its_end(tmp_path: Any) -> None:

@@ -143,7 +143,7 @@ def test_files_stay_below_their_limit_unless_one_episode_is_larger(tmp_path: Pat
     collector = Collector(Player(), make_envs(env, 1))
     with writer.record(collector):
         collector.collect(n_episode=10)
-    lengths = [read_shard(path)[1].length.tolist() for path in writer.files]
+    lengths = [read_shard(path).length.tolist() for path in writer.files]
 
     assert lengths == [[40], [4, 4], [4, 4], [40], [4, 4], [4, 4]]
 
@@ -260,7 +260,7 @@ def test_a_run_records_its_training_collector_with_how_likely_actions_were(tmp_p
     assert whole == again
     likely = np.concatenate([one.extras["action_prob"] for one in loaded.episodes()])
     assert set(np.round(likely, 9)) == {0.5, 0.1, 0.9}
-    assert read_shard(writer.files[0])[0].env == envs.name
+    assert read_shard(writer.files[0]).header.env == envs.name
     assert collector.recorders == []
 
 

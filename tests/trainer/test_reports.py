@@ -1,13 +1,17 @@
 """The life of a statistic: gathered over all of an epoch, reported every `log_every` steps, each step once."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trainkit as tk
 from tests.trainer.toys import make_onpolicy_trainer, make_trainer
 from trainkit.data import EpochResult
 from trainkit.stats import Summary
+from trainkit.trainer.intervals import MovingAverage
 
 
 class Numbers:
@@ -71,7 +75,6 @@ def test_an_epochs_returns_are_of_all_its_episodes() -> None:
 
     trainer = make_trainer(callbacks=[Collects()], log_every=7, step_per_epoch=30)
     for _, stats, _ in trainer:
-        assert stats.train is not None
         assert stats.train.n_step == sum(one.n_step for one in collects) == 30
         assert stats.train.n_episode == sum(one.n_episode for one in collects) > 0
         expected = Summary.merge(one.returns for one in collects)
@@ -85,8 +88,8 @@ def test_what_did_not_happen_is_none_and_no_scalar_is_written() -> None:
     numbers = Numbers()
     trainer = make_trainer(logger=numbers, learning_starts=10_000, step_per_epoch=2, max_epoch=1)
     stats = next(trainer).stats
-    assert stats.train is not None
-    assert stats.train.returns is stats.train.lengths is stats.test is None
+    assert stats.train.returns.mean is stats.train.lengths.mean is stats.test.returns.mean is None
+    assert (stats.train.n_step, stats.train.is_empty, stats.test.n_step, stats.test.is_empty) == (2, False, 0, True)
     assert stats["train/returns/mean"] is stats["test/returns/mean"] is stats["update/loss"] is None
     ((step, written),) = numbers.written
     assert step == 2
@@ -176,6 +179,7 @@ def test_settings_are_described_once_before_the_first_number() -> None:
         "step_per_epoch": 24,
         "batch_size": 4,
         "step_per_collect": 2,
+        "episode_per_collect": None,
         "update_per_step": 0.5,
         "learning_starts": 4,
         "refresh_priorities": "update",
@@ -198,7 +202,6 @@ def test_a_loggers_own_exception_costs_one_report_and_counts_nothing_twice() -> 
     with pytest.raises(ZeroDivisionError):
         next(trainer)
     stats = next(trainer).stats
-    assert stats.train is not None
     assert stats.train.n_step == 24
 
 
@@ -216,10 +219,49 @@ def test_there_is_no_replay_ratio_before_learning_nor_where_nothing_is_replayed(
     assert "replay_ratio" not in next(make_onpolicy_trainer())[1].update
 
 
+def test_the_smoothed_loss_is_the_mean_over_the_updates_of_the_last_ten_reports(tmp_path: Path) -> None:
+    one: dict[str, Any] = {"log_every": 2, "step_per_epoch": 24, "max_epoch": 2, "learning_starts": 4}
+    lines = tk.JsonlLogger(tmp_path / "lines")
+    trainer = make_trainer(logger=lines, **one)
+    first = next(trainer)
+    trainer.save(tmp_path / "saved")
+    second = next(trainer)
+    rows = [json.loads(line) for line in (tmp_path / "lines" / "numbers.jsonl").read_text().splitlines()[1:]]
+    rows = [row for row in rows if "update/loss" in row]
+    assert len(rows) == 11 + 12  # one update each
+    losses = [row["update/loss"] for row in rows]
+    expected = [np.mean(losses[max(0, i - 9) : i + 1]) for i in range(len(losses))]
+    assert [row["update/smoothed_loss"] for row in rows] == pytest.approx(expected)
+    assert first.stats["update/smoothed_loss"] == pytest.approx(expected[10])
+    resumed = next(make_trainer(resume_from=tmp_path / "saved", **one))
+    assert resumed.stats["update/smoothed_loss"] == second.stats["update/smoothed_loss"] == pytest.approx(expected[-1])
+
+
+def test_reports_with_more_updates_count_more_in_the_smoothed_loss() -> None:
+    average = MovingAverage()
+    average.add({"actor_loss": 1.0, "loss": 5.0, "lr": 7.0}, 1)
+    average.add({}, 0)
+    average.add({"actor_loss": 4.0}, 2)
+    assert average.values() == {"smoothed_actor_loss": 3.0, "smoothed_loss": 5.0}
+
+
 def test_how_often_the_target_followed_is_told_as_a_share_of_the_updates() -> None:
     trainer = make_trainer(policy={"target": tk.Target(3, unit="updates")}, learning_starts=4)
-    shares = [stats["update/target_followed"] for _, stats, _ in trainer]
+    shares, counts = zip(
+        *((s["update/target_followed"], s["update/target_updates"]) for _, s, _ in trainer), strict=True
+    )
     assert trainer.gradient_step == 11 + 12 + 12
     assert shares == pytest.approx([3 / 11, 4 / 12, 4 / 12])
+    assert counts == (3, 4, 4)
     soft = make_trainer(policy={"target": tk.Target(1, unit="updates", tau=0.01)})
     assert next(soft)[1]["update/target_followed"] == 1.0
+
+
+def test_the_epochs_lists_of_returns_and_lengths_are_what_its_summaries_are_of() -> None:
+    trainer = make_trainer(test=True, log_every=5)
+    for _, stats, _ in trainer:
+        for collected in (stats.train, stats.test):
+            assert np.mean(collected.episode_returns) == pytest.approx(collected.returns.mean)
+            assert len(collected.episode_lengths) == collected.n_episode
+            assert sum(collected.episode_lengths) / collected.n_episode == pytest.approx(collected.lengths.mean)
+            assert collected.steps_per_second == pytest.approx(collected.n_step / collected.seconds)

@@ -254,3 +254,29 @@ def test_other_versions_are_told(tmp_path: Path, caplog: Any) -> None:
     make_trainer(resume_from=tmp_path)
     (warning,) = warnings(caplog)
     assert warning.startswith(f"{tmp_path} was saved by other versions, the bits may differ: torch 1.0 -> 2.")
+
+
+def test_another_number_of_threads_is_warned_of(tmp_path: Path, caplog: Any) -> None:
+    saved = make_trainer(max_epoch=1, threads=1)
+    saved.run()
+    saved.save(tmp_path / "run")
+    make_trainer(threads=1, resume_from=tmp_path / "run")
+    assert "bits may differ" not in caplog.text
+    make_trainer(threads=2, resume_from=tmp_path / "run")
+    assert "was saved by a run on another machine, the bits may differ: threads 1 -> 2" in caplog.text
+
+
+def test_changed_arguments_of_environments_are_warned_of(tmp_path: Path, caplog: Any) -> None:
+    def pole(**env_options: Any) -> tk.Trainer:
+        return tk.presets.dqn(
+            "CartPole-v1", seed=1, hidden=(8,), n_envs=2, batch_size=16, n_test_envs=2, device="cpu", verbose=False,
+            env_options=env_options,
+        )  # fmt: skip
+
+    pole(env_kwargs={"sutton_barto_reward": False}).save(tmp_path / "run")
+    pole(env_kwargs={"sutton_barto_reward": False}).load(tmp_path / "run")
+    assert "other settings" not in caplog.text
+    pole(env_kwargs={"sutton_barto_reward": True}, max_episode_steps=9).load(tmp_path / "run")
+    change = "{'sutton_barto_reward': 'False'} -> {'sutton_barto_reward': 'True'}"
+    assert f"env_kwargs of the environments {change}" in caplog.text
+    assert "max_episode_steps of the environments None -> 9" in caplog.text

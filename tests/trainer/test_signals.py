@@ -1,5 +1,6 @@
 """Signals of a cluster: SIGTERM saves and ends, SIGUSR1 saves and goes on; nobody's handlers are lost."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Log, everything, make_onpolicy_trainer, make_trainer
-from trainkit.checkpoint import find_checkpoints
+from trainkit.checkpoint import find_checkpoints, read_manifest
 
 TERM, SAVE = signal.SIGTERM, signal.SIGUSR1
 
@@ -117,14 +118,181 @@ def test_the_vector_step_is_finished_and_no_evaluation_is_waited_for(tmp_path: P
     (result,) = list(trainer)
     assert (result.epoch, result.info.stop_reason, result.info.env_step) == (1, "SIGTERM", 6)
     assert len(trainer.buffer) == 6
-    assert result.stats.test is None
+    assert result.stats.test.is_empty
     assert log.names("on_evaluate_start", "on_epoch_end", "on_train_end") == ["on_train_end"]
 
 
 def test_without_a_checkpoint_sigusr1_is_left_alone() -> None:
-    during: list[Any] = []
+    before, during = signal.getsignal(SAVE), []
     make_trainer(on_step=lambda: during.append(signal.getsignal(SAVE)), max_epoch=1).run()
-    assert set(during) == {signal.SIG_DFL}
+    assert set(during) == {before}
+
+
+# ---- between two next() ----
+
+
+def place_of(folder: Path) -> tuple[int, int]:
+    told = read_manifest(folder)["progress"]
+    return told["epoch"], told["env_step"]
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_sigusr1_in_the_loops_body_saves_at_the_next_next_and_changes_nothing(
+    straight: dict[str, Any], tmp_path: Path
+) -> None:
+    for kind, (final, _) in straight.items():
+        saves = tk.Checkpoint(tmp_path / kind, every=10**6, keep_last=9)
+        trainer = make(kind, checkpoint=saves)
+        for epoch, _, info in trainer:
+            if epoch == 1:
+                send(SAVE)
+                assert not find_checkpoints(tmp_path / kind)
+                asked = epoch, info.env_step
+        first, _end = sorted(find_checkpoints(tmp_path / kind))
+        assert place_of(first) == asked
+        assert bits(trainer) == final
+        rest = make(kind, resume_from=first)
+        rest.run()
+        assert bits(rest) == final
+
+
+def test_sigusr1_after_a_break_saves_on_close_and_the_former_handler_comes_back(tmp_path: Path) -> None:
+    gc.collect()  # trainers of other tests
+    former = signal.getsignal(SAVE)
+    with make("off-policy", checkpoint=tk.Checkpoint(tmp_path, every=10**6)) as trainer:
+        next(trainer)
+        assert signal.getsignal(SAVE) is not former
+        send(SAVE)
+        assert not find_checkpoints(tmp_path)
+    assert place_of(tmp_path / "save-000001") == (1, 16)
+    assert signal.getsignal(SAVE) is former
+
+
+@pytest.mark.parametrize("end", ["end", "close", "collected", "collected in a thread"])
+def test_the_handler_of_sigusr1_comes_back_with_the_end_of_a_trainer(end: str, tmp_path: Path) -> None:
+    gc.collect()  # trainers of other tests
+    called: list[int] = []
+    former = signal.signal(SAVE, lambda number, frame: called.append(number))
+    own = signal.getsignal(SAVE)
+    try:
+        trainer: Any = make("off-policy", checkpoint=tmp_path)
+        next(trainer)
+        if end == "end":
+            trainer.run()
+        elif end == "close":
+            trainer.close()
+        else:
+            del trainer
+            if end == "collected":
+                gc.collect()
+            else:
+                thread = threading.Thread(target=gc.collect)
+                thread.start()
+                thread.join()
+        assert (signal.getsignal(SAVE) is own) == (end != "collected in a thread")
+        send(SAVE)
+        assert called == [SAVE]
+    finally:
+        signal.signal(SAVE, former)
+
+
+def test_of_two_trainers_in_turn_both_save_and_the_first_handler_comes_back(tmp_path: Path) -> None:
+    gc.collect()  # trainers of other tests
+    before = signal.getsignal(SAVE)
+    saves = {name: tk.Checkpoint(tmp_path / name, every=10**6, keep_last=9) for name in "ab"}
+    first, second = (make("off-policy", checkpoint=own) for own in saves.values())
+    next(first), next(second)
+    send(SAVE)
+    next(second), next(first)
+    assert [place_of(tmp_path / name / "save-000001") for name in "ab"] == [(1, 16), (1, 16)]
+    first.close()
+    second.close()
+    assert signal.getsignal(SAVE) is before
+
+
+def test_ctrl_c_with_sigterm_in_one_step_saves_first_and_then_interrupts(tmp_path: Path) -> None:
+    for kind in MAKE:
+        for first, second in ((signal.SIGINT, TERM), (TERM, signal.SIGINT)):
+            ticks = 0
+
+            def on_step(first: int = first, second: int = second) -> None:
+                nonlocal ticks
+                ticks += 1
+                if ticks == 5:
+                    send(first)
+                    send(second)
+
+            folder = tmp_path / f"{kind}-{first}"
+            trainer = MAKE[kind](on_step=on_step, checkpoint=tk.Checkpoint(folder, every=10**6))
+            with pytest.raises(KeyboardInterrupt):
+                next(trainer)
+            assert place_of(folder / "save-000001") == (1, 6)
+            assert trainer.info.stop_reason == "SIGTERM"
+            assert [result.info.stop_reason for result in trainer] == ["SIGTERM"]
+
+
+# ---- a trainer within another's callback ----
+
+
+class Nested(tk.Callback):
+    """Train another trainer at the end of the first epoch, and send a signal in the middle of that."""
+
+    def __init__(self, number: int, where: str, **options: Any) -> None:
+        self.number, self.where, self.options = number, where, options
+        self.epochs: list[int] = []
+        self.n_steps = 0
+
+    def step(self) -> None:
+        self.n_steps += 1
+        if self.n_steps == 30 and self.where == "next":
+            send(self.number)
+
+    def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+        if self.epochs:
+            return
+        for epoch, _, _ in make_trainer(max_epoch=400, on_step=self.step, **self.options):
+            self.epochs.append(epoch)
+            if epoch == 2 and self.where == "body":
+                send(self.number)
+
+
+@pytest.mark.parametrize("where", ["next", "body"])
+def test_ctrl_c_ends_a_trainer_nested_in_anothers_callback_and_both_can_continue(where: str) -> None:
+    nested = Nested(signal.SIGINT, where)
+    trainer = make_trainer(callbacks=[nested])
+    with pytest.raises(KeyboardInterrupt):
+        next(trainer)
+    assert len(nested.epochs) <= 2
+    assert [result.epoch for result in trainer] == [1, 2, 3]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("where", ["next", "body"])
+def test_sigterm_saves_and_ends_a_nested_trainer_and_then_the_other(where: str, tmp_path: Path) -> None:
+    inner, outer = (tk.Checkpoint(tmp_path / name, every=10**6) for name in ("inner", "outer"))
+    nested = Nested(TERM, where, checkpoint=inner)
+    trainer = make_trainer(callbacks=[nested], checkpoint=outer)
+    (result,) = list(trainer)
+    assert (result.epoch, result.info.stop_reason) == (1, "SIGTERM")
+    assert len(nested.epochs) <= 3
+    assert [len(find_checkpoints(tmp_path / name)) for name in ("inner", "outer")] == [1, 1]
+
+
+def test_a_handler_of_the_users_own_is_called_once_by_nested_trainers() -> None:
+    called: list[int] = []
+    former = signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+    try:
+        nested = Nested(signal.SIGINT, "next")
+        nested.options = {"max_env_step": 60}
+        trainer = make_trainer(callbacks=[nested])
+        trainer.run()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert called == [signal.SIGINT]
+    assert nested.epochs == [1, 2, 3]
 
 
 @pytest.mark.parametrize("number", [TERM, SAVE])
@@ -139,6 +307,7 @@ def test_somebodys_own_handler_is_called_too_and_comes_back(number: int, tmp_pat
         trainer = make("off-policy", Sender(number, 7), checkpoint=tmp_path)
         next(trainer)
         assert called == [number]
+        trainer.close()
         assert signal.getsignal(number) is own
         assert find_checkpoints(tmp_path)
     finally:
@@ -157,7 +326,8 @@ def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
 def test_in_another_thread_no_handler_is_touched(tmp_path: Path) -> None:
     before = signal.getsignal(TERM)
     during: list[Any] = []
-    trainer = make_trainer(on_step=lambda: during.append(signal.getsignal(TERM)), checkpoint=tmp_path, max_epoch=1)
+    how: dict[str, Any] = {"checkpoint": tmp_path, "max_epoch": 1, "threads": 1}  # OpenMP counts per thread
+    trainer = make_trainer(on_step=lambda: during.append(signal.getsignal(TERM)), **how)
     thread = threading.Thread(target=trainer.run)
     thread.start()
     thread.join()

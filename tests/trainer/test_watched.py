@@ -227,7 +227,6 @@ def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_i
         env=Crashing, env_options={"on_error": "restart"}, callbacks=[hear], max_epoch=1, step_per_epoch=5
     )
     stats = next(trainer).stats
-    assert stats.train is not None
     assert (stats.train.n_env_restarts, stats.train.n_faulty_episodes) == (1, 1)
     begun = [("created", 0), ("created", 1), ("start", 0), ("start", 1)]
     broken = [("failed after 1: out of order", 0), ("created", 0), ("made", 0), ("start", 0)]
@@ -235,15 +234,78 @@ def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_i
 
 
 @pytest.mark.parametrize(
-    "made", [lambda batch: batch.reward[:3], lambda batch: batch.reward.astype(np.float64)], ids=["fewer", "longer"]
+    ("made", "message"),
+    [
+        (
+            {"reward": lambda batch: batch.reward[:3]},
+            r"must return as many rows in every column, and at least one, got .*'reward': 3",
+        ),
+        ({"reward": lambda batch: batch.reward.astype(np.float64)}, r"must leave reward as float32\[4\], got float64"),
+        ({"obs": lambda batch: batch.obs[:, :1]}, r"must leave obs as float32\[4, 2\], got float32\[4, 1\]"),
+        ({"obs": lambda batch: {"obs": batch.obs}}, r"must leave the columns .*, got .*'obs obs'"),
+    ],
+    ids=["fewer", "longer", "narrower", "nested"],
 )
-def test_rows_of_another_number_or_type_are_refused_with_the_callbacks_name(made: Any) -> None:
+def test_rows_of_another_shape_or_type_are_rejected_with_the_callbacks_name(made: Any, message: str) -> None:
     class Wrong(tk.Callback):
         def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
-            return dataclasses.replace(batch, reward=made(batch))
+            return dataclasses.replace(batch, **{name: make(batch) for name, make in made.items()})
 
-    with pytest.raises(tk.ConfigError, match=r"Wrong.on_train_batch must leave reward as float32\[4\], got float"):
+    with pytest.raises(tk.ConfigError, match=r"Wrong.on_train_batch " + message):
         next(make_trainer(callbacks=[Wrong()]))
+
+
+def rows_at(batch: tk.TransitionBatch, index: Any) -> tk.TransitionBatch:
+    """Return some rows of a batch of plain observations."""
+    names = ("obs", "action", "reward", "discount", "next_obs", "weight", "slots")
+    return dataclasses.replace(batch, **{name: getattr(batch, name)[index] for name in names})
+
+
+@pytest.mark.parametrize("how", [{}, {"refresh_priorities": "round", "updates_per_round": 3}], ids=["update", "round"])
+def test_a_callback_may_return_a_batch_of_more_or_fewer_rows(how: dict[str, Any]) -> None:
+    class Halved(tk.Callback):
+        """Leave out half of the rows in one update, and repeat all of them in the next."""
+
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            odd = trainer.gradient_step % 2
+            return rows_at(batch, np.tile(np.arange(4), 2) if odd else slice(0, 2))
+
+    class Sizes(tk.DQNPolicy):
+        def update(self, batch: tk.TransitionBatch, *, step: int) -> Any:
+            sizes.append(len(batch))
+            result = super().update(batch, step=step)
+            assert len(result.read_priority()) == len(batch)  # type: ignore[arg-type]  # it has them
+            return result
+
+    sizes: list[int] = []
+    envs = tk.make_envs(Walk, 2, seed=1)
+    policy = Sizes.for_envs(envs, hidden=(8,), device="cpu")
+    buffer = tk.PrioritizedReplayBuffer(60)
+    trainer = tk.OffpolicyTrainer(
+        policy,
+        tk.Collector(policy, envs, buffer),
+        max_epoch=1,
+        step_per_epoch=24,
+        batch_size=4,
+        seed=1,
+        verbose=False,
+        show_progress=False,
+        callbacks=[Halved()],
+        **how,
+    )
+    trainer.run()
+
+    assert sizes[:4] == [2, 8, 2, 8]
+    assert len(set(np.round(buffer.priorities(), 6).tolist())) > 4  # they were written
+
+
+def test_a_batch_without_rows_is_rejected() -> None:
+    class Empty(tk.Callback):
+        def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
+            return rows_at(batch, slice(0, 0))
+
+    with pytest.raises(tk.ConfigError, match="at least one"):
+        next(make_trainer(callbacks=[Empty()]))
 
 
 def test_a_callback_may_have_another_base_whose_constructor_is_called() -> None:

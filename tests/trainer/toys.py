@@ -176,8 +176,9 @@ def everything(trainer: tk.Trainer) -> dict[str, Any]:
 
 
 def is_aside(path: str) -> bool:
-    """Say whether a leaf tells the time, or is kept for callbacks alone."""
-    return path.endswith(("seconds", "_ms")) or any(part in path for part in ("/durations", "/rows/", "/watch/"))
+    """Return whether a leaf is a time, a statistic of reports (which a save in mid-epoch splits), or of callbacks."""
+    parts = ("/durations", "/rows/", "/watch/", "/reports/losses/")
+    return path.endswith(("seconds", "_ms", "_per_second")) or any(part in path for part in parts)
 
 
 def of_watchers(path: str) -> bool:

@@ -1,5 +1,6 @@
 """Replay: rows on their way from the collector to the learner, in numpy."""
 
+from trainkit.buffer.config import buffer_from_config
 from trainkit.buffer.loading import from_minari, load_dataset
 from trainkit.buffer.mixed import MixedBuffer
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer
@@ -14,6 +15,7 @@ __all__ = [
     "ReplayBuffer",
     "RolloutBuffer",
     "SumTree",
+    "buffer_from_config",
     "from_minari",
     "load_dataset",
 ]

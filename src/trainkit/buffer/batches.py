@@ -4,33 +4,54 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainkit.buffer.heads import Rows
-from trainkit.buffer.nstep import Windows
+from trainkit.buffer.nstep import Windows, read_return_to_go
 from trainkit.buffer.storage import Rings
-from trainkit.data import Lookup, TransitionBatch
-from trainkit.errors import ConfigError, nearest
+from trainkit.data import Horizon, Lookup, TransitionBatch
+from trainkit.errors import ConfigError
 
 
-def read_column(owner: str, name: str, rings: Rings, rows: Rows, windows: Windows) -> NDArray[Any]:
-    """Return a column [B, ...] of rows or of their windows; refuse a name that is none, but for `owner`'s own."""
-    if name == "n":
-        return np.full(len(rows), windows.n_steps)
+def checked_slots(owner: str, slots: ArrayLike) -> NDArray[np.int64]:
+    """Return slots as whole numbers [K]; reject what are none."""
+    names = np.atleast_1d(np.asarray(slots))
+    if names.ndim != 1 or (names.dtype.kind not in "iu" and len(names)):
+        raise ConfigError(f"{owner}: slots must be whole numbers [K] as `add` and `sample` return them, got {slots!r}")
+    return names.astype(np.int64)
+
+
+def checked_values(owner: str, name: str, values: ArrayLike, n_rows: int, column: NDArray[Any]) -> NDArray[Any]:
+    """Return new values of a column as rows [K, ...] of its shape and dtype; reject what are none, and nan rewards."""
+    shape = (n_rows, *column.shape[1:])
+    try:
+        rows = np.broadcast_to(np.asarray(values, column.dtype), shape)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigError(
+            f"{owner}.rewrite: {name} must be {column.dtype.name}{list(shape)}, or one value for all rows, got "
+            f"{values!r:.80} ({error})"
+        ) from error
+    if name == "reward" and not np.isfinite(rows).all():
+        raise ConfigError(f"{owner}.rewrite: reward must be finite, got {values!r:.80}")
+    return rows
+
+
+def read_column(name: str, rings: Rings, rows: Rows) -> NDArray[Any]:
+    """Return a column [B, ...] that rows have themselves: one of `ROW_COLUMNS`, or a stored one."""
     if name == "env_id":
         return rows % rings.n_envs
-    stored = {
-        "t": rings.age,
-        "episode": rings.episode,
-        "terminated": rings.terminated,
-        "truncated": rings.truncated,
-        **rings.extras,
-    }
-    if name not in stored:
-        known = ["n", "env_id", "weight", *stored]
-        raise ConfigError(f"{owner} has no column {name!r}, only {known}{nearest(name, known)}")
-    column: NDArray[Any] = stored[name][rows]
+    stored = {"t": rings.age, "episode": rings.episode, "terminated": rings.terminated, "truncated": rings.truncated}
+    column: NDArray[Any] = (stored[name] if name in stored else rings.extras[name])[rows]
     return column
+
+
+def read_batch_column(name: str, rings: Rings, rows: Rows, windows: Windows, horizon: Horizon) -> NDArray[Any]:
+    """Return a column [B, ...] of rows, or of what follows them."""
+    if name == "n":
+        return np.full(len(rows), windows.n_steps)
+    if name == "return_to_go":
+        return read_return_to_go(rings, rows, horizon)
+    return read_column(name, rings, rows)
 
 
 def cut_up(drawn: TransitionBatch, n_batches: int) -> list[TransitionBatch]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.data import ArraySpec, Obs
+from trainkit.files import copy_into
 
 _BLOCK = 16  # observations claimed at a time, or an eighth of those there are
 
@@ -67,21 +68,38 @@ class Finals:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; room there is besides is as if just claimed."""
-        n_kept, n_here = len(next(iter(state["finals"].values()))), len(self)
+        n_kept, n_here = self.check_state(state), len(self)
         self._grow(n_kept - n_here)
         for path, column in tree.named_leaves(self.obs):
-            column[:n_kept] = state["finals"][path]
+            copy_into(column[:n_kept], state["finals"][path])
         self._n_free = 0
         self.give_back(np.arange(n_here - 1, n_kept - 1, -1))
         self.give_back(np.array(state["free_finals"], np.int64))
+
+    def check_state(self, state: Mapping[str, Any]) -> int:
+        """Return how many observations a saved state has; raise ValueError if it is not of observations like these."""
+        columns, kept, free = dict(tree.named_leaves(self.obs)), state["finals"], state["free_finals"]
+        n_kept = len(next(iter(kept.values())))
+        wanted = {path: ((n_kept, *column.shape[1:]), column.dtype) for path, column in columns.items()}
+        found = {path: (column.shape, column.dtype) for path, column in kept.items()}
+        if found != wanted:
+            raise ValueError(f"final observations are {found}, and must be {wanted}")
+        numbers = np.array(free, np.int64).reshape(-1)
+        if len(np.unique(numbers)) != len(numbers) or not ((numbers >= 0) & (numbers < n_kept)).all():
+            raise ValueError(f"free places of final observations are {free!r:.80}")
+        return n_kept
 
     def _grow(self, count: int) -> None:
         if count <= 0:
             return
         size = len(self)
-        self.obs = tree.map_tree(
-            lambda kept: np.concatenate([kept, np.zeros((count, *kept.shape[1:]), kept.dtype)]), self.obs
-        )
+
+        def grown(kept: NDArray[Any]) -> NDArray[Any]:
+            column = np.zeros((size + count, *kept.shape[1:]), kept.dtype)
+            column[:size] = kept
+            return column
+
+        self.obs = tree.map_tree(grown, self.obs)
         self.columns = tree.leaves(self.obs)
         self._places = np.concatenate([self._places, np.zeros(count, np.int64)])
         self.give_back(np.arange(size + count - 1, size - 1, -1))

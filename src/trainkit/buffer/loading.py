@@ -1,110 +1,130 @@
-"""Recorded episodes back into a replay buffer: from files of our own, and from Minari."""
+"""Recorded episodes back into a replay buffer: from files of our own, from Minari, and from Tianshou."""
 
 import glob
-import importlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
+from numpy.typing import NDArray
 
-from trainkit import tree
+from trainkit.buffer.blocks import Block
+from trainkit.buffer.hdf5 import SUFFIXES
+from trainkit.buffer.minari import is_minari, open_minari
 from trainkit.buffer.replay import ReplayBuffer
-from trainkit.buffer.shards import Header, Recording, read_shard
-from trainkit.data import RecordedEpisode
-from trainkit.errors import ConfigError, MissingExtraError, SpaceMismatchError
+from trainkit.buffer.shards import Header, read_shard, shard_blocks, shard_ends
+from trainkit.buffer.tianshou import is_tianshou, load_tianshou
+from trainkit.calls import options_of
+from trainkit.data import RowSpec
+from trainkit.errors import ConfigError, SpaceMismatchError, refuse_unknown
 from trainkit.protocols import EnvSpaces
-from trainkit.spaces import check_spaces
+from trainkit.reading import check_declared
+from trainkit.spaces import Spaces, array_specs
 
 Paths = str | Path | Sequence[str | Path]
 
 
 def load_dataset(
-    path: Paths, *, into: type[ReplayBuffer] = ReplayBuffer, envs: EnvSpaces | None = None, **options: Any
+    path: Paths,
+    *,
+    into: type[ReplayBuffer] = ReplayBuffer,
+    envs: EnvSpaces | None = None,
+    max_bytes: int | None = None,
+    **options: Any,
 ) -> ReplayBuffer:
-    """Read files that `DatasetWriter` wrote into a buffer of as many rows.
+    """Read files that `DatasetWriter` wrote, npz or HDF5, into a buffer of as many rows.
 
-    All files are read and checked before the buffer is made; that takes about four times their size in memory.
+    The headers of all files are checked before the buffer is made; rows are then read into its memory block by block.
+    A folder in Minari's format is read as by `from_minari`. An `.hdf5` file that Tianshou's `ReplayBuffer.save_hdf5`
+    wrote is read too, by itself; it does not name its spaces: give them as `spaces=`.
 
     Args:
         path: a file, a folder of them, a glob, or a list of these; files are read in the order of their names.
         into: the class of the buffer, such as `PrioritizedReplayBuffer`.
         envs: environments, or anything with their spaces, that the files must be of.
+        max_bytes: largest size of the data by the files' headers; None is half of the free memory.
         options: of the buffer: capacity, seed, alpha ...
 
     Raises:
-        CheckpointError: a file is damaged, or no dataset.
+        CheckpointError: a file is damaged, no dataset or too large, or a value in it cannot be learned from.
         SpaceMismatchError: the files do not agree with each other or with `envs`.
+        MissingExtraError: an HDF5 file needs h5py.
     """
+    known = "path", "into", "envs", "max_bytes"
+    refuse_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
+    if isinstance(path, str | Path) and is_minari(path):
+        with open_minari(path, max_bytes) as episodes:
+            _check_joined(_other_spaces(Path(path), episodes.header, envs))
+            return _buffer(into, episodes.header, episodes.ends, episodes.blocks(), options)
     found = _files(path)
-    shards = [(file, *read_shard(file)) for file in found]
-    first, header, _ = shards[0]
-    problems = [f"{file}: {text}, as in {first}" for file, own, _ in shards[1:] for text in header.misfits(own)]
-    if envs is not None:
-        own, theirs = header.spaces, envs
-        for name in ("observation_space", "action_space"):
-            here, there = getattr(own, name), getattr(theirs, name)
-            if here != there:
-                problems.append(f"{first}: {name} is {here}, the environments' is {there}")
-    if problems:
-        raise SpaceMismatchError("\n".join(["load_dataset cannot join these files, load them apart:", *problems]))
-    return _buffer(into, header, [recording for _, _, recording in shards], options)
+    if len(found) == 1 and is_tianshou(found[0], max_bytes):
+        return load_tianshou(
+            found[0], into=into, max_bytes=max_bytes, **({} if envs is None else {"spaces": envs}), **options
+        )
+    shards = [read_shard(file, max_bytes=max_bytes) for file in found]
+    first, header = found[0], shards[0].header
+    problems = [f"{one.path}: {text}, as in {first}" for one in shards[1:] for text in header.misfits(one.header)]
+    _check_joined([*problems, *_other_spaces(first, header, envs)])
+    if len(shards) > 1:
+        check_declared(f"load_dataset: {len(shards)} files", sum(shard.n_bytes for shard in shards), max_bytes)
+    ends = np.concatenate([shard_ends(shard) for shard in shards])
+    return _buffer(into, header, ends, chain.from_iterable(map(shard_blocks, shards)), options)
 
 
-def from_minari(dataset: Any, *, into: type[ReplayBuffer] = ReplayBuffer, **options: Any) -> ReplayBuffer:
-    """Read a Minari dataset into a buffer of as many rows; nothing is downloaded.
+def from_minari(
+    dataset: Any, *, into: type[ReplayBuffer] = ReplayBuffer, max_bytes: int | None = None, **options: Any
+) -> ReplayBuffer:
+    """Read a Minari dataset into a buffer of as many rows; nothing is downloaded, and nothing in it is executed.
+
+    A folder needs h5py and not Minari. Sizes are read from the headers of its files before the buffer is made; rows are
+    then read into its memory block by block.
 
     Args:
-        dataset: the id of a local dataset, a folder that has one, or a `minari.MinariDataset`.
+        dataset: a folder in Minari's HDF5 format, the id of a local dataset, or a `minari.MinariDataset`.
         into: the class of the buffer.
+        max_bytes: largest size of the data by the files' headers; None is half of the free memory.
         options: of the buffer: capacity, seed, alpha ...
 
     Raises:
-        MissingExtraError: Minari is not installed.
+        MissingExtraError: h5py is not installed, Minari for an id, or Pillow for images stored as JPEG.
         ConfigError: there is no such dataset, or nothing in it.
+        CheckpointError: its files are damaged or too large, or a value in them cannot be learned from.
     """
-    dataset = _open_minari(dataset)
-    observation_space, action_space = dataset.observation_space, dataset.action_space
-    check_spaces(observation_space, action_space)
-    first_action = 0
-    if isinstance(action_space, spaces.Discrete):  # as `Envs` does: actions count from 0
-        first_action = int(action_space.start)
-        action_space = spaces.Discrete(int(action_space.n))
-    name = str(dataset.id)
-    header = Header(env=name, observation_space=observation_space, action_space=action_space, extras={})
-    episodes = [_minari_episode(name, one, first_action) for one in dataset.iterate_episodes()]
-    if not episodes:
-        raise ConfigError(f"from_minari: {name} has no episode")
-    recording = Recording.of(header, episodes)
-    problem = recording.problem(header)
-    if problem is not None:
-        raise ConfigError(f"from_minari: {name} does not hold what it says: {problem}")
-    return _buffer(into, header, [recording], options)
+    with open_minari(dataset, max_bytes) as episodes:
+        return _buffer(into, episodes.header, episodes.ends, episodes.blocks(), options)
+
+
+def _other_spaces(path: Path, header: Header, envs: EnvSpaces | None) -> list[str]:
+    """Return in what the spaces of a file are not those of environments."""
+    if envs is None:
+        return []
+    own, theirs = header.spaces, Spaces.of(envs)
+    pairs = [(name, getattr(own, name), getattr(theirs, name)) for name in ("observation_space", "action_space")]
+    return [f"{path}: {name} is {here}, the environments' is {there}" for name, here, there in pairs if here != there]
+
+
+def _check_joined(problems: list[str]) -> None:
+    if problems:
+        raise SpaceMismatchError("\n".join(["load_dataset cannot join these files, load them apart:", *problems]))
 
 
 def _buffer(
-    into: type[ReplayBuffer], header: Header, recordings: Sequence[Recording], options: dict[str, Any]
+    into: type[ReplayBuffer],
+    header: Header,
+    ends: NDArray[np.bool_],
+    blocks: Iterable[Block],
+    options: dict[str, Any],
 ) -> ReplayBuffer:
-    """Make a buffer of recordings, one row per step."""
-    whole = Recording.joined(recordings)
-    n_steps = len(whole.reward)
-    last = np.cumsum(whole.length) - 1  # [E]
-    episode = np.repeat(np.arange(len(last)), whole.length)  # [T]
-    here = np.arange(n_steps) + episode  # each episode has one more observation than steps
-    terminated, truncated, ends = np.zeros((3, n_steps), np.bool_)
-    terminated[last], truncated[last], ends[last] = whole.terminated, whole.truncated, True
-    return into.from_arrays(
-        obs=tree.map_tree(lambda leaf: leaf[here], whole.obs),
-        action=whole.action,
-        reward=whole.reward,
-        next_obs=tree.map_tree(lambda leaf: leaf[here + 1], whole.obs),
-        terminated=terminated,
-        truncated=truncated,
-        ends=ends,
-        extras=whole.extras,
-        **{"stack": header.stack, "spaces": header.spaces, **options},
+    """Make a buffer of recorded episodes, one row per step."""
+    given = {"stack": header.stack, "spaces": header.spaces, **options}
+    spec = RowSpec(
+        n_envs=1,
+        obs=array_specs(header.observation_space, given["stack"]),
+        action=array_specs(header.action_space),
+        extras=header.extras,
     )
+    return into.from_blocks(spec, ends, blocks, **given)
 
 
 def _files(path: Paths) -> list[Path]:
@@ -112,7 +132,7 @@ def _files(path: Paths) -> list[Path]:
     if isinstance(path, str | Path):
         place = Path(path)
         if place.is_dir():
-            found: Iterable[Path] = place.glob("*.npz")
+            found: Iterable[Path] = (file for file in place.iterdir() if file.suffix in (".npz", *SUFFIXES))
         elif glob.has_magic(str(path)) and not place.exists():
             found = map(Path, glob.glob(str(path)))
         else:
@@ -123,37 +143,3 @@ def _files(path: Paths) -> list[Path]:
     if not files:
         raise ConfigError(f"load_dataset found no file in {path!r}: name files, a folder or a glob of DatasetWriter's")
     return files
-
-
-def _open_minari(dataset: Any) -> Any:
-    try:
-        minari = importlib.import_module("minari")
-    except ImportError as error:
-        raise MissingExtraError(f"from_minari needs minari ({error}): pip install trainkit[minari]") from error
-    if isinstance(dataset, minari.MinariDataset):
-        return dataset
-    folder = Path(dataset)
-    try:
-        if folder.is_dir():
-            return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
-        return minari.load_dataset(str(dataset))
-    except (OSError, ValueError, LookupError) as error:
-        raise ConfigError(
-            f"from_minari cannot open {dataset!r} ({error}): give a local id, the folder of one, or a MinariDataset"
-        ) from error
-
-
-def _minari_episode(name: str, one: Any, first_action: int) -> RecordedEpisode:
-    if len(one.rewards) == 0:
-        raise ConfigError(f"from_minari: episode {one.id} of {name} has no step")
-    ended = np.asarray(one.terminations, np.bool_) | np.asarray(one.truncations, np.bool_)
-    if ended[:-1].any():
-        raise ConfigError(f"from_minari: episode {one.id} of {name} goes on after it ended: it is not one episode")
-    return RecordedEpisode(
-        obs=one.observations,
-        action=np.asarray(one.actions) - first_action if first_action else np.asarray(one.actions),
-        reward=np.asarray(one.rewards, np.float64),
-        terminated=bool(one.terminations[-1]),
-        truncated=bool(one.truncations[-1]),
-        extras={},
-    )

@@ -9,6 +9,7 @@ from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import seeding, tree
+from trainkit.buffer.batches import checked_slots
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
 from trainkit.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
@@ -75,6 +76,11 @@ class MixedBuffer:
         return sum(source.nbytes for source in self.sources)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names that `sample(columns=)` takes: those that every source has."""
+        return tuple(name for name in self.sources[0].columns if all(name in one.columns for one in self.sources))
+
+    @property
     def prioritized(self) -> bool:
         """Whether `update_priorities` has any effect."""
         return any(source.prioritized for source in self.sources)
@@ -125,10 +131,53 @@ class MixedBuffer:
         """Take the open episodes of these environments in the first source back, and return how many rows that were."""
         return self.sources[0].drop(env_ids)
 
+    def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
+        """Return which slots [K] still name a row of their source."""
+        named = checked_slots("MixedBuffer", slots)
+        held = np.zeros(named.shape, np.bool_)
+        for source, own in self._by_source(named):
+            held[own] = source.is_stored(named[own] // len(self.sources))
+        return held
+
+    def get(self, slots: ArrayLike, columns: Sequence[str] = (), *, stack: int | None = None) -> Transition:
+        """Return the rows of these slots [K], in their order; `extras` are those that all these rows have.
+
+        See `ReplayBuffer.get`.
+        """
+        named = checked_slots("MixedBuffer", slots)
+        parts = [
+            (own, source.get(named[own] // len(self.sources), columns, stack=stack))
+            for source, own in self._by_source(named)
+        ]
+        if not parts:
+            return self.sources[0].get(named, columns, stack=stack)
+        order = np.argsort(np.concatenate([np.flatnonzero(own) for own, _ in parts]))
+        common = set.intersection(*(set(rows.extras) for _, rows in parts))
+        columns_of = [tuple(rows._replace(extras={name: rows.extras[name] for name in common})) for _, rows in parts]
+        return Transition(*tree.map_tree(lambda *leaves: np.concatenate(leaves)[order], *columns_of))
+
+    def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike | None = None, **columns: ArrayLike) -> None:
+        """Change the rewards and stored columns of rows, of whichever sources; see `ReplayBuffer.rewrite`."""
+        slots = checked_slots("MixedBuffer", slots)
+        given = columns if reward is None else {**columns, "reward": reward}
+        rows = {name: np.asarray(values) for name, values in given.items()}
+        for name, values in rows.items():
+            if values.ndim and len(values) != len(slots):
+                raise ConfigError(
+                    f"MixedBuffer.rewrite: {name} must have a row for each of the {len(slots)} slots, or be one "
+                    f"number, got {len(values)} rows"
+                )
+        for source, own in self._by_source(slots):
+            each = {name: values[own] if values.ndim else values for name, values in rows.items()}
+            source.rewrite(slots[own] // len(self.sources), **each)
+
     def sample(
-        self, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+        self, batch_size: int | None, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
         """Draw B rows, those of one source side by side; see `ReplayBuffer.sample`.
+
+        With batch_size None it returns every row of every source once. Then the weights of a source's rows add up to
+        its share of the batch, so that the weighted mean over all rows is the expectation of a draw.
 
         Raises:
             EmptyBufferError: a source has no row, whether or not one would be drawn from it.
@@ -139,6 +188,8 @@ class MixedBuffer:
                     f"MixedBuffer: source {position}, {source!r} with share {self.shares[position]:g}, is empty: "
                     "fill it before sampling"
                 )
+        if batch_size is None:
+            return self._read_all(horizon, step, columns)
         if isinstance(batch_size, bool) or not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
             raise ConfigError(f"MixedBuffer.sample needs a whole batch_size >= 1, got {batch_size!r}")
         counts = self._rng.multinomial(batch_size, self.shares)
@@ -147,22 +198,34 @@ class MixedBuffer:
             position: self.sources[position].sample(int(counts[position]), horizon=horizon, step=step, columns=wanted)
             for position in np.flatnonzero(counts).tolist()
         }
-        batches = list(drawn.values())
+        weight = np.concatenate([batch.extras["weight"] for batch in drawn.values()])
+        return self._joined(drawn, weight / weight.max(), columns)
+
+    def _read_all(self, horizon: Horizon, step: int, columns: Sequence[str]) -> TransitionBatch:
+        """Return every row once, weighted by its source's share."""
+        rows = [source.sample(None, horizon=horizon, step=step, columns=columns) for source in self.sources]
+        per_row = [share * len(self) / len(batch.reward) for share, batch in zip(self.shares, rows, strict=True)]
+        weight = np.concatenate([np.full(len(batch.reward), one) for one, batch in zip(per_row, rows, strict=True)])
+        return self._joined(dict(enumerate(rows)), weight, columns)
+
+    def _joined(
+        self, parts: Mapping[int, TransitionBatch], weight: NDArray[np.float64], columns: Sequence[str]
+    ) -> TransitionBatch:
+        """Return the batches of some sources, {position: batch}, end to end."""
+        batches = list(parts.values())
 
         def joined(*leaves: NDArray[Any]) -> NDArray[Any]:
             return np.concatenate(leaves)
 
-        extras = {name: joined(*(batch.extras[name] for batch in batches)) for name in wanted}
-        weight = extras["weight"]
         return TransitionBatch(
             obs=tree.map_tree(joined, *(batch.obs for batch in batches)),
             action=joined(*(batch.action for batch in batches)),
             reward=joined(*(batch.reward for batch in batches)),
             discount=joined(*(batch.discount for batch in batches)),
             next_obs=tree.map_tree(joined, *(batch.next_obs for batch in batches)),
-            weight=(weight / weight.max()).astype(np.float32),
-            slots=joined(*(self._slots(position, batch.slots) for position, batch in drawn.items())),
-            extras={name: extras[name] for name in columns},
+            weight=weight.astype(np.float32),
+            slots=joined(*(self._slots(position, batch.slots) for position, batch in parts.items())),
+            extras={name: joined(*(batch.extras[name] for batch in batches)) for name in columns},
         )
 
     def sample_round(
@@ -189,10 +252,9 @@ class MixedBuffer:
             PriorityError: a priority is nan, infinite or negative; nothing is written then, in any source.
         """
         values = checked_priority(priority, len(slots))
-        origin = np.asarray(slots) % len(self.sources)
-        for position, source in enumerate(self.sources):
-            own = origin == position
-            if source.prioritized and own.any():
+        slots = np.asarray(slots)
+        for source, own in self._by_source(slots):
+            if source.prioritized:
                 source.update_priorities(slots[own] // len(self.sources), values[own])
 
     def metrics(self, step: int) -> dict[str, float]:
@@ -219,6 +281,14 @@ class MixedBuffer:
         for source, saved in zip(self.sources, state["sources"], strict=True):
             source.load_state_dict(saved)
         self._rng.bit_generator.state = state["rng"]
+
+    def _by_source(self, slots: NDArray[np.int64]) -> Iterator[tuple[ReplayBuffer, NDArray[np.bool_]]]:
+        """Yield every source that some slots [K] are of, and which those are."""
+        origin = slots % len(self.sources)
+        for position, source in enumerate(self.sources):
+            own = origin == position
+            if own.any():
+                yield source, own
 
     def _slots(self, position: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Name rows of one source among those of all."""

@@ -58,6 +58,38 @@ def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Gene
     return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, rings.final[last], records[0])
 
 
+_BLOCK = 64  # steps of all rows that are read at once
+
+
+def read_return_to_go(rings: Rings, rows: Rows, horizon: Horizon) -> NDArray[np.float32]:
+    """Return the discounted sum of each row's and all later rewards of its episode [B], without a bootstrap.
+
+    nan where it is not known: the episode is still open, or was cut, so that rewards are missing.
+    """
+    total = np.zeros(len(rows))
+    unread = np.arange(len(rows))  # of `rows`, whose episode goes on behind the rows read so far
+    powers = _powers(horizon.gamma, _BLOCK)
+    factor = 1.0
+    at = rows
+    while len(at):
+        window = rings.after(at, _steps(_BLOCK))  # [n, B]
+        records = rings.records.take(window)
+        counts = records["stamp"] >= 0
+        counts[1:] &= records["final"][:-1] < 0
+        np.logical_and.accumulate(counts, axis=0, out=counts)
+        n_steps = np.add.reduce(counts, axis=0)
+        last = rings.after(at, n_steps - 1)
+        seen = np.where(counts, window, last) if callable(horizon.reward) else window
+        reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), _NO_REWARD)
+        total[unread] += factor * np.add.reduce(reward * powers[:-1, None], axis=0)
+        ended = rings.terminated[last] | rings.truncated[last]
+        follows = rings.after(last, 1)
+        goes_on = (n_steps == _BLOCK) & (rings.final[last] < 0) & (rings.stamp[follows] >= 0)
+        total[unread[~ended & ~goes_on]] = np.nan
+        unread, at, factor = unread[goes_on], follows[goes_on], factor * horizon.gamma**_BLOCK
+    return total.astype(np.float32)
+
+
 @lru_cache
 def _after_a_step(gamma: float) -> NDArray[np.float32]:
     """Return the discount after a step that goes on, and after one that terminates."""

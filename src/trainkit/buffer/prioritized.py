@@ -1,6 +1,6 @@
 """The prioritised replay buffer: the same rows, drawn by how much there is to learn from them."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: as in `ReplayBuffer`.
     """
 
-    prioritized: ClassVar[bool] = True
+    prioritized: bool = True
 
     def __init__(
         self,

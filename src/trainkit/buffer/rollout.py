@@ -1,6 +1,6 @@
 """The rows of one collect, in order: what on-policy learners learn from once and then forget."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import tree
-from trainkit.arrays import any_true
+from trainkit.arrays import any_true, equal_rows, is_equal
+from trainkit.buffer.batches import checked_slots, checked_values
 from trainkit.buffer.nstep import Columns, shape_reward
 from trainkit.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
-from trainkit.errors import ConfigError, EmptyBufferError
+from trainkit.errors import CheckpointError, ConfigError, EmptyBufferError, MissingRowError, nearest, refuse_unknown
+from trainkit.files import copy_into
+from trainkit.reading import decoding
 from trainkit.stats import html_table
 
 
@@ -43,11 +46,17 @@ class RolloutBuffer:
         """Bytes claimed."""
         return sum(leaf.nbytes for leaf in tree.leaves(self._columns))
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names that `read(columns=)` takes: those of every rollout, and the stored ones once it is bound."""
+        return ("env_id", "t", "terminated", "truncated", "return_to_go", *(self._spec.extras if self._spec else ()))
+
     def bind(self, spec: RowSpec) -> None:
         """Take rows of this shape from now on; binding again is allowed with an equal spec only."""
         if self._spec is not None and self._spec != spec:
             raise ConfigError(f"RolloutBuffer holds rows of {self._spec} and cannot take {spec}: use a new buffer")
         if self._spec is None:
+            tree.check_keys("RolloutBuffer: observations", spec.obs)
             self._spec = spec
             self._n_rows = np.zeros(spec.n_envs, np.int64)  # [N]
             self._is_open = np.zeros(spec.n_envs, np.bool_)  # [N], whether the newest row's episode goes on
@@ -56,10 +65,14 @@ class RolloutBuffer:
             self._claim(64)
 
     def add(self, transition: Transition) -> NDArray[np.int64]:
-        """Write K rows and return their slots, t * N + n, which hold until the rollout is forgotten."""
+        """Write K rows and return their slots, t * N + n, which hold until the rollout is forgotten.
+
+        As in `ReplayBuffer.add`, an open episode that a row does not continue ends before that row and bootstraps.
+        """
         if self._spec is None:
             raise ConfigError("RolloutBuffer must be bound before it is written to: give it to a Collector")
         env_ids = transition.env_ids
+        self._end_skipped(transition.obs, env_ids)
         time = self._n_rows[env_ids]  # [K]
         longest = time.max(initial=-1)
         if longest >= self._room:
@@ -105,13 +118,73 @@ class RolloutBuffer:
         self._age[ids] = 0
         return int(n_rows.sum())
 
-    def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike) -> None:
-        """Change the rewards of rows of this rollout."""
-        assert self._spec is not None, "slots come from add"
-        self._columns["reward"].reshape(-1)[np.asarray(slots)] = reward
+    def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike | None = None, **columns: ArrayLike) -> None:
+        """Change the rewards and stored columns of rows of this rollout, by name; see `ReplayBuffer.rewrite`."""
+        held = self.is_stored(slots)
+        rows = checked_slots("RolloutBuffer", slots)
+        stored = self._columns.get("extras", {})
+        refuse_unknown("RolloutBuffer.rewrite", columns, stored)
+        if not held.any():
+            return
+        given = columns if reward is None else {**columns, "reward": reward}
+        targets = {name: _flat(self._columns["reward"] if name == "reward" else stored[name]) for name in given}
+        checked = {
+            name: checked_values("RolloutBuffer", name, values, len(rows), targets[name])
+            for name, values in given.items()
+        }
+        for name, own in checked.items():  # only when all are valid
+            targets[name][rows[held]] = own[held]
 
-    def read(self, horizon: Horizon | None = None) -> Rollout:
+    def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
+        """Return which slots [K] name a row of this rollout."""
+        rows = checked_slots("RolloutBuffer", slots)
+        if self._spec is None:
+            return np.zeros(len(rows), np.bool_)
+        time, env = np.divmod(rows, self._spec.n_envs)
+        held: NDArray[np.bool_] = (time >= 0) & (time < self._n_rows[env])
+        return held
+
+    def get(self, slots: ArrayLike) -> Transition:
+        """Return the rows of these slots [K] of this rollout, in their order, with all stored columns.
+
+        Raises:
+            MissingRowError: a slot names no row of this rollout.
+        """
+        rows = checked_slots("RolloutBuffer", slots)
+        held = self.is_stored(rows)
+        if self._spec is None or not held.all():
+            raise MissingRowError(
+                f"RolloutBuffer does not hold slot {rows[~held][:1]} of the {len(rows)} given: slots are of the rows "
+                "collected since the last update; is_stored(slots) tells which"
+            )
+        time, env = np.divmod(rows, self._spec.n_envs)
+        own = tree.map_tree(lambda column: _flat(column)[rows], self._columns)
+        next_obs = tree.map_tree(lambda column: column[np.minimum(time + 1, self._room - 1), env], self._columns["obs"])
+        newest = time == self._n_rows[env] - 1
+        _write(next_obs, newest, tree.map_tree(lambda leaf: leaf[env[newest]], self._pending))
+        for ended, after in self._ends:
+            at = np.flatnonzero(np.isin(rows, ended))
+            place = np.argsort(ended)[np.searchsorted(np.sort(ended), rows[at])]
+            _write(next_obs, at, tree.map_tree(lambda leaf, place=place: leaf[place], after))
+        return Transition(
+            obs=own["obs"],
+            action=own["action"],
+            reward=own["reward"],
+            next_obs=next_obs,
+            terminated=own["terminated"],
+            truncated=own["truncated"],
+            env_ids=env.astype(np.intp),
+            extras=own["extras"],
+        )
+
+    def read(self, horizon: Horizon | None = None, columns: Sequence[str] = ()) -> Rollout:
         """Cut what is open and return all rows, rewards by the horizon's rule.
+
+        Args:
+            horizon: whose rule and gamma count; None is a `Horizon()` that keeps the rewards.
+            columns: what to return in `extras` besides the stored columns, [T, N] each: "env_id", "t" (step in the
+                episode), "terminated", "truncated", "return_to_go" (as in `ReplayBuffer.sample`: nan where the
+                episode had not ended when the rollout did).
 
         Raises:
             EmptyBufferError: there are none.
@@ -125,16 +198,28 @@ class RolloutBuffer:
         after = tree.map_tree(lambda *leaves: np.concatenate(leaves), *(obs for _, obs in self._ends))
         bootstraps = ~own["terminated"].reshape(-1)[rows]
         rule = None if horizon is None else horizon.reward
+        reward = self._shaped(rule, own, rows, after)
+        extras = dict(own["extras"])
+        for name in columns:
+            if name not in self.columns:
+                known = self.columns
+                raise ConfigError(f"RolloutBuffer has no column {name!r}, only {list(known)}{nearest(name, known)}")
+            if name == "return_to_go":
+                extras[name] = _return_to_go(reward, own, (Horizon() if horizon is None else horizon).gamma)
+            elif name == "env_id":
+                extras[name] = np.broadcast_to(np.arange(self._spec.n_envs), reward.shape)
+            elif name not in extras:
+                extras[name] = own[name]
         return Rollout(
             obs=own["obs"],
             action=own["action"],
-            reward=self._shaped(rule, own, rows, after).astype(np.float32),
+            reward=reward.astype(np.float32),
             terminated=own["terminated"],
             ended=own["ended"],
             n_rows=self._n_rows.copy(),
             last_rows=rows[bootstraps],
             last_obs=tree.map_tree(lambda leaf: leaf[bootstraps], after),
-            extras=own["extras"],
+            extras=extras,
         )
 
     def clear(self) -> None:
@@ -163,20 +248,53 @@ class RolloutBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what a buffer bound to rows of the same shape returned."""
+        """Load what a buffer bound to rows of the same shape returned; arrays may be `trainkit.reading.StoredArray`s.
+
+        Raises:
+            CheckpointError: it is of other rows, or damaged.
+        """
         self.clear()
         if not state:
             return
         assert self._spec is not None, "bound by its collector"
-        for name, own in (("n_rows", self._n_rows), ("is_open", self._is_open), ("age", self._age)):
-            own[:] = state[name]
-        n_steps = int(self._n_rows.max())
-        if n_steps > self._room:
-            self._claim(n_steps)
-        saved = tree.from_plain(state["columns"])
-        _write(tree.map_tree(lambda column: column[:n_steps], self._columns), slice(None), saved)
-        _write(self._pending, slice(None), tree.from_plain(state["pending"]))
-        self._ends = [(rows, tree.from_plain(obs)) for rows, obs in state["ends"]]
+        remedy = "make the run as it was, or take an older checkpoint"
+        with decoding("a saved state", "a RolloutBuffer of these rows", remedy=remedy):
+            saved, pending = tree.from_plain(state["columns"]), tree.from_plain(state["pending"])
+            n_rows = np.asarray(state["n_rows"], np.int64)
+            n_steps = int(n_rows.max())
+            lengths = {len(column) for column in tree.leaves(saved)}
+            if lengths != {n_steps} or n_rows.min() < 0:
+                raise ValueError(f"rows are counted as {n_rows.tolist()!r:.80}, columns have {lengths}")
+            if n_steps > self._room:
+                self._claim(n_steps)
+            if n_steps:  # without rows there is nothing to read, whatever columns the saved policy stored
+                mine, theirs = (sorted(columns["extras"]) for columns in (self._columns, saved))
+                if mine != theirs:
+                    raise CheckpointError(
+                        f"RolloutBuffer was saved in mid-rollout with the columns {theirs}, this policy stores {mine}: "
+                        "resume with the version of trainkit that saved it, or load without the buffer (exclude)"
+                    )
+                _read_into(tree.map_tree(lambda column: column[:n_steps], self._columns), saved)
+            _read_into(self._pending, pending)
+            for name, own in (("n_rows", self._n_rows), ("is_open", self._is_open), ("age", self._age)):
+                own[:] = state[name]
+            ends = [(np.asarray(rows), tree.map_tree(np.asarray, tree.from_plain(obs))) for rows, obs in state["ends"]]
+            n_places = n_steps * self._spec.n_envs
+            for rows, _ in ends:
+                if rows.dtype.kind not in "iu" or (len(rows) and not (rows.min() >= 0 and rows.max() < n_places)):
+                    raise ValueError("an episode's end is at no row")
+            self._ends = ends
+
+    def _end_skipped(self, obs: Obs, env_ids: NDArray[np.intp]) -> None:
+        """End the open episodes that these rows do not continue, because rows between them were not added."""
+        envs: Any = slice(None) if len(env_ids) == len(self._is_open) else env_ids
+        pairs = [(own[envs], given) for own, given in zip(tree.leaves(self._pending), tree.leaves(obs), strict=True)]
+        if all(is_equal(own, given) for own, given in pairs):
+            return
+        continues = np.logical_and.reduce([equal_rows(own, given) for own, given in pairs])
+        skipped = self._is_open[env_ids] & ~continues
+        if any_true(skipped):
+            self.cut(env_ids[skipped])
 
     def _break_off(self, env_ids: NDArray[np.intp]) -> None:
         """End the rows of open episodes here; whether the episodes go on in another rollout is left open."""
@@ -249,6 +367,17 @@ class RolloutBuffer:
 _SHOWN = ("action", "reward", "terminated", "truncated", "t")  # columns that reward functions see, as in replay
 
 
+def _return_to_go(reward: NDArray[np.float64], own: Mapping[str, Any], gamma: float) -> NDArray[np.float32]:
+    """Sum each row's and all later rewards of its episode, discounted, [T, N]; nan where rewards are missing."""
+    total = np.full(reward.shape, np.nan)
+    follows = np.full(reward.shape[1], np.nan)  # [N], the sum from the next row on
+    is_known = own["terminated"] | own["truncated"]
+    for t in range(len(reward) - 1, -1, -1):
+        follows = np.where(own["ended"][t], np.where(is_known[t], 0.0, np.nan), follows)
+        follows = total[t] = reward[t] + gamma * follows
+    return total.astype(np.float32)
+
+
 def _flat(column: NDArray[Any]) -> NDArray[Any]:
     """Turn [T, N, ...] into [T * N, ...]."""
     return column.reshape(-1, *column.shape[2:])
@@ -262,3 +391,13 @@ def _shape(leaf: ArraySpec) -> tuple[int, ...]:
 def _write(columns: Any, index: Any, rows: Any) -> None:
     for column, leaf in zip(tree.leaves(columns), tree.leaves(rows), strict=True):
         column[index] = leaf
+
+
+def _read_into(columns: Obs, saved: Obs) -> None:
+    """Copy or read leaves of the same shape into columns."""
+    own, given = dict(tree.named_leaves(columns)), dict(tree.named_leaves(saved))
+    shapes = [{path: leaf.shape for path, leaf in leaves.items()} for leaves in (own, given)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"columns are {shapes[1]!r:.200}, and must be {shapes[0]!r:.200}")
+    for path, column in own.items():
+        copy_into(column, given[path])

@@ -11,22 +11,29 @@ the row after row r, in the same ring, is `(r + n_envs) % n_rows`. A ring holds,
 
 So every observation is stored once. Where an episode ended, the row after belongs to the next one, and the true
 final observation lies in `finals`, found through the column `final`; `final < 0` means the episode goes on.
+
+A row whose observation is not the pending one does not continue the open episode: the episode ends at the row before,
+which keeps its own next observation as a final one.
 """
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit import tree
-from trainkit.arrays import all_true, any_true
+from trainkit.arrays import all_true, any_true, equal_rows, is_equal, same_rows
+from trainkit.buffer.blocks import Block
 from trainkit.buffer.finals import Finals
 from trainkit.buffer.heads import Heads, Rows, SomeRows, one_by_one
 from trainkit.buffer.layout import record_of
 from trainkit.buffer.scratch import Scratch
-from trainkit.data import ArraySpec, Lookup, Obs, RowSpec, Transition
+from trainkit.data import ACTION_MASK, ArraySpec, Lookup, Obs, RowSpec, Transition
 from trainkit.errors import ConfigError
+from trainkit.files import copy_into
+from trainkit.reading import decoding
 
 Records = NDArray[np.void]  # what `record_of` names, of each row
 
@@ -54,6 +61,7 @@ class Rings:
         self._open = np.zeros((n_envs, 2), np.int32)  # [N, 2], steps of the open episode so far, and its number
         self.rewound = np.zeros(n_envs, np.int64)  # [N], rows ever dropped
         self.serial = 0  # counts vector steps; a slot is serial * n_rows + row, so none is used twice
+        self._last_next_obs: list[Any] = []  # the leaves given with the last rows, of stacks; compared by identity only
 
         def column(leaf: ArraySpec) -> NDArray[Any]:
             return np.zeros((self.n_rows, *leaf.shape), leaf.dtype)
@@ -92,6 +100,8 @@ class Rings:
         heads, in_step = self.heads, everyone and self.heads.are_in_step
         here: Any = heads.side_by_side(0) if in_step else heads.rows[envs]
         after: Any = heads.side_by_side(1) if in_step else self.after(here, 1)
+        if not self._is_pending(here, step.obs):
+            self._end_skipped(here, envs, step)
         self._write_obs(here, after, step.obs, step.next_obs)
         self.action[here] = step.action
         self.reward[here] = step.reward
@@ -138,29 +148,39 @@ class Rings:
         self.n_live -= len(rows)
         return rows
 
-    def fill(self, step: Transition, ends: NDArray[np.bool_]) -> None:
-        """Write T rows of one environment at once into empty rings; `ends` marks each episode's last row."""
+    def fill(self, ends: NDArray[np.bool_], blocks: Iterable[Block]) -> None:
+        """Write T rows of one environment into empty rings; `ends` [T] marks each episode's last row."""
         n_steps = len(ends)
         last = np.flatnonzero(ends)
         begins = np.concatenate([[0], last + 1])
-        episode = np.searchsorted(last, np.arange(n_steps), side="left")
         finals = self.finals.claim(len(last))
-        given = zip(tree.leaves(step.obs), tree.leaves(step.next_obs), strict=True)
-        for column, kept, (obs, next_obs) in zip(self._obs_columns, self.finals.columns, given, strict=True):
-            column[:n_steps] = obs
-            column[n_steps] = next_obs[-1]
-            kept[finals] = next_obs[last]
-        for column, values in (
-            (self.action, step.action),
-            (self.reward, step.reward),
-            (self.terminated, step.terminated),
-            (self.truncated, step.truncated),
-            (self.age, np.arange(n_steps) - begins[episode]),
-            (self.episode, episode),
-            (self.stamp, np.arange(n_steps)),
-            *((column, step.extras[name]) for name, column in self.extras.items()),
-        ):
-            column[:n_steps] = values
+        begin = n_ended = 0
+        for block in blocks:
+            end = begin + len(block.reward)
+            n_ends = int(np.searchsorted(last, end)) - n_ended
+            own = finals[n_ended : n_ended + n_ends]
+            for column, leaf in zip(self._obs_columns, tree.leaves(block.obs), strict=True):
+                column[begin:end] = leaf
+            for column, kept, leaf in zip(
+                self._obs_columns, self.finals.columns, tree.leaves(block.last_obs), strict=True
+            ):
+                kept[own] = leaf[:n_ends]
+                if end == n_steps:
+                    column[n_steps] = leaf[-1]
+            for column, rows in (
+                (self.action, block.action),
+                (self.reward, block.reward),
+                (self.terminated, block.terminated),
+                (self.truncated, block.truncated),
+                *((column, block.extras[name]) for name, column in self.extras.items()),
+            ):
+                column[begin:end] = rows
+            episode = np.searchsorted(last, np.arange(begin, end), side="left")
+            self.age[begin:end] = np.arange(begin, end) - begins[episode]
+            self.episode[begin:end] = episode
+            begin, n_ended = end, n_ended + n_ends
+        assert begin == n_steps, "blocks are of as many rows as were announced"
+        self.stamp[:n_steps] = np.arange(n_steps)
         self.final[last] = finals
         self.serial = n_steps
         self.heads.rows = np.array([n_steps])
@@ -179,17 +199,35 @@ class Rings:
     def transitions(self, n_rows: int) -> Iterator[Transition]:
         """Read all live rows once, ring by ring from the oldest, K at a time; `env_ids` repeat within."""
         for begin in range(0, self.n_live, n_rows):
-            rows = self.live_row(np.arange(begin, min(begin + n_rows, self.n_live)))
-            yield Transition(
-                obs=self.obs_at(rows),
-                action=self.action[rows],
-                reward=self.reward[rows],
-                next_obs=self.next_obs_at(rows),
-                terminated=self.terminated[rows],
-                truncated=self.truncated[rows],
-                env_ids=rows % self.n_envs,
-                extras={name: column[rows] for name, column in self.extras.items()},
-            )
+            yield self.read(self.live_row(np.arange(begin, min(begin + n_rows, self.n_live))))
+
+    def read(self, rows: Rows, stack: int | None = None) -> Transition:
+        """Return live rows [K], with all stored columns; observations of `stack` frames, by default the rings' own."""
+        return Transition(
+            obs=self.obs_at(rows) if stack is None else self._read_stack(rows, 0, stack),
+            action=self.action[rows],
+            reward=self.reward[rows],
+            next_obs=self.next_obs_at(rows) if stack is None else self._read_stack(rows, 1, stack),
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            env_ids=rows % self.n_envs,
+            extras={name: column[rows] for name, column in self.extras.items()},
+        )
+
+    def previous(self, rows: Rows) -> Rows:
+        """Return the row before each in its episode; where there is none, or no longer, the row itself."""
+        before = self.after(rows, -1)
+        return np.where((self.age[rows] > 0) & (self.stamp[before] >= 0), before, rows)
+
+    def following(self, rows: Rows) -> Rows:
+        """Return the row after each in its episode; where there is none, or not yet, the row itself."""
+        after = self.after(rows, 1)
+        return np.where((self.final[rows] < 0) & (self.stamp[after] >= 0), after, rows)
+
+    def open_rows(self) -> Rows:
+        """Return the newest rows of the episodes that have not ended, one per environment that has one."""
+        (envs,) = np.nonzero((self.open_steps > 0) & (self.count > 0))
+        return self.after(self.heads.rows[envs], -1)
 
     def slots(self, rows: SomeRows, stamp: Any) -> NDArray[np.int64]:
         """Name live rows of these stamps, one or [B], for good: a slot is never another row's."""
@@ -205,6 +243,11 @@ class Rings:
         rows, stamp = slots % self._period, slots // self._period
         lives = (self.stamp[rows] == stamp) & (stamp >= _ZERO)
         return rows, slice(None) if all_true(lives) else lives
+
+    def holds(self, slots: ArrayLike) -> NDArray[np.bool_]:
+        """Return which slots [K] still name the row they were given for."""
+        _, lives = self.rows(slots)
+        return np.ones(np.shape(slots), np.bool_) if isinstance(lives, slice) else lives
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
         """Return the row `n_steps` further on in the same ring (further back when negative)."""
@@ -244,6 +287,31 @@ class Rings:
         at = {leaf.stack: newest if leaf.stack == 1 else stacked[:, -leaf.stack :] for leaf in self._obs_specs}
         return tree.map_tree(lambda leaf, column: take(ahead, column, at[leaf.stack]), self.spec.obs, self.obs)
 
+    def _read_stack(self, rows: Rows, ahead: int, stack: int) -> Obs:
+        """Gather the last `stack` frames [K, stack, ...] up to those `ahead` of rows; one is no stack: [K, ...].
+
+        Where fewer are stored of the episode, its oldest one is repeated.
+        """
+        env = rows % self.n_envs
+        oldest = self.after(self.heads.rows[env], -self.count[env])
+        n_before = (rows - oldest) // self.n_envs % (self.n_rows // self.n_envs)  # live rows, in the same ring
+        n_back = np.minimum(self.age[rows], n_before + self._stack - 1) + ahead
+        back = np.minimum(np.arange(stack - 1, -1, -1), n_back[:, None])
+        newest = self.after(rows, ahead)
+        at = self.after(newest[:, None], -back)  # [K, stack]
+        final = self.final[rows]
+        ended = np.flatnonzero(final >= 0) if ahead else _NONE
+
+        def frames(column: NDArray[Any], finals: NDArray[Any]) -> NDArray[Any]:
+            found = column[at]
+            found[ended, -1] = finals[final[ended]]
+            return found[:, 0] if stack == 1 else found
+
+        obs = tree.map_tree(frames, self.obs, self.finals.obs)
+        if stack > 1 and isinstance(obs, dict) and ACTION_MASK in obs:
+            obs[ACTION_MASK] = obs[ACTION_MASK][:, -1]  # never stacked
+        return obs
+
     # ---- bookkeeping ----
 
     @property
@@ -259,6 +327,7 @@ class Rings:
 
     def clear(self) -> None:
         """Forget every row; slots handed out before stay invalid."""
+        self._last_next_obs = []
         self.finals.clear()
         for column in (self.final, self.stamp):
             column[:] = -1
@@ -276,25 +345,99 @@ class Rings:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` of rings of the same spec and capacity returned."""
+        """Load what `state_dict` of rings of the same spec and capacity returned; nothing changes if it does not fit.
+
+        Columns may be `StoredArray`s, which are read straight into the rings' memory.
+
+        Raises:
+            CheckpointError: it is of other rings, or does not describe rows.
+        """
+        remedy = "make the buffer as it was, or take an older checkpoint"
+        with decoding("a saved state", "rows of this buffer", remedy=remedy):
+            self._check_state(state)
         self.clear()
+        self.finals.load_state_dict(state)
         for name, column in self._columns().items():
             kept = state["columns"][name]
-            column[: len(kept)] = kept
-        self.finals.load_state_dict(state)
+            copy_into(column[: len(kept)], kept)
         for name in _COUNTERS:
             getattr(self, name)[:] = state["counters"][name]
         self.heads.rows = np.array(state["counters"]["head"])
         self.serial = state["serial"]
         self.n_live = int(self.count.sum())
 
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise if a saved state is not of rings like these, or if its indices lead elsewhere."""
+        columns, kept, counters = self._columns(), state["columns"], state["counters"]
+        if kept.keys() != columns.keys():
+            raise ValueError(f"columns are {sorted(kept)}, and must be {sorted(columns)}")
+        n_used = len(kept["stamp"])
+        for name, column in columns.items():
+            if kept[name].shape != (n_used, *column.shape[1:]) or not np.can_cast(
+                kept[name].dtype, column.dtype, "same_kind"
+            ):
+                raise ValueError(f"column {name} is {kept[name].dtype} {kept[name].shape}")
+        serial, n_finals = state["serial"], self.finals.check_state(state)
+        head = np.asarray(counters["head"])
+        wanted = {"head": (head, 0, self.n_rows - 1), "count": (np.asarray(counters["count"]), 0, self.limit)}
+        wanted |= {name: (np.asarray(counters[name]), 0, 2**31 - 1) for name in ("open_steps", "episodes")}
+        for name, (numbers, low, high) in wanted.items():
+            if numbers.shape != (self.n_envs,) or numbers.dtype.kind not in "iu":
+                raise ValueError(f"{name} is {numbers.dtype} {numbers.shape}")
+            if not ((numbers >= low) & (numbers <= high)).all():
+                raise ValueError(f"{name} is {numbers!r:.80}")
+        if type(serial) is not int or not 0 <= serial < 2**62 // self.n_rows:
+            raise ValueError(f"serial is {serial!r:.80}")
+        if n_used > self.n_rows or (head % self.n_envs != self._all).any():
+            raise ValueError(f"it has {n_used} rows, and heads {head!r:.80}")
+        for name, high in (("final", n_finals - 1), ("stamp", serial - 1)):
+            numbers = np.asarray(kept[name])
+            if n_used and not (numbers.min() >= -1 and numbers.max() <= high):
+                raise ValueError(f"column {name} reaches from {numbers.min()} to {numbers.max()}")
+        if n_used and (np.asarray(kept["age"]) < 0).any():
+            raise ValueError("column age is negative")
+
     def _columns(self) -> dict[str, NDArray[Any]]:
         named = {f"obs.{path}": column for path, column in tree.named_leaves(self.obs)}
         named |= {f"extras.{name}": column for name, column in self.extras.items()}
         return named | {name: getattr(self, name) for name in _COLUMNS}
 
+    def _is_pending(self, here: Any, obs: Obs) -> bool:
+        """Return whether the observations acted on are the pending ones: with no episode open they need not be."""
+        if self._lone is not None:
+            return is_equal(self._lone[here], obs)
+        given = tree.leaves(obs)
+        for column, leaf, own in zip(self._obs_columns, self._obs_specs, given, strict=True):
+            if not is_equal(column[here], own[:, -1] if leaf.stack > 1 else own):
+                return False
+        # Stacks that are the arrays of the step before need no look at their older frames: a collector's are.
+        known = self._last_next_obs
+        return self._stack == 1 or (len(known) == len(given) and all(map(operator.is_, given, known)))
+
+    def _end_skipped(self, here: Any, envs: Any, step: Transition) -> None:
+        """End the open episodes that these rows do not continue, because rows between them were not added."""
+        age = self.open_steps[envs]
+        is_open = age > 0
+        given = tree.leaves(step.obs)
+        if self._stack == 1:  # where an episode has just begun the row differs, and there is nothing to end
+            pairs = zip((column[here] for column in self._obs_columns), given, strict=True)
+            same = [same_rows(own, obs) for own, obs in pairs]
+            if not any_true(is_open & ~np.logical_and.reduce(same)):
+                return
+        continues = is_open.copy()
+        rows = one_by_one(here)
+        for column, leaf, own in zip(self._obs_columns, self._obs_specs, given, strict=True):
+            for back in range(leaf.stack):
+                frame = own[:, leaf.stack - 1 - back] if leaf.stack > 1 else own
+                continues &= equal_rows(column[self.after(rows, -np.minimum(back, age))], frame)
+        skipped = is_open & ~continues
+        if any_true(skipped):
+            self.end_episodes(step.env_ids[skipped])
+
     def _write_obs(self, here: Any, after: Any, obs: Obs, next_obs: Obs) -> None:
         """Write the newest frames acted on, and those that followed."""
+        if self._stack > 1:
+            self._last_next_obs = tree.leaves(next_obs)
         if self._lone is not None:
             self._lone[here], self._lone[after] = obs, next_obs
             return
@@ -344,6 +487,7 @@ class Rings:
         return env_ids
 
 
+_NONE = np.zeros(0, np.intp)
 _ZERO, _ONE = np.array(0, np.int32), np.array(1, np.int32)
 _GOES_ON = np.array(-1, np.int32).tobytes()
 _COUNTERS = ("count", "open_steps", "episodes")

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         with PRESETS[name](options.env, seed=1, **overrides, **quiet) as trainer:
             next(trainer)  # to warm up
             before, stats = trainer.gradient_step, next(trainer).stats
-            if stats.train is None:
+            if stats.train.is_empty:
                 raise ConfigError(f"{name} collects more than {n_steps} steps at once: raise --steps")
             rows.append([name, *rates(stats.train, stats.time, trainer.gradient_step - before)])
     say(table(rows))

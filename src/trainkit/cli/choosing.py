@@ -42,5 +42,5 @@ def _began(run: RunFolder) -> tuple[float, float]:
     told = (run.path / NUMBERS).stat().st_mtime
     try:
         return datetime.fromisoformat(run.config["began"]).timestamp(), told
-    except (KeyError, TypeError, ValueError):  # not made by the shell
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):  # not made by the shell
         return told, told

@@ -1,12 +1,10 @@
 """`trainkit check-env`: look an environment over before hours of training."""
 
 import argparse
-import ast
-from typing import Any
 
+from trainkit.cli.making import dict_of
 from trainkit.cli.output import Commands, Parser, add_command, say
 from trainkit.collector import check_env
-from trainkit.errors import ConfigError
 
 _EXAMPLES = """\
   trainkit check-env CartPole-v1
@@ -33,20 +31,10 @@ def run(options: argparse.Namespace) -> int:
         n_steps=options.steps,
         seed=options.seed,
         mask_key=options.mask_key,
-        env_kwargs=_dict(options.kwargs),
+        env_kwargs=dict_of("--kwargs", options.kwargs),
     )
     for finding in findings:
         say(str(finding))
     n_errors = sum(finding.level == "error" for finding in findings)
     say(f"{options.env}: {n_errors} error{'' if n_errors == 1 else 's'} in {len(findings)} findings")
     return 1 if n_errors else 0
-
-
-def _dict(text: str) -> dict[str, Any]:
-    try:
-        value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"--kwargs must be a dict as Python writes it, got {text!r}")
-    return value

@@ -17,6 +17,8 @@ _EXAMPLES = """\
 
 _SHOWN = ("test/returns/mean", "train/recent_returns/mean", "update/loss", "time/steps_per_second")
 
+_LARGEST = 2**63  # what a count in a file may be
+
 
 def add(commands: "Commands[Parser]") -> None:
     """Add the command."""
@@ -66,8 +68,8 @@ def about(run: RunFolder) -> str:
 def about_checkpoint(folder: Path) -> str:
     """Tell what a checkpoint or a saved policy is of; of several, the newest whole one."""
     told = inspect_checkpoint(folder)
-    made = [f"saved     {told['saved_at']}", f"versions  {versions(told['versions'])}"]
-    return "\n".join([str(folder), "", *made, "", *settings(told["settings"]), "", *within(told, folder)])
+    made = [f"saved     {told.get('saved_at')}", f"versions  {versions(told.get('versions', {}))}"]
+    return "\n".join([str(folder), "", *made, "", *settings(told.get("settings", {})), "", *within(told, folder)])
 
 
 def checkpoint(folder: Path) -> list[str]:
@@ -80,21 +82,33 @@ def checkpoint(folder: Path) -> list[str]:
 
 def within(told: Mapping[str, Any], folder: Path) -> list[str]:
     """Tell of a checkpoint's parts and how far it got, which a policy saved by itself does not know."""
-    parts = {name: entry["bytes"] for name, entry in told["components"].items()}
+    parts = {name: _megabytes(entry["bytes"]) for name, entry in told["components"].items()}
     lines = [
         f"checkpoint {told['path']}",
-        f"  {told['problem'] or 'whole'}, {sum(parts.values()) / 1e6:,.1f} MB: "
-        + ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in parts.items()),
+        f"  {told['problem'] or 'whole'}, {sum(parts.values()):,.1f} MB: "
+        + ", ".join(f"{name} {size:,.1f}" for name, size in parts.items()),
     ]
     if far := told.get("progress"):
         lines.append(
-            f"  after epoch {far['epoch']}: {far['env_step']:,} steps, {far['gradient_step']:,} updates, "
-            f"{far['seconds']:,.0f} s; {far['stop_reason'] or 'not finished'}"
+            f"  after epoch {_count(far.get('epoch'))}: {_count(far.get('env_step'))} steps, "
+            f"{_count(far.get('gradient_step'))} updates, {_count(far.get('seconds'))} s; "
+            f"{far.get('stop_reason') or 'not finished'}"
         )
     if (folder / "best").is_dir():
-        best = inspect_checkpoint(folder / "best")["progress"]
-        lines.append(f"best   {folder / 'best'}, score {best['best_score']} after epoch {best['best_epoch']}")
+        best = inspect_checkpoint(folder / "best").get("progress", {})
+        score, epoch = best.get("best_score"), best.get("best_epoch")
+        lines.append(f"best   {folder / 'best'}, score {score} after epoch {epoch}")
     return lines
+
+
+def _count(value: object) -> str:
+    """Write a count from a file, which may hold anything."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return f"{value:,.0f}" if is_number else "an unknown number of"
+
+
+def _megabytes(n_bytes: int) -> float:
+    return min(n_bytes, _LARGEST) / 1e6
 
 
 def settings(told: Mapping[str, Any]) -> list[str]:

@@ -44,6 +44,7 @@ def build_parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments say, default those of the shell, and return the exit code."""
+    _open_closed_descriptors()
     options = build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
@@ -59,4 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         complain(str(error) or type(error).__name__)
         return 2
+    except Exception as error:
+        if options.traceback:
+            raise
+        complain(f"{type(error).__name__}: {error}; trainkit --traceback shows where it came from")
+        return 2
     return code
+
+
+def _open_closed_descriptors() -> None:
+    """Open standard streams that the process was started without, so that no other file takes their numbers."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free

@@ -1,6 +1,11 @@
-"""From words to a trainer: settings as text, how a run was made as a record, and the trainer made of it again."""
+"""From words to a trainer: settings as text, how a run was made as a record, and the trainer made of it again.
+
+A run folder may come from a stranger. What its files say is data: no class path in them is called and no module that
+they name is imported. An environment is made from a file only by an id that is registered already, with plain values.
+"""
 
 import ast
+import re
 import shlex
 import time
 import tomllib
@@ -10,15 +15,32 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trainkit import reading
 from trainkit.buffer import load_dataset
-from trainkit.errors import ConfigError, nearest
+from trainkit.collector.make import is_registered
+from trainkit.errors import Checks, ConfigError, nearest
 from trainkit.presets import PRESETS, OfflinePreset
-from trainkit.runs import RunFolder
+from trainkit.runs import CONFIG, RunFolder
 from trainkit.schedules import Linear
 from trainkit.trainer import Trainer
 
 _OURS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+_LONGEST_SETTING = 100_000  # characters
+_LARGEST_CONFIG = 2**20  # bytes of a TOML file
+_LARGEST_STACK = 256  # frames; a file may not ask for more
+
+# Options of make_envs that a run folder may set. The others hold functions, or are the command's own.
+_FILE_OPTIONS = (
+    *("backend", "stack", "mask_key", "lives_key", "max_episode_steps", "env_kwargs"),
+    *("on_error", "max_restarts", "restart_delay_s", "faulty", "step_timeout_s"),
+)
+# Parameters of gymnasium.make and make_vec themselves, and names of an EnvSpec's fields that hold code.
+_GYMNASIUMS_OWN = (
+    *("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers", "disable_env_checker"),
+    *("entry_point", "vector_entry_point", "additional_wrappers"),
+)
+_PLAIN_WORD = re.compile(r"[\w +-]{0,200}")  # names no module, no attribute and no path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +71,24 @@ class Recipe:
 
     @classmethod
     def of(cls, run: RunFolder) -> "Recipe":
-        """Read how a run was made."""
+        """Read how a run was made.
+
+        Raises:
+            ConfigError: there is no config.json, or it does not have the fields that `trainkit train` writes.
+        """
         if not run.config:
             raise ConfigError(f"{run.path} has no config.json: only runs of `trainkit train` can be made again")
-        try:
-            return cls(**{name: run.config[name] for name in cls.__dataclass_fields__})
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"{run.path}/config.json is not what `trainkit train` wrote: {error!r}") from error
+        checks = Checks(str(run.path / CONFIG))
+        for name, kinds in _FIELDS.items():
+            if checks.require(name in run.config, f" has no {name!r}: it was not written by `trainkit train`"):
+                value = run.config[name]
+                fits = isinstance(value, kinds) and not isinstance(value, bool)
+                checks.require(fits, f".{name} has the wrong type, got {short(value)}")
+        checks.done()
+        texts = [*run.config["settings"].values()]
+        checks.require(all(isinstance(text, str) for text in texts), ".settings must hold texts")
+        checks.done()
+        return cls(**{name: run.config[name] for name in _FIELDS})
 
     @property
     def command(self) -> str:
@@ -75,11 +108,14 @@ class Recipe:
         """Make the trainer; `options` are those that a recipe does not name: where to write, what to go on from."""
         preset, overrides = PRESETS[self.preset], {**self.values, **options}
         made: Trainer
-        if isinstance(preset, OfflinePreset):
-            assert self.data is not None, "refused without"
-            made = preset(load_dataset(self.data), self.env, seed=self.seed, **overrides)
-        else:
-            made = preset(self.env, seed=self.seed, **overrides)
+        try:
+            if isinstance(preset, OfflinePreset):
+                assert self.data is not None, "refused without"
+                made = preset(load_dataset(self.data), self.env, seed=self.seed, **overrides)
+            else:
+                made = preset(self.env, seed=self.seed, **overrides)
+        except (MemoryError, OverflowError) as error:
+            raise ConfigError(f"{self.preset} asks for more memory than there is ({error}): lower a setting") from error
         return made
 
     def to_plain(self) -> dict[str, Any]:
@@ -89,14 +125,24 @@ class Recipe:
         return {**asdict(self), "command": self.command, "versions": versions, "began": began}
 
 
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "preset": (str,),
+    "env": (str, type(None)),
+    "seed": (int,),
+    "data": (str, type(None)),
+    "settings": (dict,),
+}
+
+
 def settings_of(file: Path | None, words: Sequence[str]) -> dict[str, str]:
     """Return the settings of a TOML file and of `name=value` words, which count more, as texts."""
     settings: dict[str, str] = {}
     if file is not None:
-        try:
-            told = tomllib.loads(file.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{file} is no TOML: {error}") from error
+        text = reading.read_text(file, max_bytes=_LARGEST_CONFIG, error=ConfigError)
+        with reading.decoding(file, "TOML", remedy="correct it", error=ConfigError):
+            told = tomllib.loads(text)
+            if reading.is_deeper(told, reading.MAX_DEPTH):
+                raise ValueError(f"nested deeper than {reading.MAX_DEPTH} levels")
         settings |= {name: value if isinstance(value, str) else repr(value) for name, value in told.items()}
     for word in words:
         name, equals, text = word.partition("=")
@@ -106,9 +152,109 @@ def settings_of(file: Path | None, words: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+def env_of(recipe: Recipe, where: Path) -> str:
+    """Return the environment of a run folder, which must be an id that is registered already.
+
+    Raises:
+        ConfigError: the file names a class or a module, or an unknown id: only the command line may.
+    """
+    env = recipe.env
+    if env is None:
+        raise ConfigError(f"{where} was trained without an environment: give --env")
+    if not is_registered(env):
+        raise ConfigError(
+            f"{where / CONFIG} names the environment {short(env)}, which is not an id in Gymnasium's registry; code "
+            "that a file names is never imported or called: if you trust it, give the environment yourself with --env"
+        )
+    return env
+
+
+def env_options_of(recipe: Recipe, where: Path, *, given: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options of make_envs that a run was evaluated with.
+
+    Args:
+        recipe: of the run.
+        where: its folder, for messages.
+        given: env_kwargs from the command line, instead of those in the run folder.
+
+    Raises:
+        ConfigError: the file asks for more than plain values.
+    """
+    preset = PRESETS[recipe.preset]
+    options: dict[str, Any] = dict(preset.settings(preset.domain_of_id(recipe.env)).get("env_options", {}))
+    if "env_options" in recipe.settings:
+        told = value_of(recipe.settings["env_options"])
+        if not isinstance(told, dict):
+            raise ConfigError(f"{where / CONFIG}: env_options must be a dict, got {short(told)}")
+        if given is not None:
+            told = {name: value for name, value in told.items() if name != "env_kwargs"}
+        _check_env_options(told, f"{where / CONFIG}: env_options")
+        options = told
+    if given is not None:
+        options["env_kwargs"] = given
+    return options
+
+
+def dict_of(option: str, text: str) -> dict[str, Any]:
+    """Read a dict from the command line, written as Python writes it."""
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        value = None
+    if not (isinstance(value, dict) and all(isinstance(name, str) for name in value)):
+        raise ConfigError(f"{option} must be a dict as Python writes it, got {short(text)}")
+    return value
+
+
+def short(value: object) -> str:
+    """Write a value from a file in at most a hundred characters."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _check_env_options(options: Mapping[Any, Any], subject: str) -> None:
+    """Reject options of make_envs in a file that are more than plain data."""
+    checks = Checks(subject)
+    for name in options:
+        checks.require(name in _FILE_OPTIONS, f" may not set {short(name)} from a file; allowed: {[*_FILE_OPTIONS]}")
+    stack = options.get("stack", 1)
+    fits = isinstance(stack, int) and 1 <= stack <= _LARGEST_STACK
+    checks.require(fits, f".stack must be an integer in [1, {_LARGEST_STACK}], got {short(stack)}")
+    kwargs = options.get("env_kwargs", {})
+    if checks.require(isinstance(kwargs, dict), f".env_kwargs must be a dict, got {short(kwargs)}"):
+        remedy = "if you trust it, give --env-kwargs on the command line"
+        for name, value in kwargs.items():
+            own = name in _GYMNASIUMS_OWN or (name == "render_mode" and value == "human")
+            checks.require(not own, f".env_kwargs may not set {short(name)} from a file: {remedy}")
+            plain = _is_plain(name) and _is_plain(value)
+            checks.require(
+                plain,
+                f".env_kwargs[{short(name)}] must be numbers or plain words, which name no module and no path, got "
+                f"{short(value)}: {remedy}",
+            )
+    checks.done()
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is a number, a plain word, or a collection of such."""
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(name) and _is_plain(child) for name, child in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, str):
+        return _PLAIN_WORD.fullmatch(value) is not None
+    return value is None or isinstance(value, (bool, int, float))
+
+
 def value_of(text: str) -> Any:
-    """Read a setting: a Python literal, true, false or none, Linear(start, end, share), or else a word."""
+    """Read a setting: a Python literal, true, false or none, Linear(start, end, share), or else a word.
+
+    Raises:
+        ConfigError: it is too long, or nested too deeply, to be read.
+    """
     word = text.strip()
+    if len(word) > _LONGEST_SETTING:
+        raise ConfigError(f"a setting has {len(word):,} characters, more than {_LONGEST_SETTING:,}: {short(word)}")
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
     try:
@@ -116,6 +262,8 @@ def value_of(text: str) -> Any:
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Linear":
             return Linear(*map(ast.literal_eval, tree.args))
         return ast.literal_eval(tree)
+    except (RecursionError, MemoryError) as error:
+        raise ConfigError(f"a setting is nested too deeply: {short(word)}") from error
     except (SyntaxError, ValueError, TypeError):
         return word
 

@@ -3,24 +3,33 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 Commands = argparse._SubParsersAction  # what `add_subparsers` returns; argparse has no public name for it
 
 
 def say(text: str = "") -> None:
     """Print a line, at once."""
-    print(text, flush=True)  # noqa: T201  # what a command is for
+    _print(text, sys.stdout)
 
 
 def note(text: str) -> None:
     """Print what a reader should know of a result, in one line, where it does not mix with the result."""
-    print(f"note: {text}", file=sys.stderr, flush=True)  # noqa: T201  # as above
+    _print(f"note: {text}", sys.stderr)
 
 
 def complain(text: str) -> None:
     """Print a mistake, in one line, where mistakes go."""
-    print(f"trainkit: {'; '.join(text.splitlines())}", file=sys.stderr, flush=True)  # noqa: T201  # as above
+    _print(f"trainkit: {'; '.join(text.splitlines())}", sys.stderr)
+
+
+def _print(text: str, stream: TextIO | None) -> None:
+    """Print what any terminal can show: other characters, and those that would control it, as escapes."""
+    if stream is None:  # a process without standard streams
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    shown = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+    print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

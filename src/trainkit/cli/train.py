@@ -69,11 +69,11 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
         _refuse_another(recipe, folder)
     with contextlib.ExitStack() as opened:
         lines = JsonlLogger(folder, resume=goes_on)
-        opened.callback(lines.close)
         assert lines.folder is not None, "it writes to one"
         folder = Path(lines.folder)
         if not goes_on:
             opened.callback(_leave_nothing, folder)
+        opened.callback(lines.close)
         events = TensorboardLogger(folder / EVENTS, resume=goes_on)
         opened.callback(events.close)
         checkpoint = (

@@ -11,8 +11,29 @@ from trainkit.arrays import any_true, is_finite
 from trainkit.collector.backends import Ids
 from trainkit.errors import BadEnvDataError, EnvError
 from trainkit.spaces import discrete_bounds
+from trainkit.structured_actions import StructuredHybrid, flat_actions, structure_of
 
 _UNSIGNED = np.dtype(np.uint64)  # numpy looks a scalar's type up at every call, a dtype it does not
+
+
+class NestedActions(gym.ActionWrapper[Any, Any, Any]):
+    """Let flat rows be the actions of an environment whose action space is a Dict or Tuple."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = flat_actions(env.action_space)
+        self._structure = structure_of(self.action_space)
+
+    def action(self, action: Any) -> Any:
+        """Return a flat row [W] nested."""
+        assert self._structure is not None, "only nested actions are wrapped"
+        return self._structure.unpack(action)
+
+
+def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return an environment that takes flat rows, itself where its actions are not nested, or those of a game."""
+    space: object = getattr(env, "action_space", None)  # a method, of a game
+    return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else env
 
 
 class Actions:
@@ -29,7 +50,8 @@ class Actions:
             space = gym.spaces.Discrete(int(space.n))
         self.space: gym.Space[Any] = space
         self._shape = space.shape or ()
-        self._box = space if isinstance(space, gym.spaces.Box) else None
+        self._hybrid = space if isinstance(space, StructuredHybrid) else None
+        self._box = space if isinstance(space, gym.spaces.Box) else self._hybrid  # has floats, and bounds for each
         if self._box is None:
             low, high = discrete_bounds(space)
             self._low = low.astype(np.int64) if np.any(low) else None
@@ -45,6 +67,10 @@ class Actions:
         if self._box is not None:
             if action.dtype.kind == "f" and not is_finite(action):
                 self._refuse_first(~np.isfinite(action), action, env_ids, when, "action")
+            if self._hybrid is not None:
+                invalid = self._hybrid.invalid_choices(action)
+                if any_true(invalid):
+                    self._refuse_first(invalid, action, env_ids, when, f"an action outside {self.space}:")
             return
         if action.dtype.kind not in "biu":
             raise EnvError(f"the policy produced {action.dtype} actions for {self.space}: make them whole numbers")

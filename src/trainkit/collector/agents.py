@@ -6,6 +6,8 @@ returns observations, rewards, terminated, truncated and infos, each a dict by a
 """
 
 import contextlib
+import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,10 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work
+from trainkit.collector.fingerprints import Fingerprint, fingerprint
+from trainkit.collector.ownership import claim_environment, free_environments
 from trainkit.collector.reading import ListInfos, RowReader
 from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, ConfigError
 from trainkit.spaces import check_spaces
+from trainkit.structured_actions import flat_actions, structure_of
+
+_log = logging.getLogger(__name__)
 
 Entry = tuple[int, Any, dict[str, Any]]  # (row, first observation, info) of an agent that begins
 _NAMES = ("observations", "rewards", "terminated", "truncated", "infos")  # of a step's five dicts
@@ -30,12 +37,23 @@ def is_game(env: object) -> bool:
     return hasattr(env, "possible_agents") and all(callable(getattr(env, name, None)) for name in methods)
 
 
+def check_parallel(env: object) -> None:
+    """Raise a ConfigError for PettingZoo's turn-based API (AEC), whose members look like those of its parallel one."""
+    if is_game(env) and hasattr(env, "agent_iter") and hasattr(env, "last"):
+        raise ConfigError(
+            f"make_envs: {env!r} has PettingZoo's turn-based (AEC) API, in which one agent acts at a time, but "
+            "trainkit needs the parallel one, in which all act in each step: take the package's parallel_env, or where "
+            'all act before the game moves on, pettingzoo.utils.conversions.aec_to_parallel(env). See "Games of turns" '
+            "in docs/agents.md"
+        )
+
+
 class GamesBackend:
     """Step games one by one, in this process; row `game * number of agents + agent` is one agent of one game.
 
     An agent's episode ends when it is terminated or truncated, or is no longer among the game's `agents`. It then
     awaits the next game, unless the game observes it again. A game is over when nobody in it has an observation to act
-    on.
+    on. What an agent is paid in a step in which it does not act is in `RawStep.late_rewards`.
     """
 
     takes_options = True
@@ -50,10 +68,13 @@ class GamesBackend:
             self._names = list(self.games[0].possible_agents)
             self.agents = tuple(map(str, self._names))
             self.n = len(self.games) * len(self.agents)
-            self.observation_space, self.action_space = self._common_spaces()
-            check_spaces(self.observation_space, self.action_space)
+            self.observation_space, action_space = self._common_spaces()
+            check_spaces(self.observation_space, action_space)
+            self.action_space = flat_actions(action_space)
+            self._structure = structure_of(self.action_space)
             self._reader = RowReader(self.observation_space)
             self._plays = np.zeros(self.n, np.bool_)  # [N], whether the agent is in its game
+            self._has_told_of_late = False  # of a reward for an agent that did not act
             made.pop_all()
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
@@ -70,6 +91,7 @@ class GamesBackend:
         terminated, truncated, over = np.zeros((3, n_rows), np.bool_)
         infos: list[dict[str, Any]] = []
         joined: list[Entry] = []
+        late: dict[int, float] = {}
         for game, rows in self._by_game(env_ids):
             here = env_ids[rows].tolist()
             answers = self._step_game(game, here, action[rows])
@@ -96,11 +118,14 @@ class GamesBackend:
                 except MISREAD as error:
                     raise Failure(env_id, str(error), BadEnvDataError) from None
                 infos.append(told.get(name, {}))
+            if len(rewards) > len(here):
+                late |= self._late_rewards(game, here, rewards)
             self._plays[here] = ~(terminated[rows] | truncated[rows])
             joined += self._joining(game, here, present, answers)
             over[rows] = not self._plays[self._rows_of(game)].any()
         begun = self._begun(joined) if joined else None
-        return RawStep(env_ids, next_obs, reward, terminated, truncated, over, ListInfos(infos), begun)
+        step = RawStep(env_ids, next_obs, reward, terminated, truncated, over, ListInfos(infos), begun)
+        return step._replace(late_rewards=late) if late else step
 
     def rebuild(self, env_id: int) -> None:
         raise NotImplementedError("make_envs refuses to restart games")
@@ -118,11 +143,19 @@ class GamesBackend:
                     raise Failure(env_id, f"raised {type(error).__name__} in {name}: {error}") from error
         return [answers[env_id // len(self._names)] for env_id in env_ids.tolist()]
 
+    def fingerprints(self) -> list[Fingerprint]:
+        """Return those of the games."""
+        return [fingerprint(game) for game in self.games]
+
     def close(self) -> None:
+        self.detach()
         for game in self.games:
             close = getattr(game, "close", None)
             if close is not None:
                 close()
+
+    def detach(self) -> None:
+        free_environments(self.games, self)
 
     def _reset(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
         """Begin games, whole ones: the rows are of all their agents."""
@@ -152,7 +185,8 @@ class GamesBackend:
         """Step one game and return its five dicts."""
         n_here = np.count_nonzero(self._plays[self._rows_of(game)])
         assert len(here) == n_here, f"{len(here)} of {n_here} agents act: all who are in a game act together"
-        actions = {self._names[env_id % len(self._names)]: one for env_id, one in zip(here, action, strict=True)}
+        each = action if self._structure is None else map(self._structure.unpack, action)
+        actions = {self._names[env_id % len(self._names)]: one for env_id, one in zip(here, each, strict=True)}
         try:
             result = self.games[game].step(actions)
         except Exception as error:
@@ -165,6 +199,36 @@ class GamesBackend:
             if not isinstance(own, dict):
                 raise Failure(here[0], f"returned {what} {own!r} from step, not a dict by agent", BadEnvDataError)
         return answers
+
+    def _late_rewards(self, game: int, here: list[int], rewards: dict[Any, Any]) -> dict[int, float]:
+        """Return what agents were paid that did not act, {row: reward}: they have left, or are not observed."""
+        acted = {self._names[env_id % len(self._names)] for env_id in here}
+        late: dict[int, float] = {}
+        for name, gain in rewards.items():
+            if name in acted:
+                continue
+            if name not in self._names:
+                raise Failure(
+                    here[0], f"returned a reward for {name!r}, not one of its possible_agents", BadEnvDataError
+                )
+            env_id = game * len(self._names) + self._names.index(name)
+            try:
+                value = self._reader.reward(gain)
+            except MISREAD as error:
+                raise Failure(here[0], f"{error}, for agent {name!r}", BadEnvDataError) from None
+            if not math.isfinite(value):
+                raise Failure(here[0], f"returned reward {value} for agent {name!r}", BadEnvDataError)
+            if value != 0.0:
+                late[env_id] = value
+        if late and not self._has_told_of_late:
+            self._has_told_of_late = True
+            env_id, value = next(iter(late.items()))
+            _log.warning(
+                "agent %r of game %d was paid %g in a step in which it did not act, as it has left or is not observed: "
+                "this counts in its return, but belongs to no row, so that nothing is learned from it",
+                *(self._names[env_id % len(self._names)], game, value),
+            )
+        return late
 
     def _joining(self, game: int, acted: list[int], present: set[Any], answers: Sequence[Any]) -> list[Entry]:
         """List who is observed in a game and did not act: all at its reset, later those who come or come back."""
@@ -217,8 +281,7 @@ class GamesBackend:
         place = len(self.games)
         if not is_game(game):
             raise ConfigError(f"make_envs: env 0 is a game of several agents, env {place} is not, got {game!r}")
-        if any(game is other for other in self.games):
-            raise ConfigError(f"make_envs: factory {place} returned a game a second time: make a new one at each call")
+        claim_environment(game, self, place)
         self.games.append(game)
         names, first = list(game.possible_agents), list(self.games[0].possible_agents)
         if not names or names != first or len(set(map(str, names))) < len(names):

@@ -7,6 +7,9 @@ begin(ids, seeds, options)  begin the next episode where one ended; None where t
                             at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`; who does
                             not seed episodes gets no seeds
 call(name, args, ids)       call a method of single environments, or read an attribute
+fingerprints()              digests of the attributes of each single environment; none where there is no access to them
+close()                     close the environments
+detach()                    leave them open to whoever passed them in; no method is called afterwards
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
+from trainkit.collector.fingerprints import Fingerprint
 from trainkit.collector.reading import Infos, ListInfos, RowReader
 from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, ConfigError, EnvError
@@ -37,6 +41,12 @@ RAISED = (Exception, SystemExit)
 
 # What reading raises when an environment returned something else than its spaces say.
 MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ArithmeticError)
+
+
+FORKED = (
+    "these environments belong to the process that made them, and this is a fork of it: use them there, or make_envs "
+    "in this process"
+)
 
 
 class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outside
@@ -60,6 +70,7 @@ class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outsi
 
 Failures = Mapping[int, Failure]  # by environment
 _NONE: Failures = {}
+_NO_REWARDS: Mapping[int, float] = {}
 
 
 class Begun(NamedTuple):
@@ -89,6 +100,7 @@ class RawStep(NamedTuple):
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
     failures: Failures = _NONE  # of those that did not answer
+    late_rewards: Mapping[int, float] = _NO_REWARDS  # of agents that did not act, by row
 
     def without(self, env_id: int) -> "RawStep":
         """Return all but one of the rows."""
@@ -123,7 +135,11 @@ class Backend(Protocol):
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]: ...
 
+    def fingerprints(self) -> list[Fingerprint]: ...
+
     def close(self) -> None: ...
+
+    def detach(self) -> None: ...
 
 
 def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> Any:

@@ -1,16 +1,38 @@
-"""Whether observations keep within the bounds of their space: looked at now and then, told once."""
+"""Whether observations keep within the bounds of their space: a Box's now and then, told once; a Discrete's always."""
 
 import logging
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.data import Obs
+from trainkit.spaces import discrete_bounds, leaf_spaces
 
 _log = logging.getLogger(__name__)
 _EVERY = 1_000  # looks into the environments: a run of a million steps pays for some hundreds
+
+
+class DiscreteLeaves:
+    """The Discrete and MultiDiscrete leaves of observations, whose values become indices and must be in range."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        kinds = gym.spaces.Discrete, gym.spaces.MultiDiscrete
+        named = [(path, leaf) for path, leaf in tree.named_leaves(leaf_spaces(space)) if isinstance(leaf, kinds)]
+        self._leaves = [(path, leaf, *discrete_bounds(leaf)) for path, leaf in named]
+
+    def outside(self, obs: Obs) -> tuple[str, gym.Space[Any], NDArray[Any], NDArray[np.bool_]] | None:
+        """Return the first leaf [K, ...] with values out of range: path, space, values, which; None where all fit."""
+        if not self._leaves:
+            return None
+        leaves = dict(tree.named_leaves(obs))
+        for path, space, low, high in self._leaves:
+            is_outside = (leaves[path] < low) | (leaves[path] > high)
+            if is_outside.any():
+                return path, space, leaves[path], is_outside
+        return None
 
 
 class BoundsWatch:
@@ -20,7 +42,9 @@ class BoundsWatch:
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
-        leaves = [(path, leaf) for path, leaf in tree.named_leaves(_as_tree(space)) if isinstance(leaf, gym.spaces.Box)]
+        leaves = [
+            (path, leaf) for path, leaf in tree.named_leaves(leaf_spaces(space)) if isinstance(leaf, gym.spaces.Box)
+        ]
         self._leaves = [(path, leaf.low, leaf.high) for path, leaf in leaves]
         self._n_looks = 0
 
@@ -43,10 +67,3 @@ class BoundsWatch:
             "observation%s is %s%s, and the space says [%s, %s]: widen the space's bounds, or nothing may rely on them",
             *(name, values[at], where, low[at[1:]], high[at[1:]]),
         )
-
-
-def _as_tree(space: gym.Space[Any]) -> Any:
-    """Return the leaves of a space in the structure of its observations."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _as_tree(child) for key, child in space.spaces.items()}
-    return tuple(map(_as_tree, space.spaces)) if isinstance(space, gym.spaces.Tuple) else space

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import seeding, tree
-from trainkit.collector.actions import Actions
+from trainkit.collector.actions import Actions, with_flat_actions
 from trainkit.collector.backends import MISREAD
-from trainkit.collector.make import make_single
+from trainkit.collector.bounds import DiscreteLeaves
+from trainkit.collector.make import ValidateEnv, check_with, make_single
+from trainkit.collector.ownership import check_free
 from trainkit.collector.reading import RowReader
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import Checks, ConfigError, EnvError, NoLegalActionError
-from trainkit.spaces import check_spaces, masked_space, random_actions
+from trainkit.spaces import check_spaces, legal_actions, masked_space, random_actions
 
 Level = Literal["error", "warning", "note"]
 _LEVELS: list[Level] = ["error", "warning", "note"]
@@ -62,6 +64,7 @@ def check_env(
     seed: int = 0,
     mask_key: str | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    validate_env: ValidateEnv | None = None,
 ) -> list[Finding]:
     """Play an environment at random and return what was found, errors first; no error, and training can begin.
 
@@ -71,16 +74,26 @@ def check_env(
         seed: of the episode and its actions.
         mask_key: as in `make_envs`.
         env_kwargs: as in `make_envs`.
+        validate_env: as in `make_envs`; what it rejects is an error that is found.
+
+    Raises:
+        ConfigError: `env` is an environment that an `Envs` steps.
     """
     checks = Checks("check_env")
     checks.integer("n_steps", n_steps, low=1)
     checks.integer("seed", seed, low=0)
+    can_validate = validate_env is None or callable(validate_env)
+    checks.require(can_validate, f".validate_env must be a function of an environment, got {validate_env!r}")
     checks.done()
+    if isinstance(env, gym.Env):
+        check_free(env, "check_env")
     checkup = _Checkup(mask_key)
     with contextlib.suppress(_Stop), contextlib.ExitStack() as made:
         if not isinstance(env, gym.Env):
             env = checkup.make(env, env_kwargs)
             made.callback(checkup.close, env)
+        checkup.look_by(validate_env, env)
+        env = checkup.flattened(env)
         checkup.look_at_spaces(env)
         checkup.play_twice(env, n_steps, seed)
         checkup.look_at_rendering(env)
@@ -96,6 +109,7 @@ class _Checkup:
         self._reader: RowReader
         self._actions: Actions
         self._space: gym.Space[Any]
+        self._discrete: DiscreteLeaves
         self._step_seconds, self._n_steps = 0.0, 0
 
     def found(self, level: Level, what: str, advice: str) -> None:
@@ -110,6 +124,22 @@ class _Checkup:
             return make_single(spec, env_kwargs or {})
         except (ConfigError, EnvError) as error:
             self.found("error", f"it cannot be made: {error}", "mend its constructor, or the arguments")
+            raise _Stop from None
+
+    def look_by(self, validate_env: ValidateEnv | None, env: gym.Env[Any, Any]) -> None:
+        """Find what the user's own function rejects."""
+        try:
+            if validate_env is not None:
+                check_with(validate_env, env, "the environment")
+        except ConfigError as error:
+            self.found("error", str(error).partition(".")[2], "correct the environment, or the function")
+
+    def flattened(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        """Return an environment that takes flat rows, where its actions are nested."""
+        try:
+            return with_flat_actions(env)
+        except ConfigError as error:
+            self.found("error", str(error), "gymnasium.wrappers.TransformAction, or a wrapper of your own")
             raise _Stop from None
 
     def close(self, env: gym.Env[Any, Any]) -> None:
@@ -134,6 +164,7 @@ class _Checkup:
         if isinstance(action_space, gym.spaces.Box) and not action_space.is_bounded():
             self.found("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
         self._space = space
+        self._discrete = DiscreteLeaves(space)
         self._reader = RowReader(space, tell=self._tell_cast)
         self._actions = Actions(action_space)
 
@@ -197,9 +228,20 @@ class _Checkup:
             if not _same(_arrays(kept[0]), kept[1]):
                 self.found("note", "it writes into observations it returned before", "copy them; trainkit copies too")
             yield _Step(obs, reward, *over)
+            if over == (False, True):
+                self._check_bootstrap(self._mask(obs, info))
             if any(over):
                 return
             legal = self._mask(obs, info)
+
+    def _check_bootstrap(self, obs: Obs) -> None:
+        """Find a truncated episode whose last observation allows no action."""
+        legal = legal_actions(obs)
+        if legal is not None and not legal.any():
+            what = f"it truncates an episode in an observation whose {ACTION_MASK} is all False"
+            self.found(
+                "error", what, "return terminated=True there, or leave one action legal: its value is learned from"
+            )
 
     def _draw(self, env: gym.Env[Any, Any], obs: Obs, rng: np.random.Generator) -> Any:
         """Draw an action as the environment takes it."""
@@ -234,7 +276,12 @@ class _Checkup:
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 self.found("error", f"{name} has nan or infinity", "mend the environment: training would stop there")
                 return rows
-        if not self._space.contains(tree.map_tree(lambda leaf: leaf[0], rows)):
+        outside = self._discrete.outside(rows)
+        if outside is not None:
+            path, space, values, _ = outside
+            what = f"observation{f'[{path}]' if path else ''} {values[0]} is outside {space}"
+            self.found("error", what, "correct the environment or its space: training would stop there")
+        elif not self._space.contains(tree.map_tree(lambda leaf: leaf[0], rows)):
             self.found(
                 "warning", "an observation is outside its space's bounds", "widen the bounds: networks scale by them"
             )

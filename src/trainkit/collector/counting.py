@@ -1,4 +1,4 @@
-"""Steps of N environments since the episode of each began."""
+"""Counts of N environments: the steps since the episode of each began, the seconds spent around their steps."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,3 +29,16 @@ class StepCounts:
 
     def __setitem__(self, env_ids: NDArray[np.intp] | slice, counts: NDArray[np.int64]) -> None:
         self._apart[env_ids] = counts - self._together
+
+
+class Spent:
+    """Seconds spent around the environments' own steps and resets, ever.
+
+    Attributes:
+        obs: processing what they returned: validation, stacks, masks, processors.
+        action: processing actions: validation, conversion, processors.
+        render: rendering.
+    """
+
+    def __init__(self) -> None:
+        self.obs = self.action = self.render = 0.0

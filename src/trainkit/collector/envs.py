@@ -4,6 +4,8 @@ Here stacks of frames are made for acting, masks lifted into the observation, li
 checked, so that no row leaves this file that must not be learnt from.
 """
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,8 +17,10 @@ from trainkit import seeding
 from trainkit.arrays import any_true
 from trainkit.collector.actions import Actions
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Work, no_work
-from trainkit.collector.counting import StepCounts
+from trainkit.collector.counting import Spent, StepCounts
+from trainkit.collector.fingerprints import differences
 from trainkit.collector.frames import checked_frames
+from trainkit.collector.ownership import Ownership, Use
 from trainkit.collector.processing import Processed
 from trainkit.collector.reading import Infos
 from trainkit.collector.replays import PlayedActions
@@ -24,11 +28,12 @@ from trainkit.collector.restarts import Restarts
 from trainkit.collector.stacks import put_rows, repeat, rows_of, shift
 from trainkit.collector.vetting import Acted, Vetting, action_of
 from trainkit.data import Obs
-from trainkit.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.spaces import stacked_space, zeros_of
 
 _Rows = TypeVar("_Rows", Begun, RawStep)
 _Read = TypeVar("_Read")
+_Result = TypeVar("_Result")
 
 _NONE: Mapping[int, EnvError] = {}
 
@@ -45,13 +50,15 @@ class VectorStep(NamedTuple):
     over: NDArray[np.bool_]  # [K], whose game ended: to be counted and begun again
     infos: Infos  # of K rows
     lost: Mapping[int, EnvError]  # environments that failed, and by what; to be begun again
+    late_rewards: Mapping[int, float]  # of agents that did not act in this step, by row
 
 
 class Envs:
     """Environments stepped together; `make_envs` makes one.
 
     `obs` [N, ...] is what to act on, `ready` the ids of the environments that await an action. A collector calls
-    `reset` once, then `step` and, where episodes ended, `begin`.
+    `reset` once, then `step` and, where episodes ended, `begin`. They have one owner, a `Collector`; without one they
+    may be reset and stepped by hand.
 
     Attributes:
         n: number of environments; where agents share a game, of agents in all games, each by itself a row.
@@ -62,6 +69,8 @@ class Envs:
         frame_space: of one environment as the buffer stores it: one frame, with the mask in.
         stack: frames per observation.
         restarts: of environments that failed.
+        max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
+        ownership: their one owner, and the thread that uses them.
     """
 
     def __init__(
@@ -75,13 +84,16 @@ class Envs:
         name: str = "custom",
         agents: Sequence[str] = (),
         restarts: Restarts | None = None,
+        max_episode_steps: int | None = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
         self.agents = tuple(agents)
         self.n_agents = max(1, len(self.agents))
         self.name = name
+        self.made_with: dict[str, Any] = {}  # what a resumed run compares: arguments of make_envs, in words
         self.stack = stack
+        self.max_episode_steps = max_episode_steps
         self.restarts = Restarts(backend.n) if restarts is None else restarts
         self._lives_key = lives_key
         self._actions = Actions(backend.action_space)
@@ -106,9 +118,10 @@ class Envs:
         self._steps = StepCounts(self.n)  # of the episodes that run
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
+        self.spent = backend.spent if isinstance(backend, Processed) else Spent()  # seconds, ever
         self._broken: dict[int, EnvError] = {}  # environments that failed and are not made anew yet
         self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
-        self._is_closed = False
+        self.ownership = Ownership(f"the environments of {name}")
 
     def __repr__(self) -> str:
         return f"Envs({self.name!r}, n={self.n}, {self.observation_space} -> {self.action_space})"
@@ -117,6 +130,11 @@ class Envs:
         """Seed every episode that begins from now on by (root, environment, episode)."""
         self._root = root
         self.is_seeded = True
+
+    @property
+    def root(self) -> int:
+        """Root of the episodes' seeds; drawn from the operating system where no seed was given."""
+        return self._root
 
     @property
     def takes_options(self) -> bool:
@@ -144,7 +162,13 @@ class Envs:
 
         With a `seed` the same episodes follow as the last time it was given, where the environments allow it. What
         `options` say goes before this object's own.
+
+        Raises:
+            ConfigError: they are closed, or belong to a collector that is not resetting them.
+            BusyError: they are in use.
         """
+        if self.ownership.thread != threading.get_ident():
+            return self._directly(self.reset, seed=seed, options=options)
         if seed is not None:
             self.seed(seed)
             self.episodes[:] = -1
@@ -160,13 +184,21 @@ class Envs:
         Raises:
             EnvError: an environment raised, or returned what must not be learnt from, and is not to be made anew;
                 reset before going on.
+            ConfigError, BusyError: as `reset`.
         """
+        if self.ownership.thread != threading.get_ident():
+            return self._directly(self.step, action, env_ids, work)
+        clock, spent = time.perf_counter, self.spent
+        began = clock()
         self._actions.check(action, env_ids, self._when)
         acted = action, env_ids
+        taken = self._actions.as_taken(action)
+        spent.action += clock() - began
         try:
-            raw = self._backend.step(self._actions.as_taken(action), env_ids, work)
+            raw = self._backend.step(taken, env_ids, work)
         except Failure as failure:
             raise self._explain(failure, acted) from failure.__cause__
+        stepped = clock()
         for lost in raw.failures.values():
             self._lose(self._explain(lost, acted))
         self._steps.add(env_ids)
@@ -189,43 +221,67 @@ class Envs:
             if self.stack > 1 and any_true(has_lost):  # the buffer's next episode begins with this frame
                 anew = np.flatnonzero(has_lost)
                 self.obs = put_rows(self.obs, env_ids[anew], repeat(rows_of(frame, anew), self.stack))
+        spent.obs += clock() - stepped
         if raw.begun is not None:
             self._take(raw.begun)
             self._turn(self.all_ids[:0], raw.begun.env_ids)
         if self.restarts.are_allowed and any_true(over):
             self.restarts.forgive(env_ids[over].tolist())
         failed = dict(self._broken) if self._broken else _NONE
-        return VectorStep(env_ids, next_obs, raw.reward, terminated, raw.truncated, ended, over, raw.infos, failed)
+        flags = terminated, raw.truncated, ended, over
+        return VectorStep(env_ids, next_obs, raw.reward, *flags, raw.infos, failed, raw.late_rewards)
 
     def begin(self, env_ids: Ids) -> None:
         """Begin the next episode where one ended or an environment failed; some are `ready` a step later only.
 
         Raises:
             EnvError: an environment failed too often in a row.
+            ConfigError, BusyError: as `reset`.
         """
+        if self.ownership.thread != threading.get_ident():
+            return self._directly(self.begin, env_ids)
         self._start(env_ids, self._options)
 
     def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
-        """Call a method of single environments, or read an attribute; answers [K], of all where no ids are given."""
+        """Call a method of single environments, or read an attribute; answers [K], of all where no ids are given.
+
+        Raises:
+            ConfigError: they are closed.
+            BusyError: another thread uses them.
+        """
+        use = Use()
         try:
+            if self.ownership.thread != use.thread:  # else within a collect, as in a callback
+                self.ownership.enter_call(use)
             return self._backend.call(name, args, self.all_ids if env_ids is None else np.asarray(env_ids))
         except Failure as failure:
             raise self._explain(failure) from failure.__cause__
+        finally:
+            self.ownership.leave(use)
 
     def render(self, env_ids: Ids | None = None) -> list[NDArray[np.uint8]]:
         """Return a picture of each, [height, width, 3]; refuse environments that were not made to render arrays."""
-        return checked_frames(self.call("render", env_ids=env_ids), self.all_ids if env_ids is None else env_ids)
+        began = time.perf_counter()
+        frames = checked_frames(self.call("render", env_ids=env_ids), self.all_ids if env_ids is None else env_ids)
+        self.spent.render += time.perf_counter() - began
+        return frames
 
     def close(self) -> None:
-        """Close the environments; closing twice is fine."""
-        if not self._is_closed:
-            self._is_closed = True
+        """Close the environments; closing twice is fine, any other use after it raises a ConfigError."""
+        if self.ownership.close():
             self._backend.close()
+
+    def detach(self) -> None:
+        """Give the environments back to whoever passed them in, open; this object is closed."""
+        if self.ownership.close():
+            self._backend.detach()
 
     def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
         """Return what the next episodes are seeded by, what processors keep, and how those that run came to be."""
         played = self._played.state_dict(self.obs) if with_running else None
         state: dict[str, Any] = {"root": self._root, "episodes": self.episodes.copy(), "played": played}
+        if played is not None:
+            state["fingerprints"] = self._backend.fingerprints()
         return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -236,9 +292,23 @@ class Envs:
         if isinstance(self._backend, Processed):
             self._backend.load_state_dict(state.get("processors", []))
 
+    def lost_attributes(self, state: dict[str, Any]) -> dict[int, list[str]]:
+        """Return the attributes that differ from a saved state's, by environment; none where it has no fingerprints."""
+        saved = state.get("fingerprints")
+        return differences(saved, self._backend.fingerprints()) if saved else {}
+
     def _seeds_of(self, env_ids: Ids) -> list[int]:
         rows = [(env_id // self.n_agents, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
         return [seeding.episode_seed(self._root, *row) for row in rows]
+
+    def _directly(self, method: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
+        """Call a method of this object on behalf of nobody, which raises where they have an owner."""
+        use = Use()
+        try:
+            self.ownership.enter(use)
+            return method(*args, **options)
+        finally:
+            self.ownership.leave(use)
 
     def _turn(self, away: Ids, here: Ids) -> None:
         """Let some environments await an action no longer, and others from now on."""
@@ -273,13 +343,17 @@ class Envs:
             if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
                 self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._take(begun)
+            if self._broken:
+                self.restarts.reset_failed(sum(env_id in self._broken for env_id in env_ids.tolist()))
         if begun is None or self.agents:  # an agent may be missing when its game begins
             self._turn(env_ids, env_ids[:0] if begun is None else begun.env_ids)
 
     def _take(self, begun: Begun) -> None:
         """Let begun episodes' first observations be acted on next."""
+        began = time.perf_counter()
         begun, first = self._sound(begun, self._first_obs)
         self.obs = first if len(begun.env_ids) == self.n else put_rows(self.obs, begun.env_ids, first)
+        self.spent.obs += time.perf_counter() - began
 
     def _first_obs(self, begun: Begun) -> Obs:
         frame = self._vetting.frames(begun.obs, begun.infos, begun.env_ids)
@@ -293,6 +367,8 @@ class Envs:
         """Return the frames of a step, and the lives that are left where they are counted [K]."""
         self._vetting.check_reward(raw.reward, raw.env_ids, acted)
         frame = self._vetting.frames(raw.next_obs, raw.infos, raw.env_ids, acted)
+        if any_true(raw.truncated):
+            self._vetting.check_bootstrap(frame, raw.truncated & ~raw.terminated, raw.env_ids, acted)
         if self._lives_key is None:
             return frame, None
         lives, over = raw.infos.column(self._lives_key), raw.over
@@ -330,6 +406,17 @@ class Envs:
                 self._broken[env_id] = before
                 raise
             self.episodes[env_id] += env_id in self._broken  # another seed, should it be the seed's fault
+
+    def explain_no_action(self, error: NoLegalActionError) -> NoLegalActionError:
+        """Return an error that names the agent and the way out, where agents share games; else the same."""
+        if not self.agents or error.env_id is None:
+            return error
+        return NoLegalActionError(
+            f"env {error.env_id} allows no action: its action_mask is all False, at {self._when(error.env_id)}. All "
+            "agents that are observed act in each step: where they take turns, as after turn_based_aec_to_parallel, a "
+            "wrapper must let those who wait take an action that has no effect",
+            env_id=error.env_id,
+        )
 
     def _when(self, env_id: int, acted: Acted | None = None) -> str:
         """Say where an environment stands, and all it takes to come there again."""

@@ -4,7 +4,7 @@ import copy
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from trainkit.collector.counting import StepCounts
 from trainkit.errors import ConfigError
-from trainkit.stats import CollectStats, Summary
+from trainkit.stats import NO_VALUES, CollectStats, Summary
 
 _log = logging.getLogger(__name__)
 
+LONGEST_EPISODE = 30_000  # steps that an evaluation allows unless told otherwise; Atari's games end after 27,000
 _ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
 _RECENT = 100  # episodes in `recent_returns`
 
@@ -26,13 +27,16 @@ class Tally:
     """What happens during one `collect`, interruptions left out."""
 
     def __init__(self) -> None:
-        self.n_faulty_episodes = self.n_env_restarts = 0
+        self.n_faulty_episodes = self.n_env_restarts = self.n_cut_episodes = 0
         self.seconds = 0.0
         self.n_step = self.n_vector_step = 0
         self.act_seconds = self.env_seconds = self.store_seconds = 0.0
+        self.obs_seconds = self.action_seconds = 0.0  # parts of `env_seconds`
+        self.render_seconds = 0.0
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.durations: list[float] = []
+        self.slots: list[NDArray[np.int64]] = []  # of the rows that were stored, step by step
         self.agent_returns: dict[str, list[float]] = {}  # {agent: of the games it took part in}
 
     def state_dict(self) -> dict[str, Any]:
@@ -43,27 +47,35 @@ class Tally:
         """Go on from a saved count."""
         vars(self).update(state)
 
-    def stats(self, recent_returns: Summary | None) -> CollectStats:
+    def stats(self, recent_returns: Summary, action_std: Summary = NO_VALUES) -> CollectStats:
         """Tell what was counted."""
-        other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds
+        other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds - self.render_seconds
+        own_seconds = self.env_seconds - self.obs_seconds - self.action_seconds
         steps = self.n_vector_step
         per_step = 1e3 / steps if steps else None
         return CollectStats(
             n_step=self.n_step,
             n_episode=len(self.returns),
-            returns=Summary.of(self.returns) if self.returns else None,
-            lengths=Summary.of(self.lengths) if self.lengths else None,
-            durations=Summary.of(self.durations) if self.durations else None,
+            returns=Summary.of(self.returns),
+            lengths=Summary.of(self.lengths),
+            durations=Summary.of(self.durations),
             recent_returns=recent_returns,
             seconds=self.seconds,
+            episode_returns=tuple(self.returns),
+            episode_lengths=tuple(self.lengths),
             n_vector_step=steps,
             n_faulty_episodes=self.n_faulty_episodes,
             n_env_restarts=self.n_env_restarts,
-            env_ms=per_step and self.env_seconds * per_step,
+            n_cut_episodes=self.n_cut_episodes,
+            env_ms=per_step and own_seconds * per_step,
+            obs_ms=per_step and self.obs_seconds * per_step,
+            action_ms=per_step and self.action_seconds * per_step,
+            render_ms=per_step and self.render_seconds * per_step,
             act_ms=per_step and self.act_seconds * per_step,
             store_ms=per_step and self.store_seconds * per_step,
             other_ms=per_step and other_seconds * per_step,
-            agents={name: summary for name, own in self.agent_returns.items() if (summary := Summary.of(own))},
+            action_std=action_std,
+            agents={name: Summary.of(own) for name, own in self.agent_returns.items() if own},
         )
 
 
@@ -89,6 +101,7 @@ class Episodes:
         self.n_finished = 0
         self._n_vector_steps = 0
         self._has_warned = False  # of an episode without end
+        self._n_calls_below = 0  # of `reach`, in which no episode can reach the limit
 
     def step(self, env_ids: NDArray[np.intp], reward: NDArray[np.float64]) -> None:
         """Count one step of these environments."""
@@ -102,6 +115,29 @@ class Episodes:
         self._n_vector_steps += 1
         if self._n_vector_steps % _ENDLESS == 0:  # now and then: a step pays nothing for it
             self._warn_of_endless()
+
+    def add_rewards(self, rewards: Mapping[int, float]) -> None:
+        """Add rewards, by row, to the returns of agents that did not act."""
+        for env_id, reward in rewards.items():
+            self._returns[env_id] += reward
+
+    def reach(self, limit: int, env_ids: NDArray[np.intp]) -> NDArray[np.bool_] | None:
+        """Return which episodes [K] reach this length with a step about to be counted, None where none does.
+
+        Call it before each step: lengths are compared only when the longest episode can have reached the limit.
+        """
+        if self._n_calls_below > 0:
+            self._n_calls_below -= 1
+            return None
+        lengths = self._game_lengths[env_ids // self._n_agents] if self._agents else self._lengths[env_ids]
+        every = self._game_lengths if self._agents else self._lengths[:]
+        at_limit: NDArray[np.bool_] = lengths + 1 >= limit
+        self._n_calls_below = max(0, limit - 2 - int(every.max()))
+        return at_limit if at_limit.any() else None
+
+    def limit_changed(self) -> None:
+        """Let `reach` compare at its next call."""
+        self._n_calls_below = 0
 
     def finish(self, env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.intp]:
         """Write finished episodes into the tally, begin to count the next ones, and return the rows that had steps.
@@ -135,9 +171,8 @@ class Episodes:
 
     def _of_agents(self, returns: NDArray[np.float64], env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.float64]:
         """Return the returns as [episodes, agents], nan where an agent took no part, each agent's in the tally."""
-        by_agent: NDArray[np.float64] = np.where(self._lengths[env_ids] > 0, returns, np.nan).reshape(
-            -1, self._n_agents
-        )
+        took_part = (self._lengths[env_ids] > 0) | (returns != 0)  # an agent that never acted may be paid, too
+        by_agent: NDArray[np.float64] = np.where(took_part, returns, np.nan).reshape(-1, self._n_agents)
         for name, column in zip(self._agents, by_agent.T, strict=True):
             tally.agent_returns.setdefault(name, []).extend(column[~np.isnan(column)].tolist())
         return by_agent
@@ -151,9 +186,9 @@ class Episodes:
         self._began[env_ids] = time.perf_counter() if now is None else now
 
     @property
-    def recent_returns(self) -> Summary | None:
-        """The last 100 finished episodes, None when there were none."""
-        if self._recent_summary is None and self._recent:
+    def recent_returns(self) -> Summary:
+        """The last 100 finished episodes."""
+        if self._recent_summary is None:
             self._recent_summary = Summary.of(self._recent)
         return self._recent_summary
 
@@ -176,6 +211,7 @@ class Episodes:
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
         self._game_lengths[:] = state["game_lengths"]
         self._began = time.perf_counter() - state["seconds"]
+        self._n_calls_below = 0
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
         """Whether the episodes that run have these returns [N], to the last bit."""
@@ -189,8 +225,8 @@ class Episodes:
         if len(endless) and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "env %d has made %s steps without an episode's end, so returns and evaluations wait for ever: let it "
-                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
+                "env %d has made %s steps without an episode's end, so its return waits for ever: let it terminate, "
+                "or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
                 endless[0] // self._n_agents,
                 f"{lengths[endless[0]]:,}",
             )
@@ -243,6 +279,10 @@ class EpisodeGoal:
 
     def step(self, n_rows: int) -> None:
         """Count episodes, not steps."""
+
+    def give_up(self, env_ids: NDArray[np.intp]) -> None:
+        """Let the episodes that run be the last here."""
+        self.quota[env_ids // self._n_agents] = 1
 
     def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return where another episode shall begin."""

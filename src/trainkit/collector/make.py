@@ -11,10 +11,12 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from trainkit.collector.agents import GamesBackend, is_game
+from trainkit.collector.actions import with_flat_actions
+from trainkit.collector.agents import GamesBackend, check_parallel, is_game
 from trainkit.collector.backends import Backend
 from trainkit.collector.context import EnvContext, takes_context
 from trainkit.collector.envs import Envs
+from trainkit.collector.given import GameWithSpaces, WithSpaces
 from trainkit.collector.processing import Processed, Processor
 from trainkit.collector.restarts import Restarts
 from trainkit.collector.sync import SyncBackend
@@ -24,6 +26,7 @@ from trainkit.errors import Checks, ConfigError, EnvError, MissingExtraError
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
 Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+ValidateEnv = Callable[[Any], object]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.
 _PACKAGES = {"ALE": ("ale_py", "atari")}
@@ -42,6 +45,9 @@ def make_envs(
     processors: Sequence[Processor] = (),
     max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    validate_env: ValidateEnv | None = None,
     in_evaluation: bool = False,
     on_error: Literal["raise", "restart"] = "raise",
     max_restarts: int = 10,
@@ -71,6 +77,11 @@ def make_envs(
             They see single frames, and no mask that `mask_key` lifts.
         max_episode_steps: truncate episodes there; replaces an id's own limit.
         env_kwargs: passed to the id's, class's or factory's constructor.
+        observation_space: of one environment, or one agent, instead of what it declares: other bounds or another dtype,
+            the same shapes. What comes back from `reset` and `step` is checked against it. Processors come after it.
+        action_space: likewise, within what the environment declares.
+        validate_env: called with each environment when it was made, wrappers included, in its own process; what it
+            raises, or that it returns False, is a `ConfigError` that names the environment. It may reset and step.
         in_evaluation: what the factory's `EnvContext` says; a factory with one positional parameter that has no
             default is given one.
         on_error: "raise" ends the run with an `EnvError` that says everything; "restart" makes an environment anew
@@ -96,6 +107,8 @@ def make_envs(
     for place, own in enumerate(processors):
         checks.require(isinstance(own, Processor), f".processors[{place}] must be a Processor, got {own!r}")
     checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
+    can_validate = validate_env is None or callable(validate_env)
+    checks.require(can_validate, f".validate_env must be a function of an environment, got {validate_env!r}")
     checks.one_of("on_error", on_error, ["raise", "restart"])
     checks.integer("max_restarts", max_restarts, low=0)
     checks.number("restart_delay_s", restart_delay_s, low=0)
@@ -107,13 +120,16 @@ def make_envs(
     is_whole = backend == "vector" or isinstance(spec, VectorEnv)
     told = "needs single environments to make anew, which a vector environment does not give: give an id or factories"
     checks.require(not (is_whole and on_error == "restart"), f'.on_error "restart" {told}')
+    told = "is called with single environments, which a vector environment does not give: give an id or factories"
+    checks.require(not (is_whole and validate_env is not None), f".validate_env {told}")
     if isinstance(spec, (VectorEnv, Envs)):
         n_made = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
         checks.require(n in (1, n_made), f".n is {n}, but {n_made} environments were given: leave n out")
         given: dict[str, Any] = {"wrappers": wrappers, "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs}
         if isinstance(spec, Envs):
             given |= {"stack": stack > 1, "mask_key": mask_key, "lives_key": lives_key, "seed": seed is not None}
-            given |= {"processors": processors, "on_error": on_error == "restart"}
+            given |= {"processors": processors, "on_error": on_error == "restart", "validate_env": validate_env}
+            given |= {"observation_space": observation_space, "action_space": action_space}
         late = ", ".join(name for name, value in given.items() if value)
         checks.require(not late, f": {late} came too late for environments already made")
     elif backend == "vector":
@@ -134,12 +150,15 @@ def make_envs(
         driver: Backend
         if isinstance(spec, VectorEnv):
             _refuse_two_stacks(spec, stack)
-            driver = VectorBackend(spec)
+            driver = VectorBackend(spec, observation_space=observation_space, action_space=action_space)
         else:
             recipes = _listed(spec, n)
+            finish = functools.partial(
+                _finish_flat, observation_space=observation_space, action_space=action_space, validate_env=validate_env
+            )
             contexts = EnvContext.all_of(len(recipes), seed, in_evaluation=in_evaluation)
             factories = [
-                functools.partial(_make_one, one, context, tuple(wrappers), max_episode_steps, arguments)
+                functools.partial(_make_one, one, context, tuple(wrappers), max_episode_steps, arguments, finish)
                 for one, context in zip(recipes, contexts, strict=True)
             ]
             driver = _drive(factories) if backend == "sync" else _start(factories, step_timeout_s)
@@ -149,9 +168,47 @@ def make_envs(
                 if isinstance(driver, GamesBackend):
                     raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
                 options["restarts"] = Restarts(driver.n, max_restarts, delay_s=restart_delay_s, faulty=faulty)
+        options["max_episode_steps"] = _own_limit(spec) if max_episode_steps is None else max_episode_steps
         envs = Envs(Processed(driver, processors) if processors else driver, **options)
         made.pop_all()
+    envs.made_with = {
+        "env_kwargs": {str(name): _described(value) for name, value in sorted(arguments.items())},
+        "max_episode_steps": max_episode_steps,
+        "wrappers": [_described(wrapper) for wrapper in wrappers],
+        "processors": [type(processor).__name__ for processor in processors],
+    }
     return envs
+
+
+def _described(value: Any) -> str:
+    """Describe an argument in a word that is the same in every process: objects by the name of their kind."""
+    if isinstance(value, (bool, int, float, str, list, tuple, dict, type(None))):
+        return repr(value)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def says_how_many(spec: EnvSpec) -> bool:
+    """Return whether `spec` itself says how many environments there are."""
+    return isinstance(spec, (VectorEnv, Envs)) or not (isinstance(spec, str) or callable(spec))
+
+
+@contextlib.contextmanager
+def borrowed_envs(spec: EnvSpec, n: int, **options: Any) -> Iterator[Envs]:
+    """Make environments for a while: what was passed in, an `Envs` or a vector environment, stays open.
+
+    Args:
+        spec: as in `make_envs`.
+        n: as in `make_envs`.
+        options: of `make_envs`.
+    """
+    envs = make_envs(spec, n, **options)
+    try:
+        yield envs
+    finally:
+        if isinstance(spec, VectorEnv):
+            envs.detach()
+        elif not isinstance(spec, Envs):
+            envs.close()
 
 
 def make_single(spec: str | Callable[..., Any], env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
@@ -163,7 +220,7 @@ def make_single(spec: str | Callable[..., Any], env_kwargs: dict[str, Any]) -> g
             env_kwargs = {"disable_env_checker": True, **env_kwargs}
     elif not callable(spec):
         raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
-    make = functools.partial(_make_one, spec, context, (), None, env_kwargs)
+    make = functools.partial(_make_one, spec, context, (), None, env_kwargs, _finish)
     return _alone(
         make, "check_env looks at environments of one agent", "pettingzoo.test.parallel_api_test looks at those"
     )
@@ -209,6 +266,7 @@ def _make_one(
     wrappers: Sequence[Wrapper],
     max_episode_steps: int | None,
     env_kwargs: dict[str, Any],
+    finish: Callable[[Any, int], Any],
 ) -> gym.Env[Any, Any]:
     """Make one environment from an id, "module.Class" or a factory."""
     with _faults_told(f"env {context.index}"):
@@ -228,7 +286,50 @@ def _make_one(
                 env = gym.wrappers.TimeLimit(env, max_episode_steps)
         for wrapper in wrappers:
             env = wrapper(env)
-        return env
+        check_parallel(env)  # only now: a wrapper may turn one API into the other
+        made: gym.Env[Any, Any] = finish(env, context.index)
+        return made
+
+
+def _finish(
+    env: Any,
+    index: int,
+    *,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    validate_env: ValidateEnv | None = None,
+) -> Any:
+    """Give an environment the spaces a user wants, and have the user's function look at it."""
+    if observation_space is not None or action_space is not None:
+        kind: Any = GameWithSpaces if is_game(env) else WithSpaces
+        env = kind(env, observation_space=observation_space, action_space=action_space)
+    if validate_env is not None:
+        check_with(validate_env, env, f"env {index}")
+    return env
+
+
+def check_with(validate_env: ValidateEnv, env: Any, name: str) -> None:
+    """Raise a ConfigError where a user's function raises, or returns False, for an environment."""
+    try:
+        is_fine = validate_env(env)
+    except Exception as error:
+        raise ConfigError(f"make_envs.validate_env rejects {name}: {type(error).__name__}: {error}") from error
+    if is_fine is False:
+        raise ConfigError(f"make_envs.validate_env rejects {name}: it returned False for {env!r}")
+
+
+def _finish_flat(env: Any, index: int, **how: Any) -> Any:
+    """Do what `_finish` does; then let the environment take flat rows of actions, where they are nested."""
+    return _flattened(_finish(env, index, **how))
+
+
+def _flattened(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return an environment that takes flat rows of actions; close one whose actions have none."""
+    try:
+        return with_flat_actions(env)
+    except ConfigError:
+        env.close()
+        raise
 
 
 def _make_vector(
@@ -292,6 +393,16 @@ def _refuse_two_stacks(vector_env: VectorEnv[Any, Any, Any], stack: int) -> None
         )
 
 
+def is_registered(env: str) -> bool:
+    """Return whether an environment is an id that is registered already, so that making it imports no named module.
+
+    An id without its version, and one of a namespace whose package trainkit knows (ALE), count; "module:id" and
+    "module.Class" do not.
+    """
+    known = env in gym.registry or any(env == spec.id.rpartition("-v")[0] for spec in gym.registry.values())
+    return known or (env.partition("/")[0] in _PACKAGES and ":" not in env)
+
+
 def _is_class_path(spec: str) -> bool:
     return spec not in gym.registry and "." in spec and all(part.isidentifier() for part in spec.split("."))
 
@@ -305,6 +416,13 @@ def _load_class(path: str) -> Callable[..., Any]:
             f"make_envs: {path!r} is neither a registered id nor a class that can be imported: {error}"
         ) from error
     return found
+
+
+def _own_limit(spec: Any) -> int | None:
+    """Return the time limit an id was registered with, None where there is none or no id is known."""
+    registered = gym.registry.get(spec.rpartition(":")[2]) if isinstance(spec, str) else getattr(spec, "spec", None)
+    limit = getattr(registered, "max_episode_steps", None)
+    return limit if isinstance(limit, int) else None
 
 
 def _name(spec: Any) -> str:

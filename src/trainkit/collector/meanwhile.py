@@ -26,6 +26,11 @@ class Meanwhile:
         self.is_at_work = False
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it raised in this step, which will be raised on leaving."""
+        return self._error is not None
+
+    @property
     def work(self) -> Work:
         """What is to be called within the step; it raises nothing."""
         return no_work if self.call is None else self._do

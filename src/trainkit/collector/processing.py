@@ -5,6 +5,7 @@ change is what a policy sees and does, and what is stored; they come before stac
 """
 
 import copy
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector.backends import Backend, Begun, Failure, Ids, Options, RawStep, Seeds, Work
+from trainkit.collector.counting import Spent
+from trainkit.collector.fingerprints import Fingerprint
 from trainkit.data import Obs
 from trainkit.errors import BadEnvDataError, CheckpointError, ConfigError
 from trainkit.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
@@ -64,6 +67,7 @@ class Processed:
 
     def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
         self._backend = backend
+        self.spent = Spent()
         self.n = backend.n
         self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
         spaces = backend.observation_space, backend.action_space
@@ -82,7 +86,9 @@ class Processed:
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         if len(env_ids):
+            began = time.perf_counter()
             taken = self._taken(action, env_ids)
+            self.spent.action += time.perf_counter() - began
             raw = self._backend.step(taken[0], env_ids, work)
             if raw.failures:
                 answered = np.isin(env_ids, raw.env_ids)
@@ -91,14 +97,15 @@ class Processed:
             taken = []
             raw = self._backend.step(zeros_of(self._backend.action_space, 0), env_ids, work)
         if len(raw.env_ids):
-            next_obs = raw.next_obs
+            next_obs, began = raw.next_obs, time.perf_counter()
             for layer, own in zip(self._layers, taken[1:], strict=True):
                 next_obs = layer.seen("observe", next_obs, own, raw.reward, raw.env_ids)
+            self.spent.obs += time.perf_counter() - began
         else:
             next_obs = zeros_of(self.observation_space, 0)
         begun = None if raw.begun is None else self._begun(raw.begun)
         flags = raw.terminated, raw.truncated, raw.over
-        return RawStep(raw.env_ids, next_obs, raw.reward, *flags, raw.infos, begun, raw.failures)
+        return RawStep(raw.env_ids, next_obs, raw.reward, *flags, raw.infos, begun, raw.failures, raw.late_rewards)
 
     def rebuild(self, env_id: int) -> None:
         self._backend.rebuild(env_id)
@@ -106,8 +113,14 @@ class Processed:
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
         return self._backend.call(name, args, env_ids)
 
+    def fingerprints(self) -> list[Fingerprint]:
+        return self._backend.fingerprints()
+
     def close(self) -> None:
         self._backend.close()
+
+    def detach(self) -> None:
+        self._backend.detach()
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the state of every processor, in order."""
@@ -125,9 +138,10 @@ class Processed:
     def _begun(self, begun: Begun) -> Begun:
         if not len(begun.env_ids):  # none could
             return begun._replace(obs=zeros_of(self.observation_space, 0))
-        obs = begun.obs
+        obs, began = begun.obs, time.perf_counter()
         for layer in self._layers:
             obs = layer.seen("begin", obs, begun.env_ids)
+        self.spent.obs += time.perf_counter() - began
         return begun._replace(obs=obs)
 
     def _taken(self, action: NDArray[Any], env_ids: Ids) -> list[NDArray[Any]]:

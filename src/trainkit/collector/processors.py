@@ -15,6 +15,7 @@ from trainkit.collector.processing import Processor, try_out
 from trainkit.data import ACTION_MASK, Obs
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.spaces import zeros_of
+from trainkit.structured_actions import StructuredHybrid
 
 _MOST_ACTIONS = 65_536  # rows of the table of combinations
 
@@ -256,6 +257,11 @@ def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:
         return spaces.Box(low, high, dtype=space.dtype.type), np.zeros(space.shape, space.dtype)
     if isinstance(space, spaces.MultiDiscrete):
         start, nvec = space.start, space.nvec
+    elif isinstance(space, StructuredHybrid):
+        raise SpaceMismatchError(
+            f'PreviousStep has no value for "no action yet" in {space}: use PreviousStep(action=False), or let the '
+            "environment observe its last action"
+        )
     else:
         assert isinstance(space, spaces.MultiBinary), "check_spaces lets no other action space through"
         start, nvec = np.zeros(space.shape, np.int64), np.full(space.shape, 2)

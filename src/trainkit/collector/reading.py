@@ -55,18 +55,19 @@ class RowReader:
 
     def unpack_step(self, result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take a step's five values apart."""
-        if type(result) is tuple and len(result) == 5:
+        if isinstance(result, tuple) and len(result) == 5:
             if isinstance(result[4], dict):
                 return result
             raise TypeError(f"returned info {result[4]!r} from step, which is not a dict: {_API}")
-        count = len(result) if isinstance(result, tuple) else repr(result)
-        raise TypeError(f"returned {count} values from step, not (obs, reward, terminated, truncated, info): {_API}")
+        raise TypeError(f"returned {_kind(result)} from step, not (obs, reward, terminated, truncated, info): {_API}")
 
     def unpack_reset(self, result: Any) -> tuple[Any, dict[str, Any]]:
         """Take a reset's two values apart."""
-        if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
             return result
-        raise TypeError(f"returned {type(result).__name__} from reset, not (obs, info): {_API}")
+        if isinstance(result, tuple) and len(result) == 2:
+            raise TypeError(f"returned info {result[1]!r} from reset, which is not a dict: {_API}")
+        raise TypeError(f"returned {_kind(result)} from reset, not (obs, info): {_API}")
 
     def reward(self, reward: Any) -> float:
         """Read a reward that is no plain float: any number, or an array of one."""
@@ -142,6 +143,15 @@ class RowReader:
         if not (cast == array).all():
             raise ValueError(f"returned observation{path} {array!r}, which does not fit the space's {spec.dtype}")
         return cast
+
+
+def _kind(result: Any) -> str:
+    """Describe what was returned instead of a tuple of a certain length; a list is no tuple to Gymnasium either."""
+    if isinstance(result, tuple):
+        return f"{len(result)} values"
+    if isinstance(result, list):
+        return f"a list of {len(result)} values"
+    return type(result).__name__
 
 
 class Infos(Protocol):

@@ -113,6 +113,8 @@ def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDAr
             env_ids = np.flatnonzero(took)
             outcome = envs.step(action[env_ids], env_ids)
             returns[outcome.env_ids] += outcome.reward
+            for env_id, reward in outcome.late_rewards.items():
+                returns[env_id] += reward
         begin_those_of(len(played["actions"]))
     except EnvError as error:
         return f"an episode cannot be played again: {error}"

@@ -39,6 +39,7 @@ class Restarts:
         self.are_allowed = max_restarts is not None
         self.drops = faulty == "drop"
         self._remade: list[int] = []  # and not told yet
+        self._n_failed_resets = 0  # and not told yet
         self._max, self._delay_s = max_restarts or 0, delay_s
         self._in_a_row = np.zeros(n_envs, np.int64)  # [N]
 
@@ -46,6 +47,15 @@ class Restarts:
         """Return which environments were made anew since this was last asked, each as often as it was."""
         remade, self._remade = self._remade, []
         return remade
+
+    def reset_failed(self, n_resets: int) -> None:
+        """Count episodes that could not begin."""
+        self._n_failed_resets += n_resets
+
+    def take_failed_resets(self) -> int:
+        """Return how many resets failed since this was last called."""
+        n_resets, self._n_failed_resets = self._n_failed_resets, 0
+        return n_resets
 
     def forgive(self, env_ids: Iterable[int]) -> None:
         """Hear that episodes ended well."""

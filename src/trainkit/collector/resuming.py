@@ -8,7 +8,9 @@ import numpy as np
 
 from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import Episodes, Goal, Tally, saved_goal
+from trainkit.collector.fingerprints import described
 from trainkit.collector.meanwhile import Meanwhile
+from trainkit.collector.ownership import Use
 from trainkit.collector.replays import play_again
 from trainkit.collector.watching import Watch
 from trainkit.errors import BusyError
@@ -26,6 +28,7 @@ class Resumable:
     _episodes: Episodes
     _goal: Goal
     _is_open: bool
+    _open_step: Any
     _needs_reset: bool
     _at_work: Meanwhile
     _rng: np.random.Generator
@@ -47,6 +50,11 @@ class Resumable:
                 "a collector cannot be saved in the middle of a step, where `meanwhile` is called, and with "
                 "overlap=True on_train_batch and on_update_end: save when it is whole, as in on_collect_end"
             )
+        if self._open_step is not None:
+            raise BusyError(
+                "a collector cannot be saved between a step and the rest of the work overlapped with it, which raised: "
+                "call resume() first, or finish_step(); Trainer.save does so"
+            )
         with_running = with_running and not self._needs_reset
         return {name: getattr(self, name) for name in _KEPT} | {
             "goal": self._goal.state_dict(),
@@ -64,6 +72,7 @@ class Resumable:
 
         Where not, the next collect cuts them and begins others, and a warning says so.
         """
+        self._open_step = None
         for name in _KEPT:
             setattr(self, name, copy.copy(state[name]))
         self._state, self._goal, self._tally = None, saved_goal(state["goal"]), Tally()
@@ -76,10 +85,23 @@ class Resumable:
             return
         reason: str | None = "what the policy keeps from step to step cannot be saved"
         if not state["has_state"]:
-            reason = play_again(self.envs, state["envs"], self._episodes.have_returns)
+            use = Use(self)
+            try:
+                self.envs.ownership.enter(use)
+                reason = play_again(self.envs, state["envs"], self._episodes.have_returns)
+            finally:
+                self.envs.ownership.leave(use)
         if reason is not None:
             _log.warning("%s: %s; the episodes that ran are cut and others begin", self.envs.name, reason)
             return
         self._needs_reset = False
+        changed = self.envs.lost_attributes(state["envs"])
+        if changed:
+            _log.warning(
+                "%s: the run may not continue with the same bits: after the open episodes were replayed, attributes of "
+                "the environments differ from those saved: %s. What an environment keeps from one episode to the next "
+                "is not saved: set it in reset(), or derive it from the episode's seed",
+                *(self.envs.name, described(changed, "game" if self.envs.agents else "env")),
+            )
         if self.watch is not None:
             self.watch.load_state_dict(state["watch"], self.envs.obs)

@@ -23,8 +23,9 @@ from trainkit.collector.backends import (
     read_begun,
     read_steps,
 )
+from trainkit.collector.fingerprints import Fingerprint, fingerprint
+from trainkit.collector.ownership import claim_environment, free_environments
 from trainkit.collector.reading import RowReader
-from trainkit.errors import ConfigError
 from trainkit.spaces import check_spaces
 
 _log = logging.getLogger(__name__)
@@ -77,8 +78,10 @@ class SyncBackend:
             self.envs[env_id].close()
         except RAISED as error:
             _log.warning("env %d raised %s in close: %s", env_id, type(error).__name__, error)
+        free_environments([self.envs[env_id]], self)
         env = self._factories[env_id]()
         check_equal(env_id, env, self)
+        claim_environment(env, self, env_id)
         self.envs[env_id] = env
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
@@ -90,16 +93,20 @@ class SyncBackend:
                 raise _raised(name, env_id, error) from error
         return answers
 
+    def fingerprints(self) -> list[Fingerprint]:
+        return [fingerprint(env) for env in self.envs]
+
     def close(self) -> None:
+        self.detach()
         for env in self.envs:
             env.close()
 
+    def detach(self) -> None:
+        free_environments(self.envs, self)
+
     def _append(self, env: gym.Env[Any, Any]) -> None:
         env_id = len(self.envs)
-        if any(env is other for other in self.envs):
-            raise ConfigError(
-                f"make_envs: factory {env_id} returned an environment a second time: make a new one at each call"
-            )
+        claim_environment(env, self, env_id)
         self.envs.append(env)
         check_equal(env_id, env, self.envs[0])
 

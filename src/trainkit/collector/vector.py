@@ -1,33 +1,55 @@
 """Driving a gymnasium vector environment, whatever autoreset it has."""
 
 import operator
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.arrays import any_true
-from trainkit.collector.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work, no_work
+from trainkit.collector.backends import FORKED, MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work, no_work
+from trainkit.collector.fingerprints import Fingerprint
+from trainkit.collector.given import action_space_of, observation_space_of
+from trainkit.collector.ownership import claim_environment, free_environments
 from trainkit.collector.reading import RowReader, VectorInfos
 from trainkit.data import Obs
-from trainkit.errors import BadEnvDataError, ConfigError
+from trainkit.errors import BadEnvDataError, BusyError, ConfigError
 from trainkit.spaces import check_spaces, zeros_of
+from trainkit.structured_actions import flat_actions, structure_of
 
 
 class VectorBackend:
-    """Drive a gymnasium vector environment of any autoreset mode."""
+    """Drive a gymnasium vector environment of any autoreset mode.
 
-    def __init__(self, venv: VectorEnv[Any, Any, Any]) -> None:
+    Args:
+        venv: the vector environment.
+        observation_space: instead of a single environment's own.
+        action_space: instead of a single environment's own.
+    """
+
+    def __init__(
+        self,
+        venv: VectorEnv[Any, Any, Any],
+        *,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
+    ) -> None:
         self.venv = venv
         self.n = venv.num_envs
-        self.observation_space = venv.single_observation_space
-        self.action_space = venv.single_action_space
-        check_spaces(self.observation_space, self.action_space)
+        self.observation_space = observation_space_of(venv.single_observation_space, observation_space)
+        single_action_space = action_space_of(venv.single_action_space, action_space)
+        check_spaces(self.observation_space, single_action_space)
+        self.action_space = flat_actions(single_action_space)
+        self._structure = structure_of(self.action_space)
         self._mode = _autoreset_mode(venv)
+        if getattr(venv, "closed", False):
+            raise ConfigError(f"make_envs: {type(venv).__name__} is closed already: make another vector environment")
         self.takes_options = self._mode is AutoresetMode.DISABLED
         self.seeds_episodes = False  # of one seed, all at once
         self._reader = RowReader(self.observation_space)
@@ -37,6 +59,14 @@ class VectorBackend:
         self._last_infos: dict[str, Any] = {}
         self._all_ids = np.arange(self.n)
         self._idle_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # their action does not matter
+        self._pid = os.getpid()
+        self._claimed = [venv, *getattr(venv.unwrapped, "envs", ())]  # and what a SyncVectorEnv steps one by one
+        try:
+            for place, env in enumerate(self._claimed, -1):
+                claim_environment(env, self, None if place < 0 else place)
+        except ConfigError:
+            self.detach()
+            raise
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         self._over, self._to_begin = np.zeros(self.n, np.bool_), self._all_ids[:0]
@@ -51,6 +81,8 @@ class VectorBackend:
             actions[env_ids] = action
         else:
             actions = action
+        if self._structure is not None:
+            actions = self._structure.unpack(actions)
         halves = None if work is no_work else _halves_of(self.venv)
         if halves is None:
             work()
@@ -81,6 +113,8 @@ class VectorBackend:
         if len(env_ids) < self.n:
             kind = type(self.venv).__name__
             raise ConfigError(f"Envs.call: {kind} can only be asked for {name} as a whole: leave env_ids out")
+        if name == "render_mode":
+            return [self.venv.render_mode] * self.n
         if name == "render":
             frames = self._call(self.venv.render)
             return [None] * self.n if frames is None else list(frames)
@@ -88,8 +122,16 @@ class VectorBackend:
             raise ConfigError(f"Envs.call: {type(self.venv).__name__} has no single environments to ask for {name}")
         return list(self._call(self.venv.call, name, *args))
 
+    def fingerprints(self) -> list[Fingerprint]:
+        return []  # it seeds itself, so its episodes are never replayed
+
     def close(self) -> None:
-        self.venv.close()
+        self.detach()
+        if os.getpid() == self._pid:  # a fork shares the parent's processes and pipes, and leaves them alone
+            self.venv.close()
+
+    def detach(self) -> None:
+        free_environments(self._claimed, self)
 
     def _read_step(self, result: Any, env_ids: Ids) -> RawStep:
         reader, n = self._reader, self.n
@@ -129,6 +171,8 @@ class VectorBackend:
             raise Failure(None, str(error), BadEnvDataError) from None
 
     def _call(self, method: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+        if os.getpid() != self._pid:
+            raise BusyError(FORKED)
         try:
             return method(*args, **arguments)
         except Exception as error:

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.arrays import is_finite
+from trainkit.arrays import any_true, is_finite
 from trainkit.collector.backends import Ids
-from trainkit.collector.bounds import BoundsWatch
+from trainkit.collector.bounds import BoundsWatch, DiscreteLeaves
 from trainkit.collector.reading import Column, Infos, read_infos
 from trainkit.data import ACTION_MASK, Obs
-from trainkit.errors import BadEnvDataError
-from trainkit.spaces import masked_space
+from trainkit.errors import BadEnvDataError, NoLegalActionError
+from trainkit.spaces import legal_actions, masked_space
 
 Acted = tuple[NDArray[Any], Ids]  # actions [K, ...], and whose they were [K]
 
@@ -47,6 +47,7 @@ class Vetting:
         self._mask_key, self._lives_key, self._when = mask_key, lives_key, when
         self._through = through
         self._bounds = BoundsWatch(space)
+        self._discrete = DiscreteLeaves(space)
         self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a lifted mask needs a dict around the rest
         self._n_actions = int(getattr(action_space, "n", 0))  # masked_space lets only Discrete through
         self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
@@ -56,6 +57,11 @@ class Vetting:
         for leaf in tree.leaves(obs):
             if leaf.dtype.kind == "f" and not is_finite(leaf):
                 self._refuse_obs(obs, env_ids, acted)
+        outside = self._discrete.outside(obs)
+        if outside is not None:
+            path, space, values, bad = outside
+            name = f"observation[{path}]" if path else "observation"
+            self._refuse_first(bad, env_ids, f"returned{self._through} {name} outside {space}:", values, acted)
         self._bounds.look(obs)
         if self._mask_key is None:
             return obs
@@ -66,6 +72,21 @@ class Vetting:
         """Refuse rewards [K] that are not finite."""
         if not is_finite(reward):
             self._refuse_first(~np.isfinite(reward), env_ids, "returned reward", reward, acted)
+
+    def check_bootstrap(self, obs: Obs, is_cut: NDArray[np.bool_], env_ids: Ids, acted: Acted) -> None:
+        """Raise `NoLegalActionError` where an episode is truncated in an observation whose mask allows no action."""
+        legal = legal_actions(obs)
+        if legal is None:
+            return
+        bad = is_cut & ~legal.any(axis=1)
+        if any_true(bad):
+            env_id = int(env_ids[bad.argmax()])
+            raise NoLegalActionError(
+                f"env {env_id} truncated an episode in an observation that allows no action, so it has no value to "
+                f"bootstrap from: its {ACTION_MASK} is all False; return terminated=True, or leave one legal, at "
+                f"{self._when(env_id, acted)}",
+                env_id=env_id,
+            )
 
     def lives(self, lives: Column, env_ids: Ids) -> NDArray[Any]:
         """Read the lives [K] of K infos."""

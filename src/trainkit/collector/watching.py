@@ -14,6 +14,8 @@ from trainkit.collector.envs import Envs
 from trainkit.collector.reading import Infos
 from trainkit.data import Obs, Transition
 
+_NO_REWARDS: Mapping[int, float] = {}
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Episode:
@@ -120,8 +122,14 @@ class Watch:
             self._episodes[env_id]._first_obs = obs
         self._note("on_episode_start", begun)
 
-    def stepped(self, step: Transition, infos: Infos, slots: NDArray[np.int64] | None) -> None:
-        """Note a step of K environments."""
+    def stepped(
+        self,
+        step: Transition,
+        infos: Infos,
+        slots: NDArray[np.int64] | None,
+        late_rewards: Mapping[int, float] = _NO_REWARDS,
+    ) -> None:
+        """Note a step of K environments, and what agents were paid that did not act."""
         last, env_ids = (step, infos), step.env_ids.tolist()
         names = repeat(None) if slots is None else slots.tolist()
         for row, (env_id, reward, slot) in enumerate(zip(env_ids, step.reward.tolist(), names, strict=False)):
@@ -131,6 +139,8 @@ class Watch:
             episode._last, episode._row = last, row
             if slot is not None:
                 episode._slots.append(slot)
+        for env_id, reward in late_rewards.items():
+            self._episodes[env_id].total_reward += reward
         self._note("on_episode_step", env_ids)
 
     def ended(self, env_ids: NDArray[np.intp]) -> None:

@@ -2,7 +2,10 @@
 
 import contextlib
 import ctypes
+import errno
 import multiprocessing
+import multiprocessing.process
+import os
 import pickle
 import signal
 import sys
@@ -18,12 +21,16 @@ import gymnasium as gym
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from trainkit.collector.backends import RAISED, Failure, call_or_read
-from trainkit.errors import ConfigError
+from trainkit.collector.fingerprints import fingerprint
+from trainkit.errors import ConfigError, EnvError
+
+FINGERPRINT = "the fingerprint of its attributes"  # a request; no attribute has such a name
 
 Factory = Callable[[], gym.Env[Any, Any]]
 
+_OF_THE_TRAINER = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has no SIGUSR1
 _PARENT_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
-_OURS: "weakref.WeakSet[Connection]" = weakref.WeakSet()  # this side of every pipe, which no fork shall keep open
+_WORKERS: "weakref.WeakSet[Worker]" = weakref.WeakSet()  # all of this process
 
 
 class Worker:
@@ -41,17 +48,32 @@ class Worker:
         self._number = 0  # of the last request; making the environment is the first
         self._what, self._asked_at = "while it was made", time.monotonic()
         self._is_whole = True  # whether no message was left half written or half read
+        self._has_answered = False  # the last request
         method = start_method()
         context: Any = multiprocessing.get_context(method)
-        self._pipe, theirs = context.Pipe()
-        _OURS.add(self._pipe)
+        try:
+            self._pipe, theirs = context.Pipe()
+        except OSError as error:
+            raise _not_started(env_id, error) from error
+        _WORKERS.add(self)
         # A thread's children would be ended with the thread, not with the process; a fork server has but one.
         dies_with_parent = method == "forkserver" or threading.current_thread() is threading.main_thread()
         arguments = (theirs, CloudpickleWrapper(factory), dies_with_parent)
-        self._process = context.Process(target=_work, args=arguments, daemon=True, name=f"trainkit-env-{env_id}")
+        # Not a daemon, so that an environment may start processes itself; `WorkerBackend` ends it before Python waits.
+        self._process = context.Process(target=_work, args=arguments, daemon=False, name=f"trainkit-env-{env_id}")
+        if multiprocessing.current_process().daemon:
+            self._pipe.close()
+            theirs.close()
+            raise ConfigError(
+                'make_envs.backend "async" cannot start processes in a daemonic process, such as a worker of '
+                'multiprocessing.Pool: use backend="sync", or start this process with daemon=False'
+            )
         try:
             with _signals_held_back():
                 self._process.start()
+        except OSError as error:
+            self._pipe.close()
+            raise _not_started(env_id, error) from error
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             self._pipe.close()
             raise ConfigError(
@@ -66,9 +88,15 @@ class Worker:
         """Whether there is a process that could answer."""
         return self._is_whole and not self._pipe.closed
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether its process waits for a request."""
+        return self.is_usable and self._has_answered
+
     def ask(self, what: str, argument: Any = None) -> None:
         """Send a request: "reset", "step", or the name of something to call."""
         self._number += 1
+        self._has_answered = False
         self._what, self._asked_at = f"in {what}", time.monotonic()
         message = pickle.dumps((self._number, what, argument), pickle.HIGHEST_PROTOCOL)
         if self.is_usable:
@@ -97,6 +125,7 @@ class Worker:
             self._is_whole = True
             number, is_fine, content = self._unpacked(message)
             if number == self._number:
+                self._has_answered = True
                 return content if is_fine else self._fail(*content)
 
     def _unpacked(self, message: bytes) -> Any:
@@ -145,6 +174,27 @@ class Worker:
         return f"exited with code {code}"
 
 
+def _not_started(env_id: int, error: OSError) -> EnvError:
+    """Return the error of a process that could not be started, with the limit that was reached."""
+    advice = 'lower n, or use backend="sync"'
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        advice = f"each process needs about three file descriptors: raise the limit (ulimit -n), {advice}"
+    return EnvError(f"make_envs: no process could be started for env {env_id}: {error}; {advice}", env_id=env_id)
+
+
+def _leave_to_parent() -> None:
+    """In a fork, give up the parent's workers: their pipes, so that they see it die, and waiting for their end."""
+    known: set[object] = getattr(multiprocessing.process, "_children", set())
+    for worker in list(_WORKERS):
+        worker._pipe.close()
+        known.discard(getattr(worker, "_process", None))
+    _WORKERS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 def start_method() -> str:
     """Return how to start a process: a fork is quick and takes any factory, but not when CUDA is running."""
     torch = sys.modules.get("torch")
@@ -156,8 +206,6 @@ def start_method() -> str:
 def _work(pipe: Connection, factory: Factory, dies_with_parent: bool) -> None:
     """Make an environment and answer requests about it until there are no more."""
     _deafen()
-    for other in list(_OURS):  # a fork has them all; while one is open, its worker does not see that the parent died
-        other.close()
     if dies_with_parent and sys.platform == "linux":  # whatever runs here then; else at the next request
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone, or has no use for us
@@ -185,6 +233,8 @@ def _answer(env: gym.Env[Any, Any], number: int, what: str, argument: Any) -> by
         if what == "reset":
             seed, options = argument
             return _packed(number, env.reset(seed=seed, options=options))
+        if what == FINGERPRINT:
+            return _packed(number, fingerprint(env))
         return _packed(number, call_or_read(env, what, argument))
     except RAISED as error:
         return _packed_error(number, what, error)
@@ -220,7 +270,7 @@ def _signals_held_back() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_TRAINER)
     try:
         yield
     finally:
@@ -228,11 +278,11 @@ def _signals_held_back() -> Iterator[None]:
 
 
 def _deafen() -> None:
-    """Leave it to the parent when to end: Ctrl-C and a group's SIGTERM do nothing here.
+    """Leave it to the parent when to end or save: Ctrl-C and a group's SIGTERM or SIGUSR1 do nothing here.
 
     A function that does nothing, not SIG_IGN: programs that an environment starts would inherit that.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _OF_THE_TRAINER:
         signal.signal(number, lambda number, frame: None)
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_TRAINER)

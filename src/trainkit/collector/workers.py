@@ -1,7 +1,9 @@
 """Driving environments in processes of their own, one each."""
 
 import contextlib
+import logging
 import multiprocessing.util
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector.backends import (
+    FORKED,
     Begun,
     Failure,
     Ids,
@@ -22,10 +25,13 @@ from trainkit.collector.backends import (
     read_begun,
     read_steps,
 )
+from trainkit.collector.fingerprints import Fingerprint
 from trainkit.collector.reading import RowReader
-from trainkit.collector.worker import Worker
+from trainkit.collector.worker import FINGERPRINT, Worker
 from trainkit.errors import BusyError, ConfigError, EnvError
 from trainkit.spaces import Spaces, check_spaces
+
+_log = logging.getLogger(__name__)
 
 _MAKING_S = 60.0  # to make an environment, at least, where steps have a limit: simulators take their time
 _CLOSING_S = 3.0  # for environments to close themselves
@@ -47,11 +53,13 @@ class WorkerBackend:
         self._factories, self._timeout_s = factories, timeout_s
         self._workers: list[Worker] = []
         self._is_stepping = False  # whether they are, while other work is done here
+        self._pid = os.getpid()
         # With a priority it runs before multiprocessing itself ends what is left, with a SIGTERM that they ignore.
         self._close = multiprocessing.util.Finalize(self, _stop_all, (self._workers,), exitpriority=10)
         with contextlib.ExitStack() as made:
             made.callback(self.close)
-            self._workers += [Worker(env_id, factory) for env_id, factory in enumerate(factories)]
+            for env_id, factory in enumerate(factories):
+                self._workers.append(Worker(env_id, factory))  # one by one, to be stopped if the next cannot start
             spaces = [self._spaces_of(env_id) for env_id in range(self.n)]
             self.observation_space, self.action_space = spaces[0].observation_space, spaces[0].action_space
             for env_id, own in enumerate(spaces):
@@ -64,7 +72,7 @@ class WorkerBackend:
         return self.begin(np.arange(self.n), seeds, options)
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
-        self._refuse_in_step("reset")
+        self._check_usable("reset")
         for env_id in env_ids.tolist():
             if not self._workers[env_id].is_usable:  # as was told when it ended, or Ctrl-C struck in mid-message
                 self.rebuild(env_id)
@@ -73,6 +81,7 @@ class WorkerBackend:
         return read_begun(self._reader, env_ids, self._take)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+        self._check_usable("stepped")
         for row, env_id in enumerate(env_ids.tolist()):
             self._workers[env_id].ask("step", action[row])
         self._is_stepping = True
@@ -88,15 +97,27 @@ class WorkerBackend:
         check_equal(env_id, self._spaces_of(env_id), self)
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
-        self._refuse_in_step(f"asked for {name}")
+        self._check_usable(f"asked for {name}")
         for env_id in env_ids.tolist():
             self._workers[env_id].ask(name, args)
         return [self._workers[env_id].answer(self._timeout_s) for env_id in env_ids.tolist()]
 
+    def fingerprints(self) -> list[Fingerprint]:
+        asked = [worker for worker in self._workers if worker.is_idle]  # one interrupted in a step may never answer
+        for worker in asked:
+            worker.ask(FINGERPRINT)
+        return [self._fingerprint_of(worker) if worker in asked else {} for worker in self._workers]
+
     def close(self) -> None:
         self._close()
 
-    def _refuse_in_step(self, what: str) -> None:
+    def detach(self) -> None:
+        self._close()  # its processes are its own: nobody else could use them
+
+    def _check_usable(self, what: str) -> None:
+        """Raise a BusyError in a fork of the process that started them, and in the middle of a step."""
+        if os.getpid() != self._pid:
+            raise BusyError(FORKED)
         if self._is_stepping:
             raise BusyError(
                 f"environments cannot be {what} in the middle of a step, where `Collector.meanwhile` is called, and "
@@ -105,6 +126,15 @@ class WorkerBackend:
 
     def _take(self, row: int, env_id: int) -> Any:
         return self._workers[env_id].answer(self._timeout_s)
+
+    def _fingerprint_of(self, worker: Worker) -> Fingerprint:
+        """Return a worker's answer; an empty one where its process died: the next step raises, a save does not."""
+        try:
+            answer: Fingerprint = worker.answer(self._timeout_s)
+        except Failure as failure:
+            _log.warning("env %d %s", failure.env_id, failure.what)
+            return {}
+        return answer
 
     def _spaces_of(self, env_id: int) -> Spaces:
         """Wait for an environment to be made, and return its spaces."""

@@ -73,13 +73,13 @@ def curves(
             n_seeds = len(own)
             told = f"{label} ({n_seeds} seeds)".strip() if n_seeds > 1 else label
             marker = "." if len(steps) == 1 else None
-            axes.plot(steps, centre, label=told or None, color=colour, marker=marker)
+            axes.plot(steps, centre, label=as_text(told) or None, color=colour, marker=marker)
             if n_seeds > 1 and band != "none":
                 low, high = np.array([_bounds(column, band) for column in values.T]).T
                 axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
         if goal is not None:
             axes.axhline(goal, color="grey", linewidth=0.8, linestyle=":", label=f"{goal:g}", zorder=0)
-        axes.set(xlabel=unit_of(own[0]), ylabel=_LABELS.get(tag, tag), title=title or "")
+        axes.set(xlabel=unit_of(own[0]), ylabel=as_text(_LABELS.get(tag, tag)), title=as_text(title or ""))
         axes.xaxis.set_major_formatter(count)
         axes.margins(x=0.01)
         if axes.get_ylim()[0] > 0:
@@ -87,6 +87,11 @@ def curves(
         if any(groups) or goal is not None or any(len(own) > 1 for own in groups.values()):
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside: inside it would cover a curve
     return figure
+
+
+def as_text(text: str) -> str:
+    """Return text that matplotlib draws as it is: no mathematics, no characters that control a terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text).replace("$", r"\$")
 
 
 def together(

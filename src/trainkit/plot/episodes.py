@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit import tree
-from trainkit.collector import Collector, make_envs
-from trainkit.collector.make import EnvSpec
+from trainkit.collector import Collector
+from trainkit.collector.episodes import LONGEST_EPISODE
+from trainkit.collector.make import EnvSpec, borrowed_envs
 from trainkit.data import Transition
 from trainkit.errors import ConfigError
 from trainkit.plot.drawing import COLOURS, blank
@@ -35,14 +36,15 @@ def episode_values(
     """
     if not isinstance(policy, DQNPolicy):
         raise ConfigError(f"plot.episode_values needs a Q-learner, got {type(policy).__name__}")
-    envs = make_envs(env, 1, **env_options)
     heard = _Heard(policy)
-    try:
+    with borrowed_envs(env, 1, **env_options) as envs:
         collector = Collector(policy, envs)
         collector.recorders.append(heard)
-        collector.collect(n_episode=1, explore=False, step=policy.last_step, seed=seed)
-    finally:
-        envs.close()
+        try:
+            limit = max(LONGEST_EPISODE, envs.max_episode_steps or 0)
+            collector.collect(n_episode=1, explore=False, step=policy.last_step, seed=seed, max_episode_steps=limit)
+        finally:
+            collector.release()
     returns, probability = np.array(heard.returns), np.array(heard.probability)  # [T, W]
     steps = np.arange(len(returns))
     with blank(width=width, height=height) as (figure, ((axes,),)):

@@ -1,5 +1,6 @@
 """Where a run's time goes: its shares over the steps, and the milliseconds of a vector step."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,15 @@ from trainkit.errors import ConfigError
 from trainkit.plot.drawing import COLOURS, GREY, Run, blank, count, series, unit_of
 
 _SHARES = {"collect": COLOURS[0], "update": COLOURS[1], "evaluate": COLOURS[2], "other": GREY}
-_PARTS = {"env_ms": "environments", "act_ms": "policy", "store_ms": "buffer", "other_ms": "collector"}
+_PARTS = {
+    "env_ms": "environments",
+    "obs_ms": "observations",
+    "action_ms": "actions",
+    "act_ms": "policy",
+    "store_ms": "buffer",
+    "render_ms": "rendering",
+    "other_ms": "collector",
+}
 
 
 def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
@@ -26,10 +35,10 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
     steps = shares["collect"][0]
     if len(steps) < 2:
         raise ConfigError("plot.time_shares needs two reports or more, got one: log oftener (log_every)")
-    try:
-        parts = {name: float(np.mean(series(run, f"train/{tag}")[1])) for tag, name in _PARTS.items()}
-    except ConfigError:
-        parts = {}
+    parts: dict[str, float] = {}
+    for tag, name in _PARTS.items():
+        with contextlib.suppress(ConfigError):  # offline there are none, and older logs have fewer
+            parts[name] = float(np.mean(series(run, f"train/{tag}")[1]))
     ratios = [1.6, 1.0] if parts else [1.0]
     with blank(1, len(ratios), width=width, height=height, width_ratios=ratios) as (figure, axes):
         left = axes[0, 0]

@@ -1,5 +1,6 @@
 """Policies: torch modules that act and learn."""
 
+from trainkit.policy.action_scale import ActionScale
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
@@ -29,6 +30,7 @@ from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
 
 __all__ = [
     "A2CPolicy",
+    "ActionScale",
     "ActorCriticNetwork",
     "ActorNetwork",
     "Adam",

@@ -1,24 +1,25 @@
 """What every policy is: a module that acts on observations, and keeps the books of what it learns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import seeding, tree
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
-from trainkit.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.data import ACTION_PROB, COLUMN_SPECS, ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
+from trainkit.errors import Checks, ConfigError, SpaceMismatchError, check_flag
+from trainkit.policy.action_scale import ActionScale
 from trainkit.policy.compiling import Loss
-from trainkit.policy.device import CPU, TensorBatch, resolve_device, rows_of, to_device, with_room
+from trainkit.policy.device import CPU, TensorBatch, in_float32, resolve_device, rows_of, to_device, with_room
 from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
-from trainkit.policy.export import export_onnx
+from trainkit.policy.export import Exportable, export_onnx
 from trainkit.policy.gradient_step import Adam, ByHand, Clip, GradientStep
 from trainkit.policy.meter import Meter, Scalar, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
@@ -33,6 +34,8 @@ from trainkit.policy.threads import Threaded
 from trainkit.policy.weights import seeded_parts
 from trainkit.protocols import Dataset
 from trainkit.scaling import ReturnScale
+from trainkit.spaces import check_space_keys
+from trainkit.structured_actions import flat_actions, structure_of
 
 
 class Policy(Saved, Threaded):
@@ -53,14 +56,21 @@ class Policy(Saved, Threaded):
             initialised by you.
 
     Attributes:
+        columns: names of stored columns that updates need, besides the usual ones: of `extras_spec`, of
+            `Collector(extra_columns=)`, or of those every buffer has, such as "t" (see `ReplayBuffer.sample`). Trainers
+            ask the buffer for them; they arrive in `batch.extras`, and on the device in `self.tensors(batch).extras`.
         n_updates: updates ever taken.
         on_nan: what becomes of an update whose loss or gradient is not finite, which is never taken: "raise", or
             "skip" it, up to ten in a row, and show the share of `skipped` ones. May be set between any two steps.
         last_step: the environment step of the last one, where schedules are read outside of training.
         rng: numpy's stream, for exploring.
         generator: torch's stream, on the device, for noise.
+        action_scale: the map from the policy's units to actions with floats of a Box, None for other spaces and
+            policies without one.
         recipe: how `for_envs` made it, None where it did not.
     """
+
+    columns: Sequence[str] = ()
 
     def __init__(
         self,
@@ -75,10 +85,12 @@ class Policy(Saved, Threaded):
         checks = Checks(type(self).__name__)
         if seed is not None:
             checks.integer("seed", seed, low=0)
+        checks.gather(lambda: check_space_keys(observation_space, f"{type(self).__name__}.observation_space"))
         checks.done()
         super().__init__()
         self.observation_space = observation_space
-        self.action_space = action_space
+        self.action_space = None if action_space is None else flat_actions(action_space)
+        self.action_scale: ActionScale | None = None
         self.preprocess = WithoutMask() if preprocess is None else preprocess
         self.horizon = Horizon() if horizon is None else horizon
         if self.horizon.reward == "return_scale":
@@ -134,15 +146,63 @@ class Policy(Saved, Threaded):
         """Return how likely each action is, [K, A], to be taken by `act` so called; refused where nobody can tell."""
         raise ConfigError(f"{type(self).__name__} cannot tell how likely each action is: only Discrete ones are listed")
 
-    def predict(self, obs: Obs, *, explore: bool = False) -> NDArray[Any]:
-        """Choose an action for one observation, or actions [K, ...] for K of them."""
+    @overload
+    def predict(self, obs: Obs, *, explore: bool = False, return_extra: Literal[False] = False) -> Any: ...
+
+    @overload
+    def predict(
+        self, obs: Obs, *, explore: bool = False, return_extra: Literal[True]
+    ) -> tuple[Any, dict[str, NDArray[Any]]]: ...
+
+    def predict(self, obs: Obs, *, explore: bool = False, return_extra: bool = False) -> Any:
+        """Choose an action for one observation, or actions [K, ...] for K of them; in a Box always inside the space.
+
+        Where the environment's action space is a Dict or Tuple, actions are nested as it says, with leaves [K, ...].
+
+        Args:
+            obs: one observation, or K of them, as the environment gives them.
+            explore: whether to explore; if not, nothing random is drawn.
+            return_extra: return (action, extra), where `extra` holds arrays of the same leading shape by name: what the
+                action was chosen by ("q_values" of Q-learners; "probability" of every Discrete action, else "numbers"
+                of the distribution, and "value" of actor-critics), the columns that `act` stores with it ("log_prob",
+                "policy_action"), and "action_prob", the probability with which this call took a Discrete action, where
+                the policy can tell. This takes a second forward pass.
+        """
+        check_flag(self, "predict(explore=)", explore)
+        check_flag(self, "predict(return_extra=)", return_extra)
         if self.observation_space is None:
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
         rows, is_one = read_rows(f"{type(self).__name__}.predict", obs, self.observation_space)
         if is_one:
             rows = tree.map_tree(lambda leaf: leaf[None], rows)
-        action = self.act(rows, step=self.last_step, explore=explore).action
-        return action[0] if is_one else action
+        output = self.act(rows, step=self.last_step, explore=explore)
+        action = output.action
+        structure = structure_of(self.action_space)
+        chosen = action[0] if is_one else action
+        chosen = chosen if structure is None else structure.unpack(chosen)
+        if not return_extra:
+            return chosen
+        extra = {**self._reasons(rows), **output.extras, **self._chosen_probability(rows, action, explore)}
+        told = {name: np.asarray(column)[0] if is_one else np.asarray(column) for name, column in extra.items()}
+        return chosen, told
+
+    def _reasons(self, obs: Obs) -> dict[str, NDArray[Any]]:
+        """Return what greedy actions are chosen by, as `greedy` names it; nothing where a policy has none."""
+        if not isinstance(self, Exportable):
+            return {}
+        with torch.no_grad():
+            answer = self.greedy(to_device(obs, self.device))
+        return {name: leaf.cpu().numpy() for name, leaf in answer.items() if name != "action"}
+
+    def _chosen_probability(self, obs: Obs, action: NDArray[Any], explore: bool) -> dict[str, NDArray[np.float64]]:
+        """Return the column "action_prob" [K] of these actions; nothing where the policy cannot tell."""
+        if not isinstance(self.action_space, spaces.Discrete):
+            return {}
+        try:
+            probability = self.action_probability(obs, step=self.last_step, explore=explore)
+        except ConfigError:
+            return {}
+        return {ACTION_PROB: probability[np.arange(len(action)), action]}
 
     def export(self, path: str | Path) -> None:
         """Write the greedy policy as one ONNX file, preprocessing and mask inside; see `export_onnx`."""
@@ -151,12 +211,12 @@ class Policy(Saved, Threaded):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Refuse environments whose spaces are not those the policy was made for; take over what it was not told."""
         self._refuse_other_spaces(observation_space, action_space)
-        self.observation_space, self.action_space = observation_space, action_space
+        self.observation_space, self.action_space = observation_space, flat_actions(action_space)
 
     def _refuse_other_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         pairs = {
             "observation_space": (self.observation_space, observation_space),
-            "action_space": (self.action_space, action_space),
+            "action_space": (self.action_space, flat_actions(action_space)),
         }
         wrong = [
             f"{type(self).__name__}.{name} is {own}, the environments' is {theirs}: make one fit the other"
@@ -177,6 +237,17 @@ class Policy(Saved, Threaded):
         """Let running statistics learn from K new rows, and use them from now on."""
         self.statistics.note(transition)
         self.statistics.fold()
+
+    def merge_statistics(self, other: "Policy") -> None:
+        """Take in all that another policy's running statistics have observed, exactly, as if it had been seen here.
+
+        For actors of your own: give each a policy of the same kind that has observed nothing, let it observe, merge it
+        into the learner, and give the actor a new one (or the same rows are counted again).
+
+        Raises:
+            ConfigError: the policies do not normalize the same.
+        """
+        self.statistics.merge(other.statistics)
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """Hear that the episodes of these environments were ended where they are."""
@@ -228,8 +299,34 @@ class Policy(Saved, Threaded):
     def _columns(self, batch: TransitionBatch) -> Any:
         """Return a batch's columns as tensors, pinned where they have a way to go; of `frames_of` it the places."""
         self._note_rows(batch)
-        columns = places_of((batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight))
+        missing = [name for name in self.columns if name not in batch.extras]
+        if missing:
+            raise ConfigError(
+                f"{type(self).__name__}.columns names {missing}, which the batch does not have: sample it with "
+                "columns=policy.columns"
+            )
+        extras, batch = dict(batch.extras), in_float32(batch)
+        own = batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight, extras
+        columns = places_of(own)
         return to_device(columns, self.device) if self.device == CPU else self._staging(columns)
+
+    def _check_discrete(self, batch: TransitionBatch) -> None:
+        """Raise `ConfigError` where the actions of a Discrete space are not integers."""
+        if batch.action.dtype.kind not in "iub":
+            raise ConfigError(
+                f"{type(self).__name__}: actions of {self.action_space or 'a Discrete space'} must be integers, got "
+                f"{batch.action.dtype}: cast them"
+            )
+
+    def _blank_extras(self) -> dict[str, Tensor] | None:
+        """Return one row of zeros of each of `columns`, as far as their shapes are known; None if one is not."""
+        blank: dict[str, Tensor] = {}
+        known = {**COLUMN_SPECS, **self.extras_spec}
+        for name in self.columns:
+            if name not in known:
+                return None
+            blank |= to_device({name: np.zeros((1, *known[name].shape), known[name].dtype)}, self.device)
+        return blank
 
     def _note_rows(self, batch: TransitionBatch) -> None:
         object.__setattr__(self, "_slots", batch.slots)  # for errors; nn.Module's own way takes 2 us more
@@ -246,6 +343,11 @@ class Policy(Saved, Threaded):
                 `on_nan` is "skip".
             DeviceError: the device's memory does not hold it; nothing has moved then.
         """
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                f"{type(self).__name__} cannot learn inside torch.inference_mode(), whose tensors have no gradients: "
+                "leave it before the update; torch.no_grad() is allowed"
+            )
         what = f"{type(self).__name__}: update {self.n_updates + 1} at step {step}"
         taken = with_room(partial(self._gradient_steps[name], loss, step=step), what)
         is_seen = self.device == CPU and isinstance(taken.skipped, float)  # else nobody waits to be told

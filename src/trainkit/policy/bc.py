@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import Checks, SpaceMismatchError, all_made
+from trainkit.errors import Checks, SpaceMismatchError, all_made, check_flag
+from trainkit.policy.action_scale import action_scale_for
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.device import legal_mask, to_device
@@ -24,6 +25,7 @@ from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import checked_legal, zeros_of
+from trainkit.structured_actions import StructuredHybrid, flat_actions
 
 
 class BCPolicy(Policy):
@@ -31,20 +33,23 @@ class BCPolicy(Policy):
 
     loss = mean over rows of -log p(action | obs): the cross-entropy for Discrete actions, places of the others added.
     For Box actions p is a normal with deviations that do not depend on the observation, or the loss is "mse":
-    |mode - action|**2.
+    |mode - action|**2. Both are in policy units, to which the data's actions, in units of the space, are mapped.
+    Of structured actions with discrete leaves and Boxes, the log-probabilities of all columns add up.
 
     Args:
         network: a `QNetwork`, or any module that maps features to numbers [B, width], as the distribution needs them.
         action_space: of one environment.
-        distribution: of actions; default: the one for the action space.
+        distribution: of actions, those of a Box in policy units; default: the one for the action space.
+        action_scaling: policy units -1 and 1 are the bounds of a Box; False: they are those of the space. See
+            `ActionScale`.
         loss: "likelihood", or "mse" of Box actions.
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
         horizon, observation_space, preprocess, device, seed: as in `Policy`.
         flush_denormals, compile: see `GradientStep`.
 
-    Metrics: loss, accuracy (share of rows whose action is the likeliest; not for Box), entropy, weight_mean,
-    effective_share (of the weights), grad_norm, lr.
+    Metrics: loss, accuracy (share of rows whose action is the most probable, in all discrete columns; not for Box),
+    entropy, weight_mean, effective_share (of the weights), grad_norm, lr.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class BCPolicy(Policy):
         *,
         action_space: Space[Any],
         distribution: Distribution | None = None,
+        action_scaling: bool = True,
         loss: Literal["likelihood", "mse"] = "likelihood",
         optimizer: Adam | None = None,
         clip: Clip | None = None,
@@ -64,7 +70,8 @@ class BCPolicy(Policy):
         flush_denormals: bool = True,
         compile: Compile = False,
     ) -> None:
-        is_box = isinstance(action_space, spaces.Box)
+        flat = flat_actions(action_space)
+        is_box = isinstance(flat, spaces.Box)
         checks = Checks(type(self).__name__)
         if checks.one_of("loss", loss, ["likelihood", "mse"]):
             fits = loss == "likelihood" or is_box
@@ -79,7 +86,11 @@ class BCPolicy(Policy):
             seed=seed,
         )
         self.distribution = distribution_for(action_space) if distribution is None else distribution
+        self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._is_box, self._is_mse = is_box, loss == "mse"
+        self._counted: slice | list[int] = slice(None)  # columns whose hits `accuracy` counts
+        if isinstance(flat, StructuredHybrid):
+            self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
@@ -135,6 +146,7 @@ class BCPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Take each row's likeliest action or, exploring, draw one as likely as in the data."""
+        check_flag(self, "act(explore=)", explore)
         checked_legal(obs, env_ids)
         self.enter(training=False)
         with torch.no_grad():
@@ -146,10 +158,12 @@ class BCPolicy(Policy):
                 action = self.distribution.mode(numbers, legal)
             is_sound = numbers.isfinite().all(dim=1).cpu().numpy()
         refuse_unsound(f"{type(self).__name__} gives", is_sound, numbers, env_ids, step)
-        return ActOutput(action.cpu().numpy(), {}, state)
+        taken = action.cpu().numpy()
+        return ActOutput(taken if self._scale is None else self._scale.to_space(taken), {}, state)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the likeliest for sure."""
+        check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.distribution, Categorical):
             return super().action_probability(obs)
         checked_legal(obs)
@@ -163,18 +177,24 @@ class BCPolicy(Policy):
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return each row's likeliest action [B, ...] for raw observations on the device, and its `reasons`."""
         legal, numbers = legal_mask(obs), self._numbers(self.preprocess(obs))
-        return {"action": self.distribution.mode(numbers, legal), **reasons(self.distribution, numbers, legal)}
+        action = self.distribution.mode(numbers, legal)
+        if self._scale is not None:
+            action = self._scale.to_space(action)
+        return {"action": action, **reasons(self.distribution, numbers, legal)}
 
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch; raise `DivergedError` as `minimise` does. There are no priorities."""
+        if isinstance(self.distribution, Categorical):
+            self._check_discrete(batch)
         self.enter(training=True)
         rows = self.tensors(batch)
+        action = rows.action if self._scale is None else self._scale.to_unit(rows.action)
 
         def loss() -> tuple[Tensor, dict[str, Tensor]]:
             numbers = self._numbers(rows.obs)
-            per_row, shown = self._loss(numbers, rows.action, rows.legal)
+            per_row, shown = self._loss(numbers, action, rows.legal)
             return (rows.weight * per_row).mean(), shown
 
         shown = self.minimise("model", loss, step=step)
@@ -183,14 +203,14 @@ class BCPolicy(Policy):
     def _loss(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (loss [B], scalars to show)."""
         if self._is_mse:
-            loss = (self.distribution.mode(numbers, legal) - action).flatten(1).square().sum(dim=1)
+            loss = (self.distribution.mode(numbers, legal) - action).reshape(len(action), -1).square().sum(dim=1)
         else:
             loss = -self.distribution.log_prob(numbers, action, legal)
         with torch.no_grad():
             shown = {"entropy": self.distribution.entropy(numbers, legal).mean()}
             if not self._is_box:
-                is_same = (self.distribution.mode(numbers, legal) == action).view(len(action), -1).all(dim=1)
-                shown["accuracy"] = is_same.to(loss.dtype).mean()
+                is_same = (self.distribution.mode(numbers, legal) == action).view(len(action), -1)
+                shown["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
         return loss, shown
 
     def _numbers(self, features: Any) -> Tensor:

@@ -156,7 +156,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""
         legal = legal_mask(obs)
         q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)
-        return {"action": best_action(q_values, legal), "q_values": q_values}
+        return {"action": self._taken_tensors(best_action(q_values, legal)), "q_values": q_values}
 
     def _learn(self, rows: TensorBatch, step: int) -> dict[str, Any]:
         """Teach the imitation, then the values."""

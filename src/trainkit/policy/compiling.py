@@ -61,7 +61,7 @@ def _missing(device: torch.device) -> str | None:
 def at_step(schedule: Schedule, step: int, device: torch.device) -> float | Tensor:
     """Return a schedule's number for a loss: in a tensor if it changes, so that a graph of the loss stays good."""
     number = schedule(step)
-    return number if isinstance(schedule, Constant) else torch.tensor(number, device=device)
+    return number if isinstance(schedule, Constant) else torch.tensor(number, device=device, dtype=torch.float32)
 
 
 class LossGraph:

@@ -85,8 +85,8 @@ class StackedLinear(nn.Module):
 
     def __init__(self, n_layers: int, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_layers, out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(n_layers, 1, out_features))
+        self.weight = nn.Parameter(torch.empty(n_layers, out_features, in_features, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(n_layers, 1, out_features, dtype=torch.float32))
         self.draw_parameters(torch.Generator().manual_seed(seeding.fresh_root()))
 
     def draw_parameters(self, generator: torch.Generator) -> None:

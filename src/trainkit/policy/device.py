@@ -1,6 +1,8 @@
 """Where tensors live, and the way there: once per call, through pinned memory on CUDA."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
-from trainkit.data import ACTION_MASK
+from trainkit.data import ACTION_MASK, TransitionBatch
 from trainkit.errors import DeviceError
 
 T = TypeVar("T")
@@ -27,31 +29,43 @@ class TensorBatch(NamedTuple):
     weight: Tensor  # [B]
     legal: Tensor | None  # [B, A], of obs
     next_legal: Tensor | None  # [B, A], of next_obs
+    extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
+
+
+def in_float32(batch: TransitionBatch) -> TransitionBatch:
+    """Return a batch whose reward, discount and weight are float32, as buffers sample it; a hand-made one is cast."""
+    if batch.reward.dtype == batch.discount.dtype == batch.weight.dtype == np.float32:
+        return batch
+    reward, discount, weight = (np.asarray(c, np.float32) for c in (batch.reward, batch.discount, batch.weight))
+    return replace(batch, reward=reward, discount=discount, weight=weight)
 
 
 def rows_of(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
-    """Return obs, action, reward, discount, next_obs and weight, which are on the device, as rows to learn from.
+    """Return obs, action, reward, discount, next_obs, weight and extras, which are on the device, as rows.
 
-    Where `frames`, of obs and next_obs, say what a leaf's places are of, it is gathered there.
+    Where `frames`, of obs and next_obs, say what a leaf's places are of, it is gathered there. A next observation whose
+    mask allows no action counts as the end of its episode: nothing follows it, so its discount is 0.
     """
-    obs, action, reward, discount, next_obs, weight = columns
+    obs, action, reward, discount, next_obs, weight, extras = columns
     if frames is not None:
         obs, next_obs = tree.map_tree(_gathered, (obs, next_obs), frames)
     legal, next_legal = legal_mask(obs), legal_mask(next_obs)
+    if next_legal is not None:
+        discount = discount * next_legal.any(dim=1)
     with torch.no_grad():
         obs, next_obs = preprocess(obs), preprocess(next_obs)
     action = action if action.is_floating_point() else action.long()
-    return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal)
+    return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal, extras)
 
 
 def _gathered(leaf: Tensor, frames: Any) -> Tensor:
     return leaf if frames is None else frames.gather(leaf)
 
 
-def blank_row(obs: Any, preprocess: nn.Module) -> TensorBatch:
+def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:
     """Return one row of a blank observation [1, ...] on the device, which leads to itself."""
-    zero = torch.zeros(1, device=tree.first_leaf(obs).device)
-    return rows_of((obs, zero.long(), zero, zero, obs, zero), preprocess)
+    zero = torch.zeros(1, device=tree.first_leaf(obs).device, dtype=torch.float32)
+    return rows_of((obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -4,7 +4,7 @@ Each draws from a generator of its owner, and none from torch's global one.
 """
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,14 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks, SpaceMismatchError
+from trainkit.policy.action_scale import ActionBound
 from trainkit.policy.squashed import HALF_LOG_2_PI, SquashedGaussian
 from trainkit.spaces import count_actions
+from trainkit.structured_actions import StructuredHybrid, flat_actions
 
 Array = NDArray[np.float32]
 
 
 class Distribution(Protocol):
-    """A family of distributions over one action space; `numbers` [B, width] choose one per row."""
+    """A family of distributions over one action space; `numbers` [B, width] choose one per row.
+
+    Actions in a Box are in policy units here: the policy's `action_scale` maps them to the space and clips them to it.
+    """
 
     width: int
 
@@ -147,14 +152,14 @@ class Bernoulli(nn.Module):
         self.width = math.prod(space.shape)
 
     def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
-        uniform = torch.rand(numbers.shape, generator=generator, device=numbers.device)
+        uniform = torch.rand(numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype)
         return (uniform < numbers.sigmoid()).to(torch.int8).view(-1, *self._shape)
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return (numbers > 0).to(torch.int8).view(-1, *self._shape)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        coins = action.flatten(1).to(numbers.dtype)
+        coins = action.reshape(len(action), -1).to(numbers.dtype)
         return -functional.binary_cross_entropy_with_logits(numbers, coins, reduction="none").sum(dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
@@ -170,10 +175,10 @@ class Bernoulli(nn.Module):
 
 
 class Gaussian(nn.Module):
-    """A normal deviate in each of D places; the numbers are means, the deviations parameters of their own.
+    """A normal variable in each of D dimensions; the numbers are means, the deviations parameters of their own.
 
-    Actions are unbounded; environments get them clipped to the space, what is stored and learnt from is the action
-    drawn. `log_std` is where the logarithms of the deviations start.
+    Actions are in policy units and unbounded: `ActionScale` maps them to the space and clips them to it, while what is
+    learned from is the action drawn. `log_std` is the initial logarithm of the deviations.
     """
 
     def __init__(self, space: spaces.Box, *, log_std: float = 0.0) -> None:
@@ -183,17 +188,17 @@ class Gaussian(nn.Module):
         super().__init__()
         self._shape = space.shape
         self.width = math.prod(space.shape)
-        self.log_std = nn.Parameter(torch.full((self.width,), float(log_std)))
+        self.log_std = nn.Parameter(torch.full((self.width,), float(log_std), dtype=torch.float32))
 
     def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
-        normal = torch.randn(numbers.shape, generator=generator, device=numbers.device)
+        normal = torch.randn(numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype)
         return (numbers + self.log_std.exp() * normal).view(-1, *self._shape)
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return numbers.view(-1, *self._shape)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        z = (action.flatten(1).to(numbers.dtype) - numbers) / self.log_std.exp()
+        z = (action.reshape(len(action), -1).to(numbers.dtype) - numbers) / self.log_std.exp()
         return -(0.5 * z.square() + self.log_std + HALF_LOG_2_PI).sum(dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
@@ -211,19 +216,96 @@ class Gaussian(nn.Module):
         return action.reshape(-1, *self._shape), log_prob
 
 
-def distribution_for(space: Space[Any], *, squash: bool = False, log_std: float | None = None) -> Distribution:
+class Hybrid(nn.Module):
+    """Flat rows with discrete and Box columns, all independent: a `MultiCategorical` and a Gaussian side by side.
+
+    The network's outputs are the logits of all discrete columns, then the means of the Box columns. Log-probabilities
+    and entropies of the two parts add up. Actions are float32 rows [B, W] in policy units: discrete columns count from
+    0, see `ActionScale`.
+
+    Args:
+        space: of the flat rows.
+        action_bound_method, log_std: of the Box columns, as in `distribution_for`.
+
+    Attributes:
+        discrete: the distribution of the discrete columns.
+        box: the distribution of the Box columns.
+    """
+
+    _discrete_columns: Tensor  # [C]
+    _box_columns: Tensor  # [W - C]
+    _order: Tensor  # [W], the place of each column among discrete columns followed by Box columns
+
+    def __init__(
+        self, space: StructuredHybrid, *, action_bound_method: ActionBound = "clip", log_std: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.discrete = MultiCategorical(spaces.MultiDiscrete(space.discrete.nvec))
+        kind = SquashedGaussian if action_bound_method == "tanh" else Gaussian
+        self.box = kind(space.box, log_std=log_std)
+        self.width = self.discrete.width + self.box.width
+        is_discrete = space.structure.is_discrete
+        columns = np.flatnonzero(is_discrete), np.flatnonzero(~is_discrete)
+        places = {
+            "_discrete_columns": columns[0],
+            "_box_columns": columns[1],
+            "_order": np.concatenate(columns).argsort(),
+        }
+        for name, place in places.items():
+            self.register_buffer(name, torch.as_tensor(place), persistent=False)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+        logits, means = self._split(numbers)
+        return self._join(self.discrete.sample(logits, None, generator), self.box.sample(means, None, generator))
+
+    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        logits, means = self._split(numbers)
+        return self._join(self.discrete.mode(logits, None), self.box.mode(means, None))
+
+    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        logits, means = self._split(numbers)
+        choices = action[:, self._discrete_columns].long()
+        return self.discrete.log_prob(logits, choices, None) + self.box.log_prob(
+            means, action[:, self._box_columns], None
+        )
+
+    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+        logits, means = self._split(numbers)
+        return self.discrete.entropy(logits, None) + self.box.entropy(means, None)
+
+    def _split(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        logits, means = torch.split(numbers, [self.discrete.width, self.box.width], dim=1)
+        return logits, means
+
+    def _join(self, choices: Tensor, box: Tensor) -> Tensor:
+        return torch.cat([choices.to(box.dtype), box], dim=1)[:, self._order]
+
+
+def distribution_for(
+    space: Space[Any], *, action_bound_method: ActionBound = "clip", log_std: float | None = None
+) -> Distribution:
     """Return the family for an action space.
 
     Args:
         space: of one action.
-        squash: keep actions of a Box within its bounds by tanh.
-        log_std: where the logarithms of a Box's deviations start; None is 0.
+        action_bound_method: how actions of a Box are bounded: "clip" is a `Gaussian` whose actions are clipped, "tanh"
+            a `SquashedGaussian`; of a `StructuredHybrid`, in its Box columns.
+        log_std: initial logarithm of a Box's deviations; None is 0.
     """
+    checks = Checks("distribution_for")
+    checks.one_of("action_bound_method", action_bound_method, get_args(ActionBound))
+    checks.done()
+    is_squashed = action_bound_method == "tanh"
+    space = flat_actions(space)
+    if isinstance(space, StructuredHybrid):
+        return Hybrid(space, action_bound_method=action_bound_method, log_std=0.0 if log_std is None else log_std)
     if isinstance(space, spaces.Box) and space.dtype in (np.float32, np.float64):
         start = 0.0 if log_std is None else log_std
-        return SquashedGaussian(space, log_std=start) if squash else Gaussian(space, log_std=start)
-    if squash or log_std is not None:
-        raise SpaceMismatchError(f"squash and log_std are for actions in a Box of float32 or float64, got {space}")
+        return SquashedGaussian(space, log_std=start) if is_squashed else Gaussian(space, log_std=start)
+    if is_squashed or log_std is not None:
+        raise SpaceMismatchError(
+            f"action_bound_method='tanh' and log_std are for actions in a Box of float32 or float64, got {space}"
+        )
     if isinstance(space, spaces.Discrete):
         count_actions("a distribution of actions", space)
         return Categorical(space)

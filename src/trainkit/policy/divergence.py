@@ -42,8 +42,8 @@ class Skips:
     """Let updates pass that were not taken, as if they had not been, up to ten in a row; on the device."""
 
     def __init__(self, device: torch.device) -> None:
-        self._in_a_row = torch.zeros((), device=device)
-        self._longest = torch.zeros((), device=device)
+        self._in_a_row = torch.zeros((), device=device, dtype=torch.float32)
+        self._longest = torch.zeros((), device=device, dtype=torch.float32)
 
     def leave_out(self, shown: Mapping[str, Scalar]) -> dict[str, Tensor]:
         """Return an update's scalars, zeros where a step of it was skipped; `skipped` says so, 0 or 1."""

@@ -1,24 +1,25 @@
 """The Q-learner: one class, whose parts decide whether it is DQN, C51, Rainbow, or something new."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
-from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import ConfigError, all_made
+from trainkit.data import ACTION_PROB, Q_VALUES, ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
+from trainkit.errors import ConfigError, all_made, check_flag
 from trainkit.policy.act_on import ActingPlace, ActOn
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.cuda_graph import CudaGraph, check_cuda_graph
-from trainkit.policy.device import TensorBatch, blank_row, legal_mask, rows_of, to_device
+from trainkit.policy.device import TensorBatch, blank_row, in_float32, legal_mask, rows_of, to_device
 from trainkit.policy.draws import Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
@@ -48,6 +49,7 @@ from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import checked_legal, count_actions, zeros_of
+from trainkit.structured_actions import JointActions, joint_actions
 
 
 class DQNPolicy(Policy):
@@ -66,7 +68,8 @@ class DQNPolicy(Policy):
         target: when the target network follows.
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
-        observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete.
+        observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete, or joint ones
+            (MultiDiscrete, MultiBinary, a Dict or Tuple of them) of at most 10,000 combinations, with a value each.
         flush_denormals, compile: see `GradientStep`; small networks learn in numpy on the CPU, unless compile is True.
         cuda_graph: record all that an update does on CUDA, from the fourth one on, and repeat it by one launch, with or
             without `compile`. What parts of yours do in Python they do once then: numbers that change must be tensors.
@@ -74,9 +77,12 @@ class DQNPolicy(Policy):
         act_on: "device", where the policy is; "cpu", by a copy there that keeps up with it; "auto" tries both between
             the first updates and stays with the quicker. For a policy on the CPU they are the same.
         store_action_prob: store how likely each action was, as `action_prob`.
+        store_q_values: store the values [A] that each action was chosen by, of illegal actions too, as `q_values`; the
+            network is then called for random actions, too.
 
-    Metrics: loss, q_mean (of chosen actions), weight_mean, effective_share (of the weights), grad_norm
-    (before the clip), lr, target_followed, penalty_mean (where there is one), and the value part's own.
+    Metrics: loss, q_mean, q_max, q_min (of the chosen actions of a batch), weight_mean, effective_share (of the
+    weights), grad_norm (before the clip), lr, target_followed, penalty_mean (where there is one), and the value
+    part's own.
     """
 
     def __init__(
@@ -102,6 +108,7 @@ class DQNPolicy(Policy):
         precision: Precision = "float32",
         act_on: ActOn = "device",
         store_action_prob: bool = False,
+        store_q_values: bool = False,
     ) -> None:
         super().__init__(
             observation_space=observation_space,
@@ -111,6 +118,7 @@ class DQNPolicy(Policy):
             device=device,
             seed=seed,
         )
+        self._joint_of: tuple[Space[Any] | None, JointActions | None] = None, None
         check_cuda_graph(type(self).__name__, cuda_graph, self.device)
         self._in_precision = in_precision(type(self).__name__, precision, self.device)
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
@@ -121,6 +129,12 @@ class DQNPolicy(Policy):
         if store_action_prob:
             require_probability(type(self).__name__, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
+        if store_q_values:
+            if action_space is None:
+                raise ConfigError(f"{type(self).__name__}.store_q_values needs an action_space: give it, too")
+            n_actions = count_actions(type(self).__name__, action_space)
+            values = ArraySpec(shape=(n_actions,), dtype=np.dtype(np.float32))
+            self._extras_spec = {**self._extras_spec, Q_VALUES: values}
         self._draws = Draws(self.network, self.value)
         self.to(self.device)
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile, "recorded": cuda_graph}
@@ -207,21 +221,43 @@ class DQNPolicy(Policy):
 
         Where a coin of `EpsilonGreedy` decides, a network without noise is not asked, unless `action_prob` is stored.
         """
+        check_flag(self, "act(explore=)", explore)
         legal, name = checked_legal(obs, env_ids), type(self).__name__
         how = self.exploration if explore else Greedy()
         where: dict[str, Any] = {"step": step, "env_ids": env_ids}
         values_of = partial(self._legal_values, obs, legal, explore=explore, step=step, env_ids=env_ids)
         if asks_sparingly(how, self._draws.noise_size) and self.action_space is not None and not self._extras_spec:
-            shape = len(tree.first_leaf(obs)), count_actions(name, self.action_space)
-            return ActOutput(how.choose_asking(values_of, shape, legal, rng=self.rng, **where), {}, state)
-        q = values_of(ALL)
-        action, stored = how.choose(q, legal, starts=starts, rng=self.rng, **where), {}
-        if self._extras_spec:
-            stored = chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
-        return ActOutput(action, stored, state)
+            n_actions = count_actions(name, self.action_space) if self._joint is None else self._joint.n
+            shape = len(tree.first_leaf(obs)), n_actions
+            return ActOutput(self._taken(how.choose_asking(values_of, shape, legal, rng=self.rng, **where)), {}, state)
+        values = self.action_values(obs, explore=explore)
+        q = legal_values(name, values, legal, step, env_ids)
+        action = how.choose(q, legal, starts=starts, rng=self.rng, **where)
+        stored: dict[str, NDArray[Any]] = {}
+        if ACTION_PROB in self._extras_spec:
+            stored |= chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
+        if Q_VALUES in self._extras_spec:
+            stored[Q_VALUES] = values
+        return ActOutput(self._taken(action), stored, state)
+
+    @property
+    def _joint(self) -> JointActions | None:
+        """The numbers of joint actions, None where the action space is Discrete or not known."""
+        space = self.action_space
+        if space is None or isinstance(space, spaces.Discrete):
+            return None
+        if self._joint_of[0] is not space:
+            self._joint_of = space, joint_actions(type(self).__name__, space)
+        return self._joint_of[1]
+
+    def _taken(self, action: NDArray[np.int64]) -> NDArray[Any]:
+        """Return numbers of actions [K] as the environments' actions [K, ...]."""
+        joint = self._joint
+        return action if joint is None else joint.actions(action)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: exploring as `exploration` does, or greedily."""
+        check_flag(self, "action_probability(explore=)", explore)
         legal, name = checked_legal(obs), type(self).__name__
         how = require_probability(name, self.exploration, self._draws.noise_size) if explore else Greedy()
         q = legal_values(name, self.action_values(obs), legal, step)
@@ -229,6 +265,7 @@ class DQNPolicy(Policy):
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, illegal ones too, for raw observations [K, ...]."""
+        check_flag(self, "action_values(explore=)", explore)
         self.enter(training=False)
         noise = self._draws.noise(len(tree.first_leaf(obs)), self.generator) if explore else None
         if self._place is None:
@@ -252,7 +289,12 @@ class DQNPolicy(Policy):
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by."""
         q_values = self.value.mean(self._predict(obs, None).numbers)
-        return {"action": best_action(q_values, legal_mask(obs)), "q_values": q_values}
+        return {"action": self._taken_tensors(best_action(q_values, legal_mask(obs))), "q_values": q_values}
+
+    def _taken_tensors(self, action: Tensor) -> Tensor:
+        """Return numbers of actions [B] as the environments' actions [B, ...]."""
+        joint = self._joint
+        return action if joint is None else torch.as_tensor(joint.table, device=action.device)[action]
 
     def explore_metrics(self, step: int) -> dict[str, float]:
         """Return what dashboards show about exploration."""
@@ -262,7 +304,11 @@ class DQNPolicy(Policy):
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
+        self._check_discrete(batch)
         self.enter(training=True)
+        joint = self._joint
+        if joint is not None:
+            batch = replace(batch, action=joint.numbers(batch.action))
         learner, own = self._host_learner, self._modules.get  # it takes nn.Module 1 us to look each of these up
         parts = own("preprocess"), own("network"), own("target_network"), own("value"), self.backup
         if learner is not None and self.penalty is None and learner.takes(batch, *parts):
@@ -276,6 +322,7 @@ class DQNPolicy(Policy):
     def _learn_by_hand(self, learner: HostLearner, batch: TransitionBatch, step: int) -> dict[str, Any]:
         """Take the gradient step in numpy."""
         self._note_rows(batch)
+        batch = in_float32(batch)
         mine, theirs = self._draws.for_update(len(batch), self.generator)
         by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise), learner.modules)
         priority, shown = self.minimise("network", by_hand, step=step)
@@ -316,7 +363,8 @@ class DQNPolicy(Policy):
             goal = self.value.goal(after, reward, rows.discount)
         loss, priority = self._draws.loss(self.value, chosen, goal, prediction.fractions)
         with torch.no_grad():
-            shown = {"q_mean": self.value.mean(chosen).mean()}
+            q = self.value.mean(chosen)
+            shown = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
             shown |= self.value.metrics(chosen, goal, after, reward, rows.discount)
         if self.penalty is not None:
             penalty = self.penalty(self.value.mean(prediction.numbers), rows.action, rows.legal)
@@ -344,7 +392,9 @@ class DQNPolicy(Policy):
         refuse_numbers(type(self).__name__, prediction, action_space, self.value)
         networks = [ask(network, self._draws.for_acting()) for network in (self.network, self.target_network)]
         parts = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
-        refuse_losses(parts, lambda: self._loss(blank_row(obs, self.preprocess), networks[0], networks[1])[:2])
+        extras = self._blank_extras()
+        if extras is not None:
+            refuse_losses(parts, lambda: self._loss(blank_row(obs, self.preprocess, extras), *networks)[:2])
         if self._place is not None:
             self._place.check(self, blank)
         super().check_spaces(observation_space, action_space)

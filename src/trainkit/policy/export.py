@@ -21,6 +21,7 @@ from trainkit.files import write_whole
 from trainkit.policy.device import to_device
 from trainkit.policy.distributions import Categorical, Distribution
 from trainkit.spaces import random_actions
+from trainkit.structured_actions import joint_actions
 
 _N_ROWS = 256  # on which a file must agree with torch before it is left
 _TOLERANCE = 1e-3  # of answers, relative and absolute: kernels add up in another order
@@ -47,7 +48,8 @@ def export_onnx(policy: object, path: str | Path) -> None:
     """Write a policy's greedy actions as an ONNX file for any number of rows, once onnxruntime gives the same as `act`.
 
     Inputs are the leaves of an observation as the environment gives them, named by their path, "obs" where there is
-    but one; preprocessing and mask are inside. Outputs are "action" and what else the policy's `greedy` names.
+    but one; preprocessing and mask are inside. Outputs are "action" and what else the policy's `greedy` names. Actions
+    of a Dict or Tuple are flat rows [B, W], which `policy.action_space.structure.unpack` would nest.
 
     Raises:
         MissingExtraError: onnx, onnxscript or onnxruntime is not installed.
@@ -179,8 +181,9 @@ def _refuse_other_answers(subject: str, policy: Exportable, obs: Any, told: Mapp
     same = _same_rows(told["action"], action)
     scores = [leaf for name, leaf in expected.items() if name in ("q_values", "probability")]
     if scores and told["action"].shape == action.shape:
-        rows = np.arange(len(action))
-        same |= np.isclose(scores[0][rows, told["action"]], scores[0][rows, action], _TOLERANCE, _TOLERANCE)
+        rows, joint = np.arange(len(action)), joint_actions(subject, getattr(policy, "action_space", None))
+        theirs, own = (one if joint is None else joint.numbers(one) for one in (told["action"], action))
+        same |= np.isclose(scores[0][rows, theirs], scores[0][rows, own], _TOLERANCE, _TOLERANCE)
     if wrong or not same.all():
         raise DivergedError(
             f"{subject}.export: onnxruntime gives other actions in {int((~same).sum())} of {len(same)} rows, and other "

@@ -6,6 +6,7 @@ parameters stay its own, and whoever replaces them (`.to`, `deepcopy`, `load_sta
 noticed at the next step, which lays them out anew and takes the moments along.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trainkit.errors import CheckpointError, Checks
+from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
 from trainkit.policy.meter import Scalar
+from trainkit.policy.networks import PlainModule
 from trainkit.policy.segments import Place, Segment, parts_of, places_of
 from trainkit.schedules import Schedule, Scheduled, as_schedule
 
@@ -104,6 +106,7 @@ class GradientStep:
         compile: Compile = False,
         recorded: bool = False,
     ) -> None:
+        check_parameters(module)
         self.optimizer = optimizer
         self.clip = clip
         self.flush_denormals = flush_denormals
@@ -115,10 +118,12 @@ class GradientStep:
         self._look_at_places()
         device = self._places[0].parameter.device if self._places else torch.device("cpu")
         self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
-        self._scale = torch.ones(())  # what gradients on the CPU are divided by, where they are clipped
+        self._scale = torch.ones(
+            (), dtype=torch.float32
+        )  # what gradients on the CPU are divided by, where they are clipped
         self._rate_there = self._lr(0)
         self._rate = (
-            torch.full((), self._rate_there, device=device) if recorded else None
+            torch.full((), self._rate_there, device=device, dtype=torch.float32) if recorded else None
         )  # where recorded calls read it
 
     def lr(self, step: int) -> float:
@@ -157,7 +162,7 @@ class GradientStep:
             moments = self._look_at_places()
             for place in self._places:
                 place.parameter.grad = None
-            value, shown = _backward(loss)
+            value, shown = self._backward(loss)
             self._lay_out(moments)
             return value, shown
         segments = self._segments
@@ -166,10 +171,22 @@ class GradientStep:
             return self._graph(loss, layouts, [one.flat for one in segments], [one.gradient for one in segments])
         for segment in segments:
             segment.gradient.zero_()
-        value, shown = _backward(loss)
+        value, shown = self._backward(loss)
         if self._has_newcomer():
             self._lay_out(self._moments())
         return value, shown
+
+    def _backward(self, loss: Loss) -> tuple[Tensor, Any]:
+        """Return (loss, what else it returned) and leave the gradients with the parameters, inside no_grad() too."""
+        with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
+            value, shown = ask(loss)
+        if not value.requires_grad:
+            raise ConfigError(
+                f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "
+                "requires_grad=True: unfreeze one with requires_grad_(True), or do not update"
+            )
+        value.backward()  # type: ignore[no-untyped-call]  # torch's own
+        return value.detach(), shown
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moments in the form of `torch.optim.Adam.state_dict()`."""
@@ -285,11 +302,24 @@ class GradientStep:
         self._segments = [Segment(self._places, indices, moments, count) for count, indices in groups.items()]
 
 
-def _backward(loss: Loss) -> tuple[Tensor, Any]:
-    """Return (loss, what else it returned) and leave the gradients with the parameters."""
-    value, shown = ask(loss)
-    value.backward()  # type: ignore[no-untyped-call]  # torch's own
-    return value.detach(), shown
+def check_parameters(module: nn.Module) -> None:
+    """Raise `ConfigError` where parameters cannot be trained: float64 layers of torch's own, or without gradients.
+
+    A module of the user's may have another dtype than float32, as its `forward` can cast what it is given.
+    """
+    parts = [part for part in module.modules() if not isinstance(part, PlainModule)]
+    casts = any(not type(part).__module__.startswith("torch.") for part in parts)
+    for name, parameter in module.named_parameters():
+        if parameter.dtype == torch.float64 and (not casts or torch.get_default_dtype() == torch.float64):
+            raise ConfigError(
+                f"{type(module).__name__}.{name} must be float32, which policies compute in, got {parameter.dtype}: "
+                "call float() on the module, or torch.set_default_dtype(torch.float32) before making it"
+            )
+        if parameter.is_inference():
+            raise ConfigError(
+                f"{type(module).__name__}.{name} was made inside torch.inference_mode(), so it can never have a "
+                "gradient: make the module outside of it"
+            )
 
 
 class _DenormalsFlushed:

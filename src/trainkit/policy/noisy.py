@@ -27,10 +27,10 @@ class NoisyLinear(nn.Module):
         checks.done()
         super().__init__()
         self.in_features, self.out_features, self.sigma0 = in_features, out_features, sigma0
-        self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(out_features))
-        self.bias_sigma = nn.Parameter(torch.empty(out_features))
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.float32))
+        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(out_features, dtype=torch.float32))
+        self.bias_sigma = nn.Parameter(torch.empty(out_features, dtype=torch.float32))
         self.draw_parameters(torch.Generator().manual_seed(seeding.fresh_root()))
 
     @property
@@ -60,5 +60,5 @@ class NoisyLinear(nn.Module):
 
 def draw_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
     """Draw f(e) for standard normal e, [R, size], on the generator's device."""
-    normal = torch.randn(rows, size, generator=generator, device=generator.device)
+    normal = torch.randn(rows, size, generator=generator, device=generator.device, dtype=torch.float32)
     return normal.sign() * normal.abs().sqrt()

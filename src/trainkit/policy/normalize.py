@@ -7,7 +7,7 @@ once, an on-policy one when it has learnt from its rollout, so that it learns wi
 import torch
 from torch import Tensor, nn
 
-from trainkit.errors import Checks
+from trainkit.errors import Checks, ConfigError
 
 
 class Moments(nn.Module):
@@ -56,8 +56,8 @@ class Normalizer(nn.Module):
         self.clip = clip
         self.known = Moments(n_features)
         self.fresh = Moments(n_features)  # observed since the last fold
-        self.register_buffer("shift", torch.zeros(n_features))
-        self.register_buffer("scale", torch.ones(n_features))
+        self.register_buffer("shift", torch.zeros(n_features, dtype=torch.float32))
+        self.register_buffer("scale", torch.ones(n_features, dtype=torch.float32))
 
     def forward(self, features: Tensor) -> Tensor:
         return ((features - self.shift) * self.scale).clamp_(-self.clip, self.clip)
@@ -68,6 +68,23 @@ class Normalizer(nn.Module):
         rows = features.double()
         mean = rows.mean(dim=0)
         self.fresh.add(torch.full_like(self.fresh.count, len(rows)), mean, (rows - mean).square().sum(dim=0))
+
+    @torch.no_grad()
+    def merge(self, other: "Normalizer") -> None:
+        """Take in all rows that another normalizer has observed, and use the statistics of both from now on.
+
+        Exact: count, mean and deviation are those of the rows of both together, by the parallel formula of Chan et al.
+        (1979). `other` stays as it is; merge it once only, as its rows are counted each time.
+        """
+        if other is self or other.known.mean.shape != self.known.mean.shape:
+            raise ConfigError(
+                f"Normalizer.merge needs another normalizer of {len(self.known.mean)} features, got "
+                f"{'itself' if other is self else len(other.known.mean)}"
+            )
+        for theirs in (other.known, other.fresh):
+            own = (part.to(self.fresh.mean.device) for part in (theirs.count, theirs.mean, theirs.square))
+            self.fresh.add(*own)
+        self.fold()
 
     @torch.no_grad()
     def fold(self) -> None:

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
-from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made
+from trainkit.data import POLICY_ACTION, ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
+from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made, check_flag
+from trainkit.policy.action_scale import ActionBound, action_scale_for
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile, Loss, at_step
+from trainkit.policy.deviations import Deviations
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
@@ -31,8 +33,10 @@ from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.policy.rollout_rows import RolloutRows
 from trainkit.protocols import EnvSpaces
 from trainkit.spaces import checked_legal, zeros_of
+from trainkit.stats import Summary
 
-_STORED = {name: ArraySpec(shape=(), dtype=np.dtype(np.float32)) for name in ("log_prob", "value")}
+_FLOAT32 = np.dtype(np.float32)
+_STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "value")}
 
 
 class OnpolicyPolicy(Policy):
@@ -40,9 +44,15 @@ class OnpolicyPolicy(Policy):
 
     They learn in eval mode, too: with dropout or batch statistics the first ratio would not be 1.
 
+    In a Box the network and the distribution work in policy units. `act` returns the action mapped to the space and
+    clipped to it, which is what environments take and datasets store, and in the column `policy_action` the action as
+    it was drawn, in policy units: `log_prob` is its log-density, and it is what the policy learns from.
+
     Args:
         network: features -> `Judged`, as `ActorCriticNetwork`.
-        distribution: of actions; default: the one for the action space.
+        distribution: of actions, those of a Box in policy units; default: the one for the action space.
+        action_scaling: policy units -1 and 1 are the bounds of a Box; False: they are those of the space. See
+            `ActionScale`.
         horizon: gamma, and the rule of rewards.
         lam: of `gae`.
         normalize_advantage: give each batch's advantages mean 0 and deviation 1.
@@ -60,6 +70,7 @@ class OnpolicyPolicy(Policy):
         *,
         action_space: Space[Any],
         distribution: Distribution | None = None,
+        action_scaling: bool = True,
         horizon: Horizon | None = None,
         lam: float = 0.95,
         normalize_advantage: bool = False,
@@ -88,11 +99,16 @@ class OnpolicyPolicy(Policy):
         )
         self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
+        self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)
+        self._extras_spec = dict(_STORED)
+        if self._scale is not None:
+            self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self._scale.low.shape, dtype=_FLOAT32)
         self.network = network
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
         self.add_gradient_step("model", self, adam, clip, flush_denormals=flush_denormals, compile=compile)
         features = HostPreprocess.for_module(self.preprocess, self.device)
+        self._deviations = Deviations(self.distribution)
         self._host = HostActorCritic.for_network(features, network, self.distribution)
         self.eval()
 
@@ -104,7 +120,7 @@ class OnpolicyPolicy(Policy):
         hidden: Sequence[int] | None = None,
         shared: bool | None = None,
         normalize_obs: bool = False,
-        squash: bool = False,
+        action_bound_method: ActionBound = "clip",
         log_std: float | None = None,
         gamma: float = 0.99,
         reward: Any = None,
@@ -120,19 +136,23 @@ class OnpolicyPolicy(Policy):
             hidden, shared: as in `ActorCriticNetwork`; layers default to (64, 64) in a torso each, for images to
                 (512,) in a shared one.
             normalize_obs: as `normalize` in `Preprocess`.
-            squash: keep actions of a Box within its bounds by tanh.
-            log_std: where the logarithms of their deviations start; None is 0.
+            action_bound_method: how actions of a Box are kept within the bounds: "clip" them, or squash them by
+                "tanh", which needs finite bounds.
+            log_std: initial logarithm of their deviations; None is 0.
             gamma, reward: as in `Horizon`.
             lr, adam_eps, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
         """
-        if "distribution" in parts and (squash or log_std is not None):
-            raise ConfigError(f"{cls.__name__}.for_envs was given distribution, and squash or log_std too: give one")
+        if "distribution" in parts and (action_bound_method != "clip" or log_std is not None):
+            raise ConfigError(
+                f"{cls.__name__}.for_envs was given distribution, and action_bound_method or log_std too: give one"
+            )
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         sees_images = preprocess.sees_images
         distribution = parts.get("distribution")
         if distribution is None:
-            distribution = distribution_for(envs.action_space, squash=squash, log_std=log_std)
+            how: dict[str, Any] = {"action_bound_method": action_bound_method, "log_std": log_std}
+            distribution = distribution_for(envs.action_space, **how)
         network = ActorCriticNetwork(
             preprocess.shapes,
             distribution.width,
@@ -156,8 +176,8 @@ class OnpolicyPolicy(Policy):
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
-        """The log-probability of each action and the value of each observation, as they were when it was taken."""
-        return _STORED
+        """Columns to store: `log_prob` of each action, `value` of each observation, in a Box `policy_action`."""
+        return self._extras_spec
 
     def act(
         self,
@@ -170,18 +190,29 @@ class OnpolicyPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
+        check_flag(self, "act(explore=)", explore)
         legal = checked_legal(obs, env_ids)
         host = self._host_for(obs)
         if host is not None:
             action, log_prob, value, numbers = host.act(obs, legal, self.rng if explore else None)
         else:
             action, log_prob, value, numbers = self._answer(obs, explore)
+        if explore:
+            self._deviations.note(numbers)
         is_sound = np.isfinite(log_prob + value)
         refuse_unsound(f"{type(self).__name__} gives", is_sound, numbers, env_ids, step)
-        return ActOutput(action, {"log_prob": log_prob, "value": value}, state)
+        extras = {"log_prob": log_prob, "value": value}
+        if self._scale is not None:
+            extras[POLICY_ACTION] = action
+            action = self._scale.to_space(action)
+        return ActOutput(action, extras, state)
+
+    def read_action_std(self) -> Summary:
+        """Return the standard deviations of the draws since the last call, in policy units and before any tanh."""
+        return self._deviations.read()
 
     def _answer(self, obs: Obs, explore: bool) -> Answer:
-        """Act by torch, wherever the network is."""
+        """Act by torch, wherever the network is; actions of a Box are in policy units."""
         with torch.no_grad():
             on_device = to_device(obs, self.device)
             legal = legal_mask(on_device)
@@ -196,6 +227,7 @@ class OnpolicyPolicy(Policy):
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the mode for sure."""
+        check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.distribution, Categorical):
             return super().action_probability(obs)
         checked_legal(obs)
@@ -209,8 +241,10 @@ class OnpolicyPolicy(Policy):
         """Return each row's mode [B, ...] for raw observations on the device, its `reasons`, and the value [B]."""
         legal = legal_mask(obs)
         numbers, value = self.network(self.preprocess(obs))
-        told = reasons(self.distribution, numbers, legal)
-        return {"action": self.distribution.mode(numbers, legal), **told, "value": value}
+        action = self.distribution.mode(numbers, legal)
+        if self._scale is not None:
+            action = self._scale.to_space(action)
+        return {"action": action, **reasons(self.distribution, numbers, legal), "value": value}
 
     # ---- learning ----
 
@@ -249,24 +283,34 @@ class OnpolicyPolicy(Policy):
         is_row = rollout.is_row
         flat = np.flatnonzero(is_row)
         on_device = to_device(tree.map_tree(lambda leaf: _flat(leaf)[flat], rollout.obs), self.device)
-        columns = (rollout.reward, rollout.extras["value"], rollout.terminated, rollout.ended)
+        missing = [name for name in (*self.columns, *self.extras_spec) if name not in rollout.extras]
+        if missing:
+            raise ConfigError(
+                f"{type(self).__name__} needs the columns {missing}, which the rollout does not have: read it with "
+                "columns=policy.columns"
+            )
+        own_columns = {name: np.asarray(rollout.extras[name], spec.dtype) for name, spec in self.extras_spec.items()}
+        columns = np.asarray(rollout.reward, np.float32), own_columns["value"], rollout.terminated, rollout.ended
         reward, value, terminated, ended = to_device(columns, self.device)
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
                 last = self._values(rollout.last_obs)
+                legal = legal_mask(to_device(rollout.last_obs, self.device))
+                if legal is not None:
+                    last = last * legal.any(dim=1)  # without a legal action nothing follows
                 next_value.view(-1)[torch.as_tensor(rollout.last_rows, device=self.device)] = last
             over = ended | ~torch.as_tensor(is_row, device=self.device)
             advantage = self._advantages(reward, value, next_value, terminated, over)
         index = torch.as_tensor(flat, device=self.device)
-        action, log_prob = to_device(
-            (_flat(rollout.action)[flat], _flat(rollout.extras["log_prob"])[flat]), self.device
-        )
+        own_action = rollout.action if self._scale is None else own_columns[POLICY_ACTION]
+        action, log_prob = to_device((_flat(own_action)[flat], _flat(own_columns["log_prob"])[flat]), self.device)
         own = advantage.view(-1)[index]
         old = value.view(-1)[index]
+        extras = to_device({name: _flat(rollout.extras[name])[flat] for name in self.columns}, self.device)
         with torch.no_grad():
             features = self.preprocess(on_device)
-        return RolloutRows(features, legal_mask(on_device), action, log_prob, old, own, own + old)
+        return RolloutRows(features, legal_mask(on_device), action, log_prob, old, own, own + old, extras)
 
     def _host_for(self, obs: Obs) -> HostActorCritic | None:
         """Return the passes in numpy, where they take these observations."""

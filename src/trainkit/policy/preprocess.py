@@ -38,6 +38,15 @@ class RunningStatistics(Protocol):
         ...
 
 
+@runtime_checkable
+class MergeableStatistics(RunningStatistics, Protocol):
+    """A preprocessing whose statistics can take in another's."""
+
+    def merge(self, other: Any) -> None:
+        """Take in all that statistics of the same kind have observed, and use the statistics of both from now on."""
+        ...
+
+
 class Preprocess(nn.Module):
     """Turn observations of one space into float32 features, leaf by leaf.
 
@@ -98,6 +107,13 @@ class Preprocess(nn.Module):
         """Use what was noted from now on."""
         for place in range(len(self.normalizers)):
             self._own(place).fold()
+
+    def merge(self, other: "Preprocess") -> None:
+        """Take in all rows that the statistics of a preprocessing of the same space have observed; see `Normalizer`."""
+        if not isinstance(other, Preprocess) or other._space != self._space or other.places != self.places:
+            raise ConfigError(f"Preprocess.merge needs a Preprocess of {self._space} that normalizes, got {other!r}")
+        for place in range(len(self.normalizers)):
+            self._own(place).merge(other._own(place))
 
     @property
     def n_observed(self) -> int:

@@ -99,7 +99,8 @@ class ImplicitQuantileValue(ReturnValue):
 
     def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw fractions uniformly, [B, N] for the online network and [B, N'] for the target."""
-        drawn = torch.rand(rows, self.width + self.target_width, generator=generator, device=generator.device)
+        shape, device = (rows, self.width + self.target_width), generator.device
+        drawn = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
         return drawn[:, : self.width], drawn[:, self.width :]
 
     def loss(self, chosen: Tensor, goal: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:

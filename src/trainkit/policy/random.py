@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.data import ActOutput, Obs
+from trainkit.errors import check_flag
 from trainkit.policy.base import Policy
 from trainkit.policy.exploration import ACTION_PROB_SPEC
 from trainkit.spaces import checked_legal, random_actions, random_probability
@@ -38,6 +39,7 @@ class RandomPolicy(Policy):
         starts: NDArray[np.bool_] | None = None,
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
+        check_flag(self, "act(explore=)", explore)
         assert self.action_space is not None
         n_rows = len(tree.first_leaf(obs))
         action = random_actions(self.action_space, obs, n_rows, self.rng, env_ids)
@@ -46,6 +48,7 @@ class RandomPolicy(Policy):
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return 1 / legal actions for every legal action, [K, A]."""
+        check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.action_space, spaces.Discrete):
             return super().action_probability(obs)
         legal = checked_legal(obs)

@@ -21,6 +21,7 @@ class RolloutRows(NamedTuple):
     value: Tensor  # [B], as the critic said then
     advantage: Tensor  # [B], normalised in its batch where that is wanted
     returns: Tensor  # [B], what the critic should have said
+    extras: dict[str, Tensor] = {}  # noqa: RUF012  # {column: [B, ...]}, those that the policy's `columns` names
 
     def as_tensors(self) -> "RolloutRows":
         """Return the same rows."""

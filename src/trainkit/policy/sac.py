@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
-from trainkit.errors import Checks, DivergedError, SpaceMismatchError, all_made
+from trainkit.errors import Checks, DivergedError, SpaceMismatchError, all_made, check_flag
+from trainkit.policy.action_scale import ActionScale
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
-from trainkit.policy.device import TensorBatch
+from trainkit.policy.deviations import Deviations
+from trainkit.policy.device import TensorBatch, in_float32
 from trainkit.policy.export import reasons
 from trainkit.policy.gradient_step import Adam, ByHand, Clip
 from trainkit.policy.host.acting import HostActor
@@ -26,6 +28,7 @@ from trainkit.policy.host.layers import mean
 from trainkit.policy.host.layers import weight_metrics as host_weight_metrics
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.sac import HostSAC, teach_temperature
+from trainkit.policy.host.values import td_metrics
 from trainkit.policy.host.watchers import learns_alone
 from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.preprocess import Preprocess
@@ -35,6 +38,7 @@ from trainkit.policy.target import Target
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Scheduled, as_schedule
 from trainkit.spaces import zeros_of
+from trainkit.stats import Summary
 
 
 class SACPolicy(Policy):
@@ -44,7 +48,8 @@ class SACPolicy(Policy):
     an action drawn for the next observation (equations 5 and 6), the actor towards what the critics' minimum and its
     entropy say (equation 9), the temperature towards the entropy asked for (equation 18), the target critics' turn.
 
-    Actions and densities are in half-widths of the space: entropies, and the target for them, do not depend on units.
+    The networks work in policy units, [-1, 1], which `action_scale` maps to the bounds of the space: entropies, and
+    the target for them, do not depend on the units of the space.
 
     Args:
         actor: features -> numbers [B, 2 D]: means and logarithms of deviations, as `ActorNetwork`.
@@ -56,12 +61,13 @@ class SACPolicy(Policy):
         target: when the target critics follow; default: 0.005 of the way at every update.
         optimizer: of the actor, and of the others that are not given: `critic_optimizer`, `temperature_optimizer`.
         clip: of the actor's and the critics' gradients; None clips nothing.
-        action_space: a Box of floats, bounded in every place.
+        action_space: a Box of floats, bounded in every dimension.
         observation_space, preprocess, device, seed: as in `Policy`.
         flush_denormals, compile: see `GradientStep`.
 
-    Metrics: critic_loss, actor_loss, temperature_loss (where it is learnt), grad_norm and lr of each, q_mean,
-    td_abs_mean, entropy, temperature, weight_mean, effective_share (of the weights), target_followed.
+    Metrics: critic_loss, actor_loss, temperature_loss (where it is learnt), grad_norm and lr of each, q_mean, q_max,
+    q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
+    target_followed.
     """
 
     def __init__(
@@ -108,6 +114,7 @@ class SACPolicy(Policy):
             seed=seed,
         )
         self.distribution = SquashedGaussian(box, log_std=None)
+        self._scale = self.action_scale = ActionScale(box)
         self.target_entropy = -float(self.distribution.n_places) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         self.learnt_temperature = Logarithm(initial_temperature) if is_learnt else None
@@ -125,11 +132,12 @@ class SACPolicy(Policy):
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         features = HostPreprocess.for_module(self.preprocess, self.device)
         sees_as_we_do = self._keeps(Policy, "features")
+        self._deviations = Deviations(self.distribution)
         self._host = HostActor.for_network(features, self.actor, self.distribution) if sees_as_we_do else None
         self._host_learner: HostSAC | None = None
         if compile is not True and self._keeps(SACPolicy, "_learn", "_goal", "minimise", "tensors", "_columns"):
             parts = self.actor, self.critics, self.target_critics, self.distribution
-            self._host_learner = HostSAC.for_parts(features, *parts)
+            self._host_learner = HostSAC.for_parts(features, *parts, self._scale)
         self.eval()
 
     @classmethod
@@ -188,26 +196,35 @@ class SACPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take the one at its mean."""
+        check_flag(self, "act(explore=)", explore)
         self.enter(training=False)
         host, n_rows = self._host, len(tree.first_leaf(obs))
         if host is not None and host.takes(obs, n_rows, self.preprocess, self.actor, self.distribution):
-            action = host.act(obs, self._noise(n_rows).numpy() if explore else None)
+            unit, numbers = host.act(obs, self._noise(n_rows).numpy() if explore else None)
         else:
             with torch.no_grad():
                 numbers = self.actor(self.features(obs))
                 family = self.distribution
                 drawn = family.sample(numbers, None, self.generator) if explore else family.mode(numbers, None)
-                action = drawn.cpu().numpy()
+                unit = drawn.cpu().numpy()
+        if explore:
+            self._deviations.note(numbers)
+        action = self._scale.to_space(unit)
         if not np.isfinite(action).all():
             row = int(np.argwhere(~np.isfinite(action))[0][0])
             env = row if env_ids is None else int(env_ids[row])
             raise DivergedError(f"{type(self).__name__} gives action {action[row]} for env {env} at step {step}")
         return ActOutput(action, {}, state)
 
+    def read_action_std(self) -> Summary:
+        """Return the standard deviations of the draws since the last call, in policy units and before tanh."""
+        return self._deviations.read()
+
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the action [B, ...] at each row's mean for raw observations on the device, and its `reasons`."""
         numbers = self.actor(self.preprocess(obs))
-        return {"action": self.distribution.mode(numbers, None), **reasons(self.distribution, numbers, None)}
+        action = self._scale.to_space(self.distribution.mode(numbers, None))
+        return {"action": action, **reasons(self.distribution, numbers, None)}
 
     # ---- learning ----
 
@@ -230,28 +247,31 @@ class SACPolicy(Policy):
 
         def critic_loss() -> tuple[Tensor, tuple[Tensor, Tensor]]:
             goal = self._goal(rows, next_noise, temperature)
-            q = self.critics(rows.obs, self.distribution.to_unit(rows.action))
+            unit = self._scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
+            q = self.critics(rows.obs, unit)
             td = q - goal.unsqueeze(1)  # [B, C]
-            return _weighted(rows, 0.5 * td.square().sum(dim=1)), (td.detach().abs().mean(dim=1), q.detach().mean())
+            return _weighted(rows, 0.5 * td.square().sum(dim=1)), (td.detach().abs().mean(dim=1), q.detach())
 
         def actor_loss() -> tuple[Tensor, Tensor]:
             unit, log_prob = self.distribution.draw(self.actor(rows.obs), noise)
             q = self.critics(rows.obs, unit).amin(dim=1)
             return _weighted(rows, temperature * log_prob - q), log_prob.detach()
 
-        priority, q_mean = self.minimise("critic", critic_loss, step=step)
+        priority, q = self.minimise("critic", critic_loss, step=step)
         with _frozen(self.critics):
             log_prob = self.minimise("actor", actor_loss, step=step)
         learnt = self.learnt_temperature
         if learnt is not None:
             surplus = -(log_prob + self.target_entropy)  # of entropy, row by row
             self.minimise("temperature", lambda: _weighted(rows, learnt.log * surplus), step=step)
-        shown = {"q_mean": q_mean, "td_abs_mean": priority.mean(), "entropy": -log_prob.mean()}
+        shown = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
+        shown |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max(), "entropy": -log_prob.mean()}
         return {"priority": priority, **shown, **weight_metrics(rows.weight)}
 
     def _learn_by_hand(self, learner: HostSAC, batch: TransitionBatch, drawn: "Drawn", step: int) -> dict[str, Any]:
         """Take the gradient steps in numpy."""
         self._note_rows(batch)
+        batch = in_float32(batch)
         noise, next_noise, temperature = drawn.noise.numpy(), drawn.next_noise.numpy(), float(drawn.temperature)
         critics = ByHand(partial(learner.teach_critics, batch, next_noise, temperature), (self.critics,))
         td, q = self.minimise("critic", critics, step=step)
@@ -263,7 +283,8 @@ class SACPolicy(Policy):
             by_hand = ByHand(partial(teach_temperature, learnt.log, surplus, batch.weight), (learnt,))
             self.minimise("temperature", by_hand, step=step)
         priority = np.abs(td).mean(axis=0)
-        shown = {"q_mean": float(q.mean()), "td_abs_mean": mean(priority), "entropy": -mean(log_prob)}
+        shown = {"q_mean": float(q.mean()), "q_max": float(q.max()), "q_min": float(q.min())}
+        shown |= {**td_metrics(priority), "entropy": -mean(log_prob)}
         return {"priority": priority, **shown, **host_weight_metrics(batch.weight)}
 
     def _warms_alone(self) -> bool:
@@ -279,14 +300,15 @@ class SACPolicy(Policy):
 
     def _noise(self, *rows: int) -> Tensor:
         """Draw standard normal noise, [..., D], on the device."""
-        return torch.randn(*rows, self.distribution.n_places, generator=self.generator, device=self.device)
+        how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
+        return torch.randn(*rows, self.distribution.n_places, **how)
 
     def _temperature(self, step: int) -> Tensor:
         """Return the temperature, a scalar without a gradient."""
         if self.learnt_temperature is not None:
             return self.learnt_temperature.log.detach().exp()
         assert self._schedule is not None, "one of the two is there"
-        return torch.full((), self._schedule(step), device=self.device)
+        return torch.full((), self._schedule(step), device=self.device, dtype=torch.float32)
 
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target critics always stay in eval mode."""
@@ -301,7 +323,7 @@ class SACPolicy(Policy):
         with trying(f"{type(self).__name__}'s networks", observation_space):
             features = self.features(zeros_of(observation_space))
             numbers = self.actor(features)
-            values = self.critics(features, torch.zeros(1, self.distribution.n_places, device=self.device))
+            values = self.critics(features, torch.zeros_like(numbers[:, : self.distribution.n_places]))
         shape, width = tuple(numbers.shape), self.distribution.width
         if shape != (1, width):
             raise SpaceMismatchError(
@@ -329,7 +351,7 @@ class Logarithm(nn.Module):
 
     def __init__(self, initial: float) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(initial)))
+        self.log = nn.Parameter(torch.tensor(math.log(initial), dtype=torch.float32))
 
 
 def _weighted(rows: TensorBatch, per_row: Tensor) -> Tensor:

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from trainkit.checkpoint import load_checkpoint, load_tensors, save_checkpoint
 from trainkit.errors import CheckpointError
+from trainkit.policy.action_scale import ActionScale
 from trainkit.policy.gradient_step import GradientStep
 from trainkit.policy.handover import KeyMap, as_array, parted, renamed
 from trainkit.policy.recipes import about, remembering
+from trainkit.policy.squashed import SquashedGaussian
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import TargetNetwork
+from trainkit.reading import decoding
 
 
 class Saved(nn.Module):
@@ -24,6 +27,7 @@ class Saved(nn.Module):
 
     observation_space: Space[Any] | None
     action_space: Space[Any] | None
+    action_scale: ActionScale | None
     device: torch.device
     statistics: Statistics
     n_updates: int
@@ -45,7 +49,7 @@ class Saved(nn.Module):
     def save(self, path: str | Path) -> Path:
         """Write what acting needs into a folder, for `load_policy`; what was saved there before is replaced."""
         state = {"weights": self.state_dict(), "n_updates": self.n_updates, "last_step": self.last_step}
-        return save_checkpoint(path, {"policy": state}, about(self))
+        return save_checkpoint(path, {"policy": state | self._units_state()}, about(self))
 
     def get_weights(self) -> dict[str, NDArray[Any]]:
         """Return copies of all weights by name, those of targets and running statistics among them."""
@@ -85,7 +89,10 @@ class Saved(nn.Module):
             ConfigError: `key_map` does not map the names there.
             MissingExtraError: safetensors is not installed.
         """
-        given = weights if isinstance(weights, Mapping) else _read_weights(Path(weights))
+        if not isinstance(weights, Mapping):
+            with decoding(weights, "weights"):
+                return self.load_weights(_read_weights(Path(weights)), strict=strict, key_map=key_map)
+        given: Mapping[str, Any] = weights
         if key_map is not None:
             given = renamed(f"{type(self).__name__}.load_weights", given, key_map)
         return self._take_over(self._with_targets(given), strict=strict)
@@ -111,6 +118,23 @@ class Saved(nn.Module):
         self.load_state_dict(fits, strict=False)  # all that is missing was told
         return misfits
 
+    def check_units(self, state: Mapping[str, Any]) -> None:
+        """Raise `CheckpointError` where a saved policy's weights give actions in other units than this policy's."""
+        if self.action_scale is None:
+            return
+        # Before actions were scaled, those of a normal distribution were in the units of the space.
+        was_scaled = isinstance(getattr(self, "distribution", None), SquashedGaussian)
+        saved = state.get("action_scaling", was_scaled)
+        if self.action_scale.scaling is not saved:
+            raise CheckpointError(
+                f"{type(self).__name__}.action_scaling is {self.action_scale.scaling}, but the checkpoint's weights "
+                f"were trained with action_scaling={saved}: make the policy (or call the preset) with "
+                f"action_scaling={saved}"
+            )
+
+    def _units_state(self) -> dict[str, bool]:
+        return {} if self.action_scale is None else {"action_scaling": self.action_scale.scaling}
+
     def streams_state(self) -> dict[str, Any]:
         """Return the state of the random streams."""
         return {
@@ -126,7 +150,7 @@ class Saved(nn.Module):
 
     def training_state(self) -> dict[str, Any]:
         """Return all that training goes on from: weights, moments, counters, random streams."""
-        return {
+        return self._units_state() | {
             "weights": self.state_dict(),
             "optimizers": {name: one.state_dict() for name, one in self._gradient_steps.items()},
             "targets": {name: one.state_dict() for name, one in self._targets.items()},
@@ -137,7 +161,8 @@ class Saved(nn.Module):
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state of a policy made of the same parts."""
+        """Continue from a saved state of a policy made of the same parts."""
+        self.check_units(state)
         self._take_over(state["weights"])
         for name, step in self._gradient_steps.items():
             step.load_state_dict(state["optimizers"][name])

@@ -1,4 +1,4 @@
-"""A normal deviate squashed into the bounds of a Box: actions that are never out of reach."""
+"""A normal distribution squashed into [-1, 1] by tanh: actions that never leave their bounds."""
 
 import math
 from typing import Any
@@ -11,35 +11,33 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks, SpaceMismatchError
+from trainkit.structured_actions import StructuredHybrid, flat_actions
 
 Array = NDArray[np.float32]
 
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
-_EDGE = 1e-6  # how near to a bound, in half-widths, a density is still told apart
+_EDGE = 1e-6  # densities closer to a bound than this are those at this distance
 LOG_STD_RANGE = -20.0, 2.0  # of deviations that a network tells (Haarnoja et al., 2018, as their code has it)
 _N_NODES = 32  # of the quadrature
 
 
 class SquashedGaussian(nn.Module):
-    """A normal deviate u in each of D places, taken into the bounds: action = middle + half * tanh(u).
+    """A normal variable u in each of D dimensions, squashed into policy units: unit = tanh(u), in [-1, 1].
 
-    Haarnoja et al. (2018), appendix C: log p(action) = log normal(u) - sum log(half * (1 - tanh(u)**2)), where
+    Haarnoja et al. (2018), appendix C: log p(unit) = log normal(u) - sum log(1 - tanh(u)**2), where
     log(1 - tanh(u)**2) = 2 (log 2 - u - softplus(-2u)) loses no digits (TensorFlow Probability's form).
 
-    Actions drawn lie strictly within the bounds. The density of an action is that of the u it came from by atanh, taken
-    1e-6 half-widths off the bounds at the nearest. `mode` is the action at the normal's mean: the median, not the
+    `ActionScale` maps units to the bounds of the space. Densities and entropies are those of units, whatever the
+    bounds; per unit of the space a log-density is smaller by the sum of log(half-width). The density of a unit is that
+    of u = atanh(unit), at most 1e-6 from the bounds. `mode` is the unit at the normal's mean: the median, not the
     density's peak.
 
     Args:
-        space: a Box of floats, bounded in every place.
+        space: a Box of floats, bounded in every dimension.
         log_std: where the logarithms of the deviations start, as parameters of their own: the numbers are D means.
             None: the numbers are D means and D logarithms, kept within -20..2.
     """
 
-    _half: Tensor  # [D], half the width between the bounds
-    _middle: Tensor  # [D]
-    _lowest: Tensor  # [D], the first number above the lower bound
-    _highest: Tensor  # [D]
     _nodes: Tensor  # [Q], where the quadrature looks, in deviations
     _shares: Tensor  # [Q], that add up to 1
 
@@ -53,25 +51,15 @@ class SquashedGaussian(nn.Module):
         self._shape = space.shape
         self.n_places = math.prod(space.shape)
         self.width = self.n_places if log_std is not None else 2 * self.n_places
-        self.log_std = None if log_std is None else nn.Parameter(torch.full((self.n_places,), float(log_std)))
-        low, high = (bound.ravel().astype(np.float64) for bound in (space.low, space.high))
+        self.log_std = (
+            None if log_std is None else nn.Parameter(torch.full((self.n_places,), float(log_std), dtype=torch.float32))
+        )
         nodes, shares = np.polynomial.hermite_e.hermegauss(_N_NODES)
-        inner = np.nextafter(np.asarray([low, high], np.float32), np.asarray([high, low], np.float32))
-        for name, numbers in (
-            ("_half", (high - low) / 2),
-            ("_middle", (high + low) / 2),
-            ("_lowest", inner[0]),
-            ("_highest", inner[1]),
-            ("_nodes", nodes),
-            ("_shares", shares / shares.sum()),
-        ):
+        for name, numbers in (("_nodes", nodes), ("_shares", shares / shares.sum())):
             self.register_buffer(name, torch.as_tensor(numbers, dtype=torch.float32), persistent=False)
 
     def draw(self, numbers: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (tanh(u) [B, D], its log-density [B]) for standard normal noise [B, D]; both have gradients.
-
-        The density is that on -1..1, whatever the bounds: `log_prob` has the logarithm of `half` beside.
-        """
+        """Return (tanh(u) [B, D], its log-density [B]) for standard normal noise [B, D]; both have gradients."""
         mean, log_std = self._normal(numbers)
         u = mean + log_std.exp() * noise
         return u.tanh(), (-0.5 * noise.square() - log_std - HALF_LOG_2_PI - _log_slope(u)).sum(dim=1)
@@ -80,54 +68,44 @@ class SquashedGaussian(nn.Module):
         """Return tanh of the normal's mean, [B, D]."""
         return self._normal(numbers)[0].tanh()
 
-    def to_bounds(self, unit: Tensor) -> Tensor:
-        """Turn [B, D] in -1..1 into actions [B, ...] strictly within the bounds."""
-        inside = torch.clamp(self._middle + self._half * unit, self._lowest, self._highest)
-        return inside.view(-1, *self._shape)
-
-    def to_unit(self, action: Tensor) -> Tensor:
-        """Turn actions [B, ...] into [B, D] in -1..1."""
-        return ((action.flatten(1).to(self._half.dtype) - self._middle) / self._half).clamp(-1.0, 1.0)
-
     def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
         mean, log_std = self._normal(numbers)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        return self.to_bounds((mean + log_std.exp() * noise).tanh())
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+        return (mean + log_std.exp() * noise).tanh().view(-1, *self._shape)
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        return self.to_bounds(self.middle(numbers))
+        return self.middle(numbers).view(-1, *self._shape)
 
     def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
         mean, log_std = self._normal(numbers)
-        u = self.to_unit(action).clamp(_EDGE - 1.0, 1.0 - _EDGE).atanh()
+        u = action.reshape(len(action), -1).to(mean.dtype).clamp(_EDGE - 1.0, 1.0 - _EDGE).atanh()
         z = (u - mean) / log_std.exp()
         normal = -0.5 * z.square() - log_std - HALF_LOG_2_PI
-        return (normal - _log_slope(u) - self._half.log()).sum(dim=1)
+        return (normal - _log_slope(u)).sum(dim=1)
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         """Return the entropy per row, [B], with gradients.
 
-        It has no closed form: the normal's, plus the mean of log |d action / d u| by Gauss-Hermite quadrature. Minus
+        It has no closed form: the normal's, plus the mean of log |d unit / d u| by Gauss-Hermite quadrature. Minus
         the log-probability of the action taken, which stable-baselines3 falls back on, has no gradient on average.
         """
         mean, log_std = self._normal(numbers)
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._nodes  # [B, D, Q]
         of_normal = log_std + HALF_LOG_2_PI + 0.5
-        return (of_normal + _log_slope(u) @ self._shares + self._half.log()).sum(dim=1)
+        return (of_normal + _log_slope(u) @ self._shares).sum(dim=1)
 
     def host_act(
         self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
     ) -> tuple[NDArray[Any], Array]:
         mean, log_std = (own.detach().numpy() for own in self._normal(torch.from_numpy(numbers)))
-        half, middle = self._half.numpy(), self._middle.numpy()
         std = np.exp(log_std)
         u = mean if rng is None else mean + std * rng.standard_normal(mean.shape, np.float32)
-        action = np.clip(middle + half * np.tanh(u), self._lowest.numpy(), self._highest.numpy())
-        u = np.arctanh(np.clip((action - middle) / half, _EDGE - 1.0, 1.0 - _EDGE))  # as `log_prob` finds it
+        unit = np.tanh(u)
+        u = np.arctanh(np.clip(unit, _EDGE - 1.0, 1.0 - _EDGE))  # as `log_prob` finds it
         z = (u - mean) / std
         log_slope = 2.0 * (math.log(2.0) - u - np.logaddexp(np.float32(0.0), -2.0 * u))
-        log_prob = (-0.5 * z * z - log_std - HALF_LOG_2_PI - log_slope - np.log(half)).sum(axis=1)
-        return action.reshape(-1, *self._shape), log_prob
+        log_prob = (-0.5 * z * z - log_std - HALF_LOG_2_PI - log_slope).sum(axis=1)
+        return unit.reshape(-1, *self._shape), log_prob
 
     def _normal(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and logarithms of deviations, [B, D] each, or [D] where they are parameters."""
@@ -139,8 +117,10 @@ class SquashedGaussian(nn.Module):
 
 def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:
     """Return a Box of floats with two finite bounds, apart from each other, in every place; refuse any other space."""
+    space = flat_actions(space)
     if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
-        raise SpaceMismatchError(f"{subject} needs actions in a Box of float32 or float64, got {space}")
+        remedy = ": use PPOPolicy or A2CPolicy" if isinstance(space, StructuredHybrid) else ""
+        raise SpaceMismatchError(f"{subject} needs actions in a Box of float32 or float64, got {space}{remedy}")
     if not space.is_bounded():
         raise SpaceMismatchError(
             f"{subject} squashes actions between bounds, and {space} has none in some place: give the environment "

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainkit.data import Horizon, Transition
+from trainkit.errors import ConfigError
 from trainkit.policy.device import to_device
-from trainkit.policy.preprocess import RunningStatistics
+from trainkit.policy.preprocess import MergeableStatistics, RunningStatistics
 from trainkit.protocols import Dataset
 
 
@@ -41,6 +42,19 @@ class _InTurn:
     def fold(self) -> None:
         for part in self._learning:
             part.fold()
+
+    def merge(self, other: Any) -> None:
+        if not isinstance(other, _InTurn) or len(other._learning) != len(self._learning):
+            raise ConfigError("merge_statistics needs the same preprocessing in both policies, part by part")
+        for own, theirs in zip(self._learning, other._learning, strict=True):
+            _mergeable(own).merge(theirs)
+
+
+def _mergeable(part: RunningStatistics) -> MergeableStatistics:
+    """Return statistics that have `merge`; raise for a preprocessing of the user's own that has not."""
+    if not isinstance(part, MergeableStatistics):
+        raise ConfigError(f"merge_statistics needs {type(part).__name__}.merge(other): define it")
+    return part
 
 
 class Statistics:
@@ -82,6 +96,19 @@ class Statistics:
         """Hear that the episodes of these environments were ended where they are, to begin anew."""
         if self._of_returns is not None:
             self._of_returns.cut(env_ids)
+
+    def merge(self, other: "Statistics") -> None:
+        """Take in all that another policy's statistics have observed; see `Policy.merge_statistics`."""
+        pairs = [(self._of_obs, other._of_obs), (self._of_returns, other._of_returns)]
+        if any((own is None) != (theirs is None) for own, theirs in pairs):
+            raise ConfigError(
+                "merge_statistics needs policies that normalize the same: normalize_obs and reward='return_scale' in "
+                "both, or in neither"
+            )
+        if self._of_obs is not None:
+            _mergeable(self._of_obs).merge(other._of_obs)
+        if self._of_returns is not None and other._of_returns is not None:
+            self._of_returns.merge(other._of_returns)
 
     def study(self, dataset: Dataset) -> None:
         """Learn of a whole dataset, unless something was learnt already."""

@@ -74,7 +74,7 @@ class ReturnValue(nn.Module):
     def metrics(
         self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
-        return {"td_abs_mean": (self.mean(goal) - self.mean(chosen)).abs().mean()}
+        return td_metrics(self.mean(goal) - self.mean(chosen))
 
 
 class ExpectedValue(ReturnValue):
@@ -107,7 +107,7 @@ class ExpectedValue(ReturnValue):
     def metrics(
         self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
-        return {"td_abs_mean": (self.returns(goal) - self.returns(chosen)).abs().mean()}
+        return td_metrics(self.returns(goal) - self.returns(chosen))
 
     def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         chosen, goal = chosen.squeeze(1), goal.squeeze(1)
@@ -139,7 +139,9 @@ class CategoricalValue(nn.Module):
         super().__init__()
         self.width, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
         self._gap = (self.v_max - self.v_min) / (atoms - 1)
-        self.register_buffer("support", torch.linspace(self.v_min, self.v_max, atoms), persistent=False)
+        self.register_buffer(
+            "support", torch.linspace(self.v_min, self.v_max, atoms, dtype=torch.float32), persistent=False
+        )
 
     def mean(self, numbers: Tensor) -> Tensor:
         return functional.softmax(numbers, dim=-1) @ self.support
@@ -167,7 +169,9 @@ class CategoricalValue(nn.Module):
         beyond = (moved < self.v_min - 1e-3 * self._gap) | (moved > self.v_max + 1e-3 * self._gap)
         clipped = (self._probability(after, discount) * beyond).sum(dim=1).mean()
         td = goal @ self.support - self.mean(chosen)
-        return {"td_abs_mean": td.abs().mean(), "clipped_share": clipped}
+        log_probability = functional.log_softmax(chosen, dim=1)
+        entropy = -(log_probability.exp() * log_probability).sum(dim=1).mean()
+        return {**td_metrics(td), "clipped_share": clipped, "value_entropy": entropy}
 
     def _probability(self, after: Tensor, discount: Tensor) -> Tensor:
         """Return the next value's distribution, [B, W]; where nothing follows any will do, but not nan."""
@@ -176,6 +180,12 @@ class CategoricalValue(nn.Module):
     def _moved(self, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the returns R + discount * z, [B, W], before any clipping."""
         return reward.unsqueeze(1) + discount.unsqueeze(1) * self.support
+
+
+def td_metrics(td: Tensor) -> dict[str, Tensor]:
+    """Return the mean and the largest of the absolute values of TD errors [B]."""
+    size = td.abs()
+    return {"td_abs_mean": size.mean(), "td_abs_max": size.max()}
 
 
 def squash(x: Tensor, eps: float) -> Tensor:

@@ -71,7 +71,7 @@ def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) 
     """Initialise linear and convolution layers orthogonally, times a gain, and their biases with 0."""
     for layer in module.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
-            drawn = torch.empty(layer.weight.shape)
+            drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
             nn.init.orthogonal_(drawn, gain, generator=generator)
             with torch.no_grad():
                 layer.weight.copy_(drawn)
@@ -82,7 +82,7 @@ def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) 
 def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
     """Fill a parameter uniformly in +-bound; drawn on the CPU, so that all devices start alike."""
     with torch.no_grad():
-        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+        parameter.copy_(torch.empty(parameter.shape, dtype=torch.float32).uniform_(-bound, bound, generator=generator))
 
 
 # `torch.nn.utils.skip_init` does the same on its way over the meta device, whose first use loads sympy: half a second.
@@ -98,13 +98,13 @@ class _BlankConv2d(nn.Conv2d):
 
 def blank_linear(in_features: int, out_features: int) -> nn.Linear:
     """Make a linear layer without drawing from the global generator; its numbers are whatever was there."""
-    layer = _BlankLinear(in_features, out_features)
+    layer = _BlankLinear(in_features, out_features, dtype=torch.float32)
     layer.__class__ = nn.Linear  # type: ignore[assignment]  # no other afterwards than anybody's
     return layer
 
 
 def blank_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
     """Make a convolution without drawing from the global generator; its numbers are whatever was there."""
-    layer = _BlankConv2d(in_channels, out_channels, kernel, stride)
+    layer = _BlankConv2d(in_channels, out_channels, kernel, stride, dtype=torch.float32)
     layer.__class__ = nn.Conv2d  # type: ignore[assignment]  # no other afterwards than anybody's
     return layer

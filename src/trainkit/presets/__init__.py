@@ -14,6 +14,7 @@ from typing import Any
 
 from trainkit.errors import refuse_unknown
 from trainkit.presets.base import Preset, Settings
+from trainkit.presets.config import PresetConfig
 from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sac
 from trainkit.presets.off_policy import OffpolicySettings
 from trainkit.presets.offline import (
@@ -85,6 +86,7 @@ __all__ = [
     "OnpolicyPreset",
     "OnpolicySettings",
     "Preset",
+    "PresetConfig",
     "QOverrides",
     "QPreset",
     "QSettings",

@@ -7,20 +7,21 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector, Envs, make_envs
-from trainkit.collector.make import EnvSpec
+from trainkit.collector.make import EnvSpec, says_how_many
 from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.hints import misfit
 from trainkit.policy import Preprocess
 from trainkit.policy.compiling import Compile
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
-from trainkit.trainer.options import CommonOptions
+from trainkit.trainer.options import CommonOptions, TrainerOptions
 
 
 class Settings(TypedDict, total=False):
     """What every preset may override, beside the options of every trainer.
 
-    Schedules may be `Linear`, over the run's max_epoch * step_per_epoch steps.
+    Schedules may be `Linear`, over the run's max_epoch * step_per_epoch steps. `evaluation=None` or
+    `test_collector=None` switches evaluation off.
     """
 
     n_envs: int
@@ -103,6 +104,12 @@ class Preset:
         """Say why a setting does nothing beside the others chosen; None where it does something."""
         return None
 
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise ConfigError for options that this preset does not know, or that are not what their annotations say."""
+        known = {*self.settings(), *self.switches.__annotations__, *TrainerOptions.__annotations__}
+        refuse_unknown(repr(self), options, known)
+        self._refuse_misfits(options)
+
     def _refuse_misfits(self, overrides: Mapping[str, Any]) -> None:
         """Refuse settings that are not what their annotations say; what is done with them may come much later."""
         checks = Checks(repr(self))
@@ -131,9 +138,7 @@ class Preset:
     def _compose(self, env: EnvSpec, seed: int | None, overrides: Mapping[str, Any]) -> Any:
         """Make environments, policy and trainer of the table and what overrides it."""
         self._refuse_misfits(overrides)
-        for option in ("test_collector", "evaluation"):
-            if overrides.get(option) is not None:
-                raise ConfigError(f"{self} makes the policy, which {option} would have to share: give test_env")
+        evaluates = self._evaluates(overrides, "test_env")
         domain = self.domain_of_id(env)
         making = {**self.settings(domain), **overrides}
         envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
@@ -142,12 +147,29 @@ class Preset:
         self._refuse_idle(chosen, table, overrides)
         policy = self._policy(envs, chosen)
         common = {key: value for key, value in overrides.items() if key in CommonOptions.__annotations__}
-        if "test_collector" not in common:
+        if evaluates:
             again = self._again(env) if chosen["test_env"] is None else chosen["test_env"]
             common["test_collector"] = Collector(policy, self._make(again, "n_test_envs", making, overrides))
         common.setdefault("episode_per_test", 20)
         self._add_stop(common, chosen["stop_return"])
         return self._trainer(policy, envs, chosen, {**common, "seed": seed})
+
+    def _evaluates(self, overrides: Mapping[str, Any], where: str) -> bool:
+        """Return whether to evaluate: unless `evaluation` or `test_collector` is given as None, which switches it off.
+
+        Args:
+            overrides: what the preset is called with.
+            where: the argument that says in which environment to evaluate.
+        """
+        given = [option for option in ("evaluation", "test_collector") if option in overrides]
+        for option in given:
+            if overrides[option] is not None:
+                raise ConfigError(f"{self} makes the policy, which {option} would have to share: give {where}")
+        if given and overrides.get("test_env") is not None:
+            raise ConfigError(
+                f"{self} was given test_env, and {given[0]}=None, which switches evaluation off: give one"
+            )
+        return not given
 
     def _add_stop(self, common: dict[str, Any], stop_return: float | None) -> None:
         """Say among the trainer's options which return ends the run."""
@@ -167,8 +189,7 @@ class Preset:
     ) -> Envs:
         """Make environments; where `env` itself says how many and how, only what the user asked for is passed on."""
         is_made = isinstance(env, (VectorEnv, Envs))
-        says_how_many = is_made or not (isinstance(env, str) or callable(env))
-        n = int((overrides if says_how_many else making).get(count, 1))
+        n = int((overrides if says_how_many(env) else making).get(count, 1))
         options = (overrides if is_made else making).get("env_options", {})
         return make_envs(env, n, lives_key=lives_key, in_evaluation=count == "n_test_envs", **options)
 
@@ -205,6 +226,12 @@ def given(switches: type, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def over_the_run(chosen: Mapping[str, Any], per_epoch: str = "step_per_epoch") -> dict[str, Any]:
-    """Stretch what is `Linear` over all steps of the run."""
+    """Stretch what is `Linear` over all steps of the run, in nested settings too."""
     n_steps = chosen["max_epoch"] * chosen[per_epoch]
-    return {key: value.over(n_steps) if isinstance(value, Linear) else value for key, value in chosen.items()}
+
+    def stretched(value: Any) -> Any:
+        if isinstance(value, Linear):
+            return value.over(n_steps)
+        return {key: stretched(own) for key, own in value.items()} if isinstance(value, dict) else value
+
+    return {key: stretched(value) for key, value in chosen.items()}

@@ -7,6 +7,7 @@ from trainkit.collector import Envs
 from trainkit.collector.make import EnvSpec
 from trainkit.policy import Adam, SACPolicy
 from trainkit.presets.base import Preset, Switches, given
+from trainkit.presets.config import PresetConfig
 from trainkit.presets.off_policy import BufferSwitches, OffpolicySettings, OffpolicySwitches, offpolicy_trainer
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
@@ -37,7 +38,9 @@ class SACPreset(Preset):
     known = SACSettings
     switches = SACSwitches
 
-    def __call__(self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[SACOverrides]) -> OffpolicyTrainer:
+    def __call__(
+        self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[SACOverrides]
+    ) -> OffpolicyTrainer[SACPolicy]:
         """Return a trainer.
 
         Args:
@@ -47,8 +50,14 @@ class SACPreset(Preset):
             overrides: of `settings()`, a switch of `SACPolicy`, `frames_on_device` (as `DeviceFrames`), or options of
                 `OffpolicyTrainer`.
         """
-        trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
+        trainer: OffpolicyTrainer[SACPolicy] = self._compose(env, seed, overrides)
         return trainer
+
+    def config(
+        self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[SACOverrides]
+    ) -> PresetConfig[OffpolicyTrainer[SACPolicy]]:
+        """Return the arguments as a frozen object, from which to build."""
+        return PresetConfig(preset=self, env=env, seed=seed, options=dict(overrides))
 
     def _domain(self, envs: EnvSpaces) -> str:
         return "continuous"
@@ -61,7 +70,7 @@ class SACPreset(Preset):
 
     def _trainer(
         self, policy: SACPolicy, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
-    ) -> OffpolicyTrainer:
+    ) -> OffpolicyTrainer[SACPolicy]:
         return offpolicy_trainer(policy, envs, chosen, common)
 
 

@@ -1,9 +1,9 @@
 """What the presets of off-policy learners share: their buffer, and the rates of their trainer."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
-from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer import buffer_from_config
 from trainkit.collector import Collector, Envs
 from trainkit.policy import DeviceFrames
 from trainkit.presets.base import Settings, given
@@ -11,6 +11,8 @@ from trainkit.protocols import Learner
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.updates import Refresh
+
+LearnerT = TypeVar("LearnerT", bound=Learner)
 
 
 class OffpolicySettings(Settings, total=False):
@@ -21,7 +23,7 @@ class OffpolicySettings(Settings, total=False):
     alpha: float
     beta: Scheduled | Linear
     capacity: int
-    batch_size: int
+    batch_size: int | None
     step_per_collect: int | None
     update_per_step: float
     learning_starts: int
@@ -31,9 +33,11 @@ class OffpolicySettings(Settings, total=False):
 class OffpolicySwitches(TypedDict, total=False):
     """When updates are taken and priorities written: as `OffpolicyTrainer` does unless given."""
 
+    episode_per_collect: int | None  # together with step_per_collect=None
     refresh_priorities: Refresh
     updates_per_round: int
     overlap: bool
+    buffer: Mapping[str, Any]  # see `buffer_from_config`: overrides what prioritized, alpha, beta and capacity say
 
 
 class BufferSwitches(TypedDict, total=False):
@@ -43,13 +47,17 @@ class BufferSwitches(TypedDict, total=False):
 
 
 def offpolicy_trainer(
-    policy: Learner, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
-) -> OffpolicyTrainer:
+    policy: LearnerT, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
+) -> OffpolicyTrainer[LearnerT]:
     """Make the trainer of a policy, with the buffer that the settings name."""
-    how: dict[str, Any] = {"frames": DeviceFrames(chosen["device"]) if chosen.get("frames_on_device") else None}
+    table: dict[str, Any] = {"type": "ReplayBuffer", "capacity": chosen["capacity"]}
     if chosen["prioritized"]:
-        how |= {"alpha": chosen["alpha"], "beta": chosen["beta"]}
-    buffer = (PrioritizedReplayBuffer if chosen["prioritized"] else ReplayBuffer)(chosen["capacity"], **how)
+        table |= {"type": "PrioritizedReplayBuffer", "alpha": chosen["alpha"], "beta": chosen["beta"]}
+    config = dict(chosen.get("buffer", {}))
+    if chosen.get("frames_on_device"):
+        config["frames"] = DeviceFrames(chosen["device"])
+    buffer = buffer_from_config(config, default=table)
     names = ("max_epoch", "step_per_epoch", "batch_size", "step_per_collect", "update_per_step", "learning_starts")
     rates = {name: chosen[name] for name in (*names, "warmup")} | given(OffpolicySwitches, chosen)
+    rates.pop("buffer", None)
     return OffpolicyTrainer(policy, Collector(policy, envs, buffer), **rates, **common)

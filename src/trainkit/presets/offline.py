@@ -10,6 +10,7 @@ from trainkit.collector.make import EnvSpec
 from trainkit.errors import ConfigError, refuse_unknown
 from trainkit.policy import Adam, BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Target
 from trainkit.presets.base import Preset, over_the_run
+from trainkit.presets.config import PresetConfig
 from trainkit.presets.q_learning import value_of, why_idle
 from trainkit.protocols import Dataset, EnvSpaces, Learner
 from trainkit.schedules import Linear, Scheduled
@@ -26,6 +27,7 @@ class OfflineSettings(TypedDict, total=False):
     n_test_envs: int
     env_options: dict[str, Any]  # of make_envs
     hidden: tuple[int, ...]
+    action_scaling: bool  # of bc: Box actions to the bounds of the space
     normalize_obs: bool  # by all rows' mean and deviation; never images
     head: tuple[int, ...]
     dueling: bool
@@ -48,7 +50,7 @@ class OfflineSettings(TypedDict, total=False):
     lr: Scheduled | Linear
     adam_eps: float
     max_grad_norm: float | None
-    batch_size: int
+    batch_size: int | None
     max_epoch: int
     update_per_epoch: int
     stop_return: float | None
@@ -84,7 +86,7 @@ class OfflinePreset(Preset):
             env: an id or a factory, to evaluate in; or anything with `observation_space` and `action_space`, and
                 nothing is evaluated. None: the buffer tells its spaces itself.
             seed: of everything.
-            overrides: of `settings()`, or options of `OfflineTrainer`.
+            overrides: of `settings()`, or options of `OfflineTrainer`. `evaluation=None` evaluates nothing.
         """
         name, domain = repr(self), "classic"
         if not isinstance(buffer, Dataset):
@@ -93,10 +95,15 @@ class OfflinePreset(Preset):
             )
         refuse_unknown(name, overrides, {*self.settings(domain), *TrainerOptions.__annotations__})
         self._refuse_misfits(overrides)
-        for option in ("test_collector", "evaluation"):
-            if overrides.get(option) is not None:
-                raise ConfigError(f"{name} makes the policy, which {option} would have to share: give env")
-        envs, spaces = _places(name, buffer, env, {**self.settings(domain), **overrides})
+        evaluates = self._evaluates(overrides, "env")
+        making = {**self.settings(domain), **overrides}
+        if isinstance(env, (VectorEnv, Envs)):  # which says itself how many there are
+            making["n_test_envs"] = overrides.get("n_test_envs", 1)
+        envs, spaces = _places(name, buffer, env, making)
+        if envs is not None and not evaluates:
+            if not isinstance(env, (VectorEnv, Envs)):  # made above, for their spaces
+                envs.close()
+            envs = None
         table = self.settings(self._domain(spaces))
         chosen = over_the_run({**table, **overrides}, "update_per_epoch")
         self._refuse_idle(chosen, table, overrides)
@@ -113,6 +120,17 @@ class OfflinePreset(Preset):
         rates = {key: chosen[key] for key in ("max_epoch", "update_per_epoch", "batch_size")}
         return OfflineTrainer(policy, buffer, **rates, **common, seed=seed)
 
+    def config(
+        self,
+        buffer: Dataset,
+        env: EnvSpec | EnvSpaces | None = None,
+        *,
+        seed: int | None = None,
+        **overrides: Unpack[OfflineOverrides],
+    ) -> PresetConfig[OfflineTrainer]:
+        """Return the arguments as a frozen object, from which to build."""
+        return PresetConfig(preset=self, buffer=buffer, env=env, seed=seed, options=dict(overrides))
+
     def _policy(self, envs: EnvSpaces, chosen: Mapping[str, Any]) -> Learner:
         raise TypeError(f"{type(self).__name__} must define _policy")
 
@@ -125,6 +143,7 @@ class BCPreset(OfflinePreset):
             envs,
             hidden=chosen["hidden"],
             normalize_obs=chosen["normalize_obs"],
+            action_scaling=chosen["action_scaling"],
             loss=chosen["loss"],
             optimizer=Adam(chosen["lr"], eps=chosen["adam_eps"]),
             max_grad_norm=chosen["max_grad_norm"],
@@ -238,7 +257,10 @@ _IMAGES = {
 bc = BCPreset(
     "bc",
     "Behaviour cloning: do what the data's actors did (Pomerleau, 1989)",
-    {domain: {**_COMMON, "loss": "likelihood", "lr": Linear(1e-3, 0.0)} for domain in ("classic", "atari")},
+    {
+        domain: {**_COMMON, "action_scaling": True, "loss": "likelihood", "lr": Linear(1e-3, 0.0)}
+        for domain in ("classic", "atari")
+    },
     atari={
         "hidden": (512,),
         "normalize_obs": False,

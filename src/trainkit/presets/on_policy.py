@@ -1,7 +1,7 @@
 """The presets of the on-policy learners, and their tables."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from gymnasium import spaces
 
@@ -12,8 +12,10 @@ from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.atari import ATARI_ENVS
 from trainkit.presets.base import Preset, Settings, Switches, given
+from trainkit.presets.config import PresetConfig
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
+from trainkit.structured_actions import StructuredHybrid
 from trainkit.trainer import OnpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
 
@@ -22,7 +24,8 @@ class OnpolicySettings(Settings, total=False):
     """What a preset of an on-policy learner may override, beside the options of every trainer."""
 
     shared: bool
-    squash: bool  # of Box actions
+    action_scaling: bool  # of Box actions: to the bounds of the space
+    action_bound_method: Literal["clip", "tanh"]  # of Box actions
     log_std: float | None  # of Box actions
     lam: float
     clip_ratio: Scheduled | Linear | None  # of PPO
@@ -52,22 +55,29 @@ class OnpolicyPreset(Preset):
 
     def __call__(
         self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[OnpolicyOverrides]
-    ) -> OnpolicyTrainer:
+    ) -> OnpolicyTrainer[OnpolicyPolicy]:
         """Return a trainer.
 
         Args:
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). Ids
                 "ALE/..." and observations that are images take the "atari" table, Gymnasium's ids of MuJoCo "mujoco",
-                other Box actions "continuous".
+                other actions with a Box "continuous".
             seed: of everything.
             overrides: of `settings()`, a switch of the policy, or options of `OnpolicyTrainer`.
         """
-        trainer: OnpolicyTrainer = self._compose(env, seed, overrides)
+        trainer: OnpolicyTrainer[OnpolicyPolicy] = self._compose(env, seed, overrides)
         return trainer
+
+    def config(
+        self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[OnpolicyOverrides]
+    ) -> PresetConfig[OnpolicyTrainer[OnpolicyPolicy]]:
+        """Return the arguments as a frozen object, from which to build."""
+        return PresetConfig(preset=self, env=env, seed=seed, options=dict(overrides))
 
     def _domain(self, envs: EnvSpaces) -> str:
         domain = super()._domain(envs)
-        return "continuous" if domain == "classic" and isinstance(envs.action_space, spaces.Box) else domain
+        has_box = isinstance(envs.action_space, (spaces.Box, StructuredHybrid))
+        return "continuous" if domain == "classic" and has_box else domain
 
     def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
         is_others = any(name in own for own in _OF.values()) and name not in _OF[self._learner]
@@ -75,13 +85,13 @@ class OnpolicyPreset(Preset):
 
     def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> OnpolicyPolicy:
         own = {name: chosen[name] for name in _OF[self._learner]} | given(Switches, chosen)
-        layers = ("hidden", "shared", "squash", "log_std", "normalize_obs")
+        layers = ("hidden", "shared", "action_scaling", "action_bound_method", "log_std", "normalize_obs")
         names = (*layers, "gamma", "reward", "lr", "adam_eps", "max_grad_norm", "device")
         return self._learner.for_envs(envs, **{name: chosen[name] for name in names}, **own)
 
     def _trainer(
         self, policy: OnpolicyPolicy, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
-    ) -> OnpolicyTrainer:
+    ) -> OnpolicyTrainer[OnpolicyPolicy]:
         names = ("max_epoch", "step_per_epoch", "step_per_collect", "episode_per_collect", "repeat_per_collect")
         rates = {name: chosen[name] for name in (*names, "batch_size")}
         return OnpolicyTrainer(policy, Collector(policy, envs, RolloutBuffer()), **rates, **common)
@@ -105,7 +115,8 @@ _CLASSIC = OnpolicySettings(
     lives_key=None,
     hidden=(64, 64),
     shared=False,
-    squash=False,
+    action_scaling=True,
+    action_bound_method="clip",
     log_std=None,
     normalize_obs=False,
     gamma=0.98,

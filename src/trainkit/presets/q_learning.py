@@ -27,6 +27,7 @@ from trainkit.policy.backups import Backup
 from trainkit.policy.exploration import Exploration
 from trainkit.policy.precision import Precision
 from trainkit.presets.base import Preset, Switches, given
+from trainkit.presets.config import PresetConfig
 from trainkit.presets.off_policy import BufferSwitches, OffpolicySettings, OffpolicySwitches, offpolicy_trainer
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
@@ -78,7 +79,9 @@ class QPreset(Preset):
     known = QSettings
     switches = QSwitches
 
-    def __call__(self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]) -> OffpolicyTrainer:
+    def __call__(
+        self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]
+    ) -> OffpolicyTrainer[DQNPolicy]:
         """Return a trainer.
 
         Args:
@@ -88,8 +91,14 @@ class QPreset(Preset):
             overrides: of `settings()`, switches of `DQNPolicy`, `frames_on_device` (as `DeviceFrames`), or options of
                 `OffpolicyTrainer`.
         """
-        trainer: OffpolicyTrainer = self._compose(env, seed, overrides)
+        trainer: OffpolicyTrainer[DQNPolicy] = self._compose(env, seed, overrides)
         return trainer
+
+    def config(
+        self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]
+    ) -> PresetConfig[OffpolicyTrainer[DQNPolicy]]:
+        """Return the arguments as a frozen object, from which to build."""
+        return PresetConfig(preset=self, env=env, seed=seed, options=dict(overrides))
 
     def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
         return why_idle(name, chosen)
@@ -119,7 +128,7 @@ class QPreset(Preset):
 
     def _trainer(
         self, policy: DQNPolicy, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
-    ) -> OffpolicyTrainer:
+    ) -> OffpolicyTrainer[DQNPolicy]:
         return offpolicy_trainer(policy, envs, chosen, common)
 
 

@@ -1,25 +1,32 @@
 """What all trainers share: an iterator over epochs that can be stopped, interrupted, saved and gone on with."""
 
+import functools
 import logging
 import signal
-from collections.abc import Iterator
-from typing import Any, ClassVar, NoReturn, Self, SupportsIndex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NoReturn, Self, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from trainkit import seeding
 from trainkit.collector import Collector
 from trainkit.data import EpochResult
-from trainkit.errors import BusyError
+from trainkit.errors import BusyError, Checks
+from trainkit.folders import OwnsFolder
 from trainkit.logger import as_logger
 from trainkit.protocols import Seedable, Store, Trainee
-from trainkit.stats import CollectStats, RunInfo, html_table, scalars
-from trainkit.trainer.callbacks import Hooks
+from trainkit.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
+from trainkit.trainer.callbacks import Callback, Hooks
 from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.history import History
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.intervals import Reduce
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.options import Options
-from trainkit.trainer.parts import fill_seeds, refuse_misfits
+from trainkit.trainer.parts import check_columns, fill_seeds, refuse_misfits
 from trainkit.trainer.progress import Progress
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.saving import Resumable
@@ -29,7 +36,10 @@ from trainkit.trainer.threads import Threads
 _log = logging.getLogger(__name__)
 
 
-class Trainer(Resumable):
+TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
+
+
+class Trainer(Resumable, Generic[TraineeT]):
     """An iterator over epochs: each `next()` trains one and returns `(epoch, stats, info)`.
 
     A fresh trainer works in a bare `for`; after `break` a second `for` goes on. Ctrl-C is held back to the next
@@ -49,11 +59,12 @@ class Trainer(Resumable):
     unit: ClassVar[str] = "step"  # of the clock
     learns_by: ClassVar[str] = "update"  # the method a policy must have
 
+    policy: TraineeT
     _result: EpochResult | None  # of an epoch that is over and not yielded yet
 
     def __init__(
         self,
-        policy: Trainee,
+        policy: TraineeT,
         train_collector: Collector | None,
         buffer: Store,
         *,
@@ -61,12 +72,14 @@ class Trainer(Resumable):
         step_per_epoch: int,
         options: Options,
     ) -> None:
-        self.policy, self.train_collector, self.buffer = policy, train_collector, buffer
+        self.policy = policy
+        self.train_collector, self.buffer = train_collector, buffer
         self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         evaluation = options.evaluator()
         self.test_collector = test_collector = None if evaluation is None else evaluation.collector
         refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
+        check_columns(type(self).__name__, policy, buffer.columns)
         self._collectors = [c for c in (train_collector, test_collector) if c is not None]
         if options.on_nan is not None:
             policy.on_nan = options.on_nan
@@ -81,7 +94,7 @@ class Trainer(Resumable):
         self._options = options
         self._stop_fn = next((own for own in callbacks if isinstance(own, StopFn)), None)
         self._checkpoints = [own for own in callbacks if isinstance(own, Checkpoint)]
-        self._hooks = Hooks(callbacks)
+        self._hooks = Hooks(callbacks, options.callback_errors)
         for collector in self._collectors:
             self._hooks.watch(self, collector, in_evaluation=collector is test_collector)
         self._reports = Reports(policy, buffer)
@@ -96,11 +109,17 @@ class Trainer(Resumable):
         self.reset()
         self._logger, self._former_logs = as_logger(None), []
         self._hooks.check(self)
-        if options.resume_from is not None:
-            self.resume(options.resume_from, options.seed)
-        self._logger = as_logger(options.logger, self._former_logs)  # last: a run refused leaves no folder behind
-        if options.resume_from is not None:
-            self._logger.purge(self.clock)
+        self._claims = [own.claim for own in callbacks if isinstance(own, OwnsFolder)]
+        try:
+            self._claim_folders(callbacks, options.resume_from)
+            if options.resume_from is not None:
+                self.resume(options.resume_from, options.seed)
+            self._logger = as_logger(options.logger, self._former_logs)  # last: a rejected run leaves no folder behind
+            if options.resume_from is not None:
+                self._logger.purge(self.clock)
+        except BaseException:
+            self._release_folders()
+            raise
 
     # ---- the iterator ----
 
@@ -120,8 +139,11 @@ class Trainer(Resumable):
         try:
             with self._interrupt, self._watch.running(), self._threads:
                 try:
+                    self._interrupt.check(is_whole=not self._is_in_epoch)  # what came between two next()
                     self._hooks.finish()
-                    if self._result is None and not self.is_finished:
+                    if self._is_ending:
+                        self._finish_epoch()
+                    elif self._result is None and not self.is_finished:
                         self._train_epoch()
                     self._interrupt.check()
                 except Terminated:
@@ -134,6 +156,8 @@ class Trainer(Resumable):
         finally:
             self._is_running = False
         if self._result is None:
+            self._interrupt.close()
+            self._release_folders()
             raise StopIteration
         result, self._result = self._result, None  # only now: an interrupt must not lose it
         return result
@@ -155,6 +179,23 @@ class Trainer(Resumable):
         """
         self._reports.log(name, value, reduce)
 
+    def log_video(self, name: str, frames: NDArray[np.uint8], fps: float = 30.0) -> None:
+        """Write a video now, as `custom/name`, to the loggers that show videos: tensorboard's.
+
+        Args:
+            name: of it.
+            frames: [T, H, W, 3], uint8.
+            fps: frames per second.
+        """
+        checks = Checks("Trainer.log_video")
+        checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
+        checks.number("fps", fps, low=0, above_low=True)
+        array = np.asarray(frames)
+        is_video = array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3 and array.size > 0
+        checks.require(is_video, f".frames must be uint8 [T, H, W, 3], got {array.dtype.name}{list(array.shape)}")
+        checks.done()
+        self._logger.write_video(self.clock, f"custom/{name}", array, float(fps))
+
     def stop(self, reason: str) -> None:
         """End the run: the epoch that runs ends here, is evaluated and yielded, and no other begins.
 
@@ -166,18 +207,27 @@ class Trainer(Resumable):
         """Start the count of epochs, the best score and the stop reason anew; policy and buffer stay as they are."""
         self.epoch, self.stop_reason, self._result = 0, None, None
         self._origin = self.clock  # what was there before the first epoch
+        self._n_skipped = 0  # steps that epochs ended by time did not make
+        self._timed_from = self.env_step, self.gradient_step  # where the times of the parts begin
+        self._epoch_clock, self._epoch_seconds = self.clock, 0.0  # where the epoch began
         self._has_started = self._has_ended = self._is_in_epoch = False
         self._seems_solved = False  # training episodes passed stop_fn, an evaluation is due (`test_in_train`)
+        self._is_ending = False  # whether `on_epoch_end` was fired, and `on_epoch_reported` was not
+        self._epoch_report: EpochStats | None = None  # of an epoch that is over, until it is written
         self.judge.reset()
         self._hooks.forget()
         self._reports.restart(self.clock)
 
     def close(self) -> None:
-        """Close environments, logger and bar; closing twice is fine."""
+        """Close environments, logger and bar, and let other runs have the folders; closing twice is fine."""
         self._progress.close()
-        self._logger.close()
-        for collector in self._collectors:
-            collector.close()
+        try:
+            self._interrupt.close()
+        finally:
+            self._logger.close()
+            self._release_folders()
+            for collector in self._collectors:
+                collector.close()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: save() writes it, resume_from= goes on")
@@ -218,6 +268,7 @@ class Trainer(Resumable):
     @property
     def info(self) -> RunInfo:
         """Where the run stands now."""
+        seconds, parts = self.seconds, self._watch.parts
         return RunInfo(
             epoch=self.epoch,
             env_step=self.env_step,
@@ -226,8 +277,18 @@ class Trainer(Resumable):
             best_score=self.judge.best_score,
             best_epoch=self.judge.best_epoch,
             best_env_step=self.judge.best_env_step,
+            best_std=self.judge.best_std,
             last_test=self.judge.last_test,
-            seconds=self.seconds,
+            n_test_step=0 if self.test_collector is None else self.test_collector.env_step,
+            n_test_episode=0 if self.test_collector is None else self.test_collector.n_episode,
+            seconds=seconds,
+            collect_seconds=parts["collect_seconds"],
+            update_seconds=parts["update_seconds"],
+            evaluate_seconds=parts["evaluate_seconds"],
+            other_seconds=seconds - sum(parts.values()),
+            steps_per_second=per_second(self.clock - self._origin, seconds),
+            collect_steps_per_second=per_second(self.env_step - self._timed_from[0], parts["collect_seconds"]),
+            updates_per_second=per_second(self.gradient_step - self._timed_from[1], parts["update_seconds"]),
             stop_reason=self.stop_reason,
             run_dir=self._logger.folder,
         )
@@ -266,7 +327,7 @@ class Trainer(Resumable):
         if not self._is_whole:
             self._train_step()
         while not self._is_epoch_over():
-            self._progress.advance_to(self.clock - self._origin)
+            self._progress.advance_to(self._n_done)
             if self._reports.steps_since_last(self.clock) >= self._options.log_every:
                 self._report()
             if self._seems_solved or self.judge.is_due(self):
@@ -286,28 +347,63 @@ class Trainer(Resumable):
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self.epoch += 1
+            self._epoch_clock, self._epoch_seconds = self.clock, self.seconds
             self.judge.begin_epoch()
             self._reports.begin_epoch(self.clock)
 
     def _is_epoch_over(self) -> bool:
-        """Tell whether the epoch has all its steps, or ends early because the run does."""
-        return self.stop_reason is not None or self.clock - self._origin >= self.epoch * self.step_per_epoch
+        """Return whether the epoch has all its steps, its time is over, or the run ends."""
+        if self.stop_reason is not None or self._n_done >= self.epoch * self.step_per_epoch:
+            return True
+        limit = self._options.max_epoch_seconds
+        has_begun = self.clock > self._epoch_clock  # an epoch has at least one step
+        return limit is not None and has_begun and self.seconds - self._epoch_seconds >= limit
+
+    @property
+    def _n_done(self) -> int:
+        """Steps since the first epoch began, and those that epochs ended by time did not make."""
+        return self.clock - self._origin + self._n_skipped
 
     def _end_epoch(self) -> None:
         """Evaluate if it is time, and tell everybody the result."""
+        if self.stop_reason is None:  # else what is missing is made up for when the run continues
+            self._n_skipped += max(0, self.epoch * self.step_per_epoch - self._n_done)
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
         if self.judge.is_due_at_end(self, is_last=is_last):
             self.judge.evaluate(self)
             self._seems_solved = False
         if self.epoch >= self.max_epoch:
             self.stop("max_epoch")
-        self._report()
-        self._is_in_epoch = False
-        result = EpochResult(self.epoch, self._reports.epoch(self.clock, self.judge.epoch_test), self.info)
-        self._result = result
-        self._progress.advance_to(self.clock - self._origin)
-        self._progress.epoch(result)
-        self._hooks.fire("on_epoch_end", self, result)
+        judge = self.judge
+        self._epoch_report, stats = self._reports.end_epoch(self.clock, judge.unreported, judge.epoch_test)
+        judge.unreported = NO_COLLECT
+        self._is_in_epoch, self._is_ending = False, True
+        self._result = EpochResult(self.epoch, stats, self.info)
+        self._progress.advance_to(self._n_done)
+        self._hooks.fire("on_epoch_end", self, self._result)
+        self._finish_epoch()
+
+    def _finish_epoch(self) -> None:
+        """Write the report of an epoch whose `on_epoch_end` is over, and fire what follows."""
+        self._write_epoch()
+        if self._is_ending:
+            self._is_ending = False
+            self._hooks.fire("on_epoch_reported", self, self._result)
+
+    def _write_epoch(self) -> None:
+        """Write the report of an epoch that is over, unless it is written; what is logged now belongs to the next."""
+        if self._epoch_report is None or self._result is None:
+            return
+        self._write(self._epoch_report)
+        self._epoch_report = None
+        self._reports.close_epoch()
+        self._result = self._result._replace(info=self.info)
+        self.history.record(self._result)
+        self._progress.epoch(self._result)
+
+    def _make_whole(self) -> None:
+        """Write the report of an epoch that is over, so that a checkpoint needs not repeat it."""
+        self._write_epoch()
 
     def _test_early(self) -> None:
         """Evaluate in the middle of an epoch; if that does not end the run, another may follow."""
@@ -334,9 +430,27 @@ class Trainer(Resumable):
             self._has_ended = True
             self._progress.close()
             self._hooks.fire("on_train_end", self)
+            self._release_folders()
+
+    def _claim_folders(self, callbacks: Sequence[Callback], resume_from: str | Path | None) -> None:
+        """Take the folders that callbacks write to, so that no two runs replace each other's files."""
+        checks = Checks("")
+        for own in callbacks:
+            if isinstance(own, OwnsFolder):
+                continues = own.continues(resume_from) if isinstance(own, Checkpoint) else resume_from is not None
+                checks.gather(functools.partial(own.claim.take, continues=continues))
+        checks.done()
+
+    def _release_folders(self) -> None:
+        for claim in self._claims:
+            claim.release()
 
     def _report(self) -> None:
-        stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), None
+        stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), NO_COLLECT
+        self._write(stats)
+
+    def _write(self, stats: EpochStats) -> None:
+        """Show a report on the bar and write it to the loggers."""
         self._progress.show(stats)
         self._logger.write(self.clock, scalars(stats))
         self._logger.write_histograms(self.clock, self._reports.take_histograms())

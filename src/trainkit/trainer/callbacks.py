@@ -16,45 +16,54 @@ The order within an epoch, once each unless said otherwise:
     on_evaluate_start       before an evaluation            (test_fn)
     on_best                 when its score is the best so far (save_best_fn)
     on_evaluate_end         after it                        (stop_fn)
-    on_epoch_end            before the epoch is yielded     (save_checkpoint_fn)
+    on_epoch_end            before the epoch's report is written
+    on_epoch_reported       after it                        (save_checkpoint_fn)
     on_checkpoint_saved     after a checkpoint was written
     on_checkpoint_loaded    after one was read
     on_train_end            after the last epoch
 
 An evaluation's episodes are told of in the same way, `episode.in_evaluation` tells them apart. An episode that a reset
-cuts has no end. Several callbacks hear one event in the order they were given, the trainer's own `*_fn` first. An
-exception goes through; the callbacks after the one that raised it hear the event when the trainer goes on.
+cuts has no end. Several callbacks receive one event in the order they were given, the trainer's own `*_fn` first,
+functions given as `on_...=` last. An exception goes through; the callbacks after the one that raised it receive the
+event when the trainer continues. With `callback_errors="log"` it is logged instead.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 
 import numpy as np
 
+from trainkit import tree
 from trainkit.collector import Collector, Envs, Episode, Watch
 from trainkit.data import EpochResult, Lookup, Rollout, TransitionBatch
 from trainkit.errors import Checks, ConfigError, nearest
+from trainkit.names import EVENTS_ELSEWHERE
 from trainkit.stats import CollectStats
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
 
+_log = logging.getLogger(__name__)
+
 Learnable = TransitionBatch | Rollout
 L = TypeVar("L", TransitionBatch, Rollout)
 
 
 class Callback:
-    """Hear what happens in a run; override the events you need. A misspelt event is refused.
+    """Base class of callbacks: override the events you need. A method named like an event that is none is an error.
 
     Attributes:
         episodes: whose episodes it hears of.
+        always_raises: whether its exceptions end the run even with `callback_errors="log"`.
     """
 
     episodes: ClassVar[Literal["all", "training", "evaluation"]] = "all"
+    always_raises: ClassVar[bool] = False
 
     def check(self, trainer: "Trainer") -> None:
         """Refuse, with a ConfigError, a run this is of no use in; called when the trainer is constructed."""
@@ -66,8 +75,8 @@ class Callback:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in vars(cls):
-            if name.startswith("on_") and name not in EVENTS:
-                raise ConfigError(f"{cls.__name__}.{name} is no event of trainkit.Callback{nearest(name, EVENTS)}")
+            if name.startswith(("on_", "_on_")) and name not in EVENTS:
+                raise ConfigError(f"{cls.__name__}.{name} is no event of trainkit.Callback{nearest_event(name)}")
         checks = Checks(cls.__name__)
         checks.one_of("episodes", cls.episodes, ["all", "training", "evaluation"])
         checks.done()
@@ -97,10 +106,18 @@ class Callback:
         """Hear that an environment failed in the middle of an episode, and is made anew."""
 
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        """Hear what a collect did."""
+        """Hear what a collect did.
+
+        Its rows are `trainer.buffer.get(trainer.train_collector.collected_slots)`, and `trainer.buffer.rewrite` changes
+        their rewards and columns before anything is learnt from them (with `overlap` some updates come earlier).
+        """
 
     def on_train_batch(self, trainer: "Trainer", batch: Learnable) -> Learnable | None:
-        """See what is about to be learnt from; what is returned is learnt from instead."""
+        """See what is about to be learned from; what is returned is learned from instead.
+
+        A batch may be returned with another number of rows B >= 1, the same in all its columns; a rollout keeps its
+        shape. Priorities are written for the slots that are returned.
+        """
 
     def on_update_end(self, trainer: "Trainer") -> None:
         """Hear that the policy was updated."""
@@ -115,7 +132,10 @@ class Callback:
         """Hear what an evaluation found."""
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
-        """Hear an epoch's result before it is yielded."""
+        """Receive an epoch's result before its report is written: `trainer.log` still adds to it."""
+
+    def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
+        """Receive an epoch's final result, when loggers and history have it; a save here includes the epoch."""
 
     def on_checkpoint_saved(self, trainer: "Trainer", path: Path) -> None:
         """Hear that a checkpoint was written."""
@@ -137,13 +157,94 @@ class Callback:
 News = Iterable[tuple[Any, ...]]  # what an event's hearers are told besides the trainer, one thing after the other
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
+
+
+def nearest_event(name: str) -> str:
+    """Return `, did you mean 'on_x'?` for the event that a name is closest to, or stands for in other libraries."""
+    name = name.removeprefix("_")
+    own = name if name in EVENTS else EVENTS_ELSEWHERE.get(name)
+    return nearest(name, EVENTS) if own is None else f", did you mean {own!r}?"
+
+
+class EventOptions(TypedDict, total=False):
+    """Functions that a trainer calls at events, by keyword: `on_epoch_end=lambda trainer, result: ...`."""
+
+    on_train_start: Callable[["Trainer"], object]
+    on_env_created: Callable[["Trainer", Envs, int], object]
+    on_collect_start: Callable[["Trainer"], object]
+    on_episode_created: Callable[["Trainer", Episode], object]
+    on_episode_start: Callable[["Trainer", Episode], object]
+    on_episode_step: Callable[["Trainer", Episode], object]
+    on_episode_end: Callable[["Trainer", Episode], object]
+    on_episode_failed: Callable[["Trainer", Episode, Exception], object]
+    on_collect_end: Callable[["Trainer", CollectStats], object]
+    on_train_batch: Callable[["Trainer", Any], Any]
+    on_update_end: Callable[["Trainer"], object]
+    on_evaluate_start: Callable[["Trainer"], object]
+    on_best: Callable[["Trainer", CollectStats], object]
+    on_evaluate_end: Callable[["Trainer", CollectStats], object]
+    on_epoch_end: Callable[["Trainer", EpochResult], object]
+    on_epoch_reported: Callable[["Trainer", EpochResult], object]
+    on_checkpoint_saved: Callable[["Trainer", Path], object]
+    on_checkpoint_loaded: Callable[["Trainer", Path], object]
+    on_train_end: Callable[["Trainer"], object]
+
+
+class EventFunctions(Callback):
+    """Call functions given by event.
+
+    Args:
+        functions: {event: function}; each is called with what the method of `Callback` receives.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        for event, function in functions.items():
+            if event not in EVENTS:
+                raise ConfigError(f"{event} is no event of trainkit.Callback{nearest_event(event)}")
+            if not callable(function):
+                raise ConfigError(f"{event} must be a function, got {function!r}")
+            setattr(self, event, function)
+        self.functions = dict(functions)
+
+    def hears(self, event: str) -> bool:
+        """Return whether a function was given for an event."""
+        return event in self.functions
+
+
+def made_of(callbacks: object) -> list[Callback]:
+    """Return callbacks given as one or a list of objects and classes; a class is instantiated without arguments."""
+    given = [*callbacks] if isinstance(callbacks, Iterable) else [callbacks]
+    made: list[Callback] = []
+    for kind in given:
+        one: object = kind
+        if isinstance(kind, type) and issubclass(kind, Callback):
+            try:
+                one = kind()
+            except (TypeError, ConfigError) as error:
+                raise ConfigError(
+                    f"callbacks: {kind.__name__} cannot be made without arguments ({error}): give an object of it"
+                ) from error
+        if not isinstance(one, Callback):
+            raise ConfigError(
+                f"callbacks must be subclasses of trainkit.Callback or objects of them, got {one!r}: "
+                "give functions by event, on_epoch_end=function"
+            )
+        made.append(one)
+    return made
+
+
 _WATCHED = ["on_env_created", *(name for name in EVENTS if name.startswith("on_episode_"))]  # by collectors
 
 
 class Hooks:
-    """All callbacks of a run; an event nobody overrides costs an empty loop."""
+    """All callbacks of a run; an event nobody overrides costs an empty loop.
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
+    Args:
+        callbacks: in the order they receive an event.
+        errors: "raise" lets exceptions through; "log" logs them, and the others and the run continue.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], errors: Literal["raise", "log"] = "raise") -> None:
         seen: list[Callback] = []
         for callback in callbacks:
             if not isinstance(callback, Callback):
@@ -152,6 +253,8 @@ class Hooks:
                 raise ConfigError(f"callback {type(callback).__name__} was given twice: give it once")
             seen.append(callback)
         self._callbacks = seen
+        self._logs_errors = errors == "log"
+        self._n_errors: dict[str, int] = {}  # that were logged, by callback and event
         self._hearers = {event: [c for c in seen if c.hears(event)] for event in EVENTS}
         self._unheard: list[tuple[str, Trainer, News, list[Callback]]] = []  # what an exception kept from some
 
@@ -175,15 +278,17 @@ class Hooks:
         for callback in self._hearers["on_train_batch"]:
             try:
                 made = callback.on_train_batch(trainer, batch)
+                if made is None:
+                    continue
+                name = _label(callback, "on_train_batch")
+                if not isinstance(made, type(batch)):
+                    raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {made!r}")
+                _check_rows(name, batch, made)
             except BaseException as error:
+                if self._is_logged(error, callback, "on_train_batch", trainer):
+                    continue
                 _name_the_place(error, callback, "on_train_batch", trainer)
                 raise
-            if made is None:
-                continue
-            if not isinstance(made, type(batch)):
-                name = f"{type(callback).__name__}.on_train_batch"
-                raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {made!r}")
-            _refuse_other_rows(f"{type(callback).__name__}.on_train_batch", batch, made)
             batch = made
         return batch
 
@@ -224,10 +329,27 @@ class Hooks:
                     hear(trainer, *told)
                 except BaseException as error:
                     callback = hearers[position]
+                    if self._is_logged(error, callback, event, trainer):
+                        continue
                     first = position if isinstance(error, KeyboardInterrupt) else position + 1
                     self._unheard.insert(0, (event, trainer, [told], hearers[first:]))
                     _name_the_place(error, callback, event, trainer)
                     raise
+
+    def _is_logged(self, error: BaseException, callback: Callback, event: str, trainer: "Trainer") -> bool:
+        """Log an exception where that is wanted: the 1st of a place with its traceback, then the 2nd, 4th, 8th ..."""
+        if not self._logs_errors or callback.always_raises or not isinstance(error, Exception):
+            return False
+        place = _label(callback, event)
+        count = self._n_errors[place] = self._n_errors.get(place, 0) + 1
+        if count & (count - 1) == 0:
+            times = "" if count == 1 else f", {count} times so far"
+            _log.error(
+                "%s raised %r in epoch %d, %s %d%s; the run continues",
+                *(place, error, trainer.epoch, trainer.unit, trainer.clock, times),
+                exc_info=error if count == 1 else None,
+            )
+        return True
 
     def state_dict(self) -> list[list[Any]]:
         """Return [class name, state] of every callback that overrides `state_dict`, in order."""
@@ -247,23 +369,43 @@ class Hooks:
                 callback.load_state_dict(named[1])
 
 
-def _refuse_other_rows(name: str, before: Learnable, after: Learnable) -> None:
-    """Refuse rows of another number, shape or type than those that were there."""
-    for field in fields(before):
-        own, theirs = getattr(before, field.name), getattr(after, field.name)
-        if theirs is own or not isinstance(own, (np.ndarray, Lookup)):
-            continue
-        array = np.asarray(theirs)
-        if (array.shape, array.dtype) != (own.shape, own.dtype):
+def _check_rows(name: str, before: Learnable, after: Learnable) -> None:
+    """Reject columns of another shape or type than those that were there; a batch may have another number of rows."""
+    own, given = _columns(before), _columns(after)
+    if own.keys() != given.keys():
+        raise ConfigError(f"{name} must leave the columns {sorted(own)}, got {sorted(given)}")
+    n_rows = {path: len(leaf) if leaf.ndim else 0 for path, leaf in given.items()}
+    may_differ = isinstance(before, TransitionBatch)
+    if may_differ and (len(set(n_rows.values())) > 1 or n_rows["reward"] == 0):
+        raise ConfigError(f"{name} must return as many rows in every column, and at least one, got {n_rows}")
+    for path, leaf in own.items():
+        theirs = given[path]
+        first = 1 if may_differ else 0
+        if (theirs.shape[first:], theirs.dtype) != (leaf.shape[first:], leaf.dtype):
             raise ConfigError(
-                f"{name} must leave {field.name} as {own.dtype.name}{list(own.shape)}, got "
-                f"{array.dtype.name}{list(array.shape)}"
+                f"{name} must leave {path} as {leaf.dtype.name}{list(leaf.shape)}, got "
+                f"{theirs.dtype.name}{list(theirs.shape)}"
             )
+
+
+def _columns(rows: Learnable) -> dict[str, Any]:
+    """Return all columns but the extra ones, which callbacks may add and leave out, by the paths of their leaves."""
+    named = {field.name: getattr(rows, field.name) for field in fields(rows) if field.name != "extras"}
+    leaves = {f"{name} {path}".rstrip(): leaf for name, own in named.items() for path, leaf in tree.named_leaves(own)}
+    return {path: leaf if isinstance(leaf, Lookup) else np.asarray(leaf) for path, leaf in leaves.items()}
+
+
+def _label(callback: Callback, event: str) -> str:
+    """Name a callback's method, or the function given for an event."""
+    if isinstance(callback, EventFunctions):
+        function = callback.functions[event]
+        return f"{event}={getattr(function, '__qualname__', repr(function))}"
+    return f"{type(callback).__name__}.{event}"
 
 
 def _name_the_place(error: BaseException, callback: Callback, event: str, trainer: "Trainer") -> None:
     """Say in an error that leaves a callback which one it was, and when."""
-    name = f"{type(callback).__name__}.{event}"
+    name = _label(callback, event)
     if isinstance(error, StopIteration):
         raise RuntimeError(f"{name} raised StopIteration, which would end the loop") from error
     error.add_note(f"raised in {name}, epoch {trainer.epoch}, {trainer.unit} {trainer.clock}")
@@ -305,5 +447,5 @@ class SaveCheckpointFn(Callback):
     def __init__(self, fn: Callable[[int, int, int], Any]) -> None:
         self._fn = fn
 
-    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
         self._fn(trainer.epoch, trainer.env_step, trainer.gradient_step)

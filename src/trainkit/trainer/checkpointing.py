@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainkit import checkpoint as checkpoints
 from trainkit.data import EpochResult
 from trainkit.errors import CheckpointError, Checks, nearest
+from trainkit.folders import FolderClaim, check_folder
 from trainkit.stats import EpochStats, is_tag
 from trainkit.trainer.callbacks import Callback
 
@@ -27,6 +28,9 @@ class Checkpoint(Callback):
 
     A save that fails for want of room is told about and the run goes on; only at its end that is an error.
 
+    The folder belongs to one run. A trainer without `resume_from` is rejected where the folder has checkpoints already,
+    and any trainer while another process uses it.
+
     Args:
         folder: holds the numbered checkpoints, and `best`.
         every: how much is trained from one save to the next.
@@ -38,6 +42,8 @@ class Checkpoint(Callback):
         with_buffer: whether rows are saved; without, a run that goes on has none of those it had.
         at: as in `Trainer.save`.
     """
+
+    always_raises = True  # a run that cannot be saved must not seem to be
 
     def __init__(
         self,
@@ -61,14 +67,22 @@ class Checkpoint(Callback):
             hint = "" if group in groups else nearest(group, groups)
             told = f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
             checks.require(isinstance(keep_best, str) and is_tag(keep_best), told)
-        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
+        check_folder(checks, self.folder)
         checks.done()
+        self.claim = FolderClaim("Checkpoint.folder", self.folder, "checkpoints", _existing)
         self.unit = unit
         self.with_buffer = with_buffer
         self._every, self._keep_last, self._keep_best, self._at = every, keep_last, keep_best, at
         self._n_periods = 0  # whole periods of the unit, at the last save
         self._best: float | None = None  # of `keep_best`
         self._began = time.monotonic()
+
+    def continues(self, resume_from: str | Path | None) -> bool:
+        """Return whether a run that resumes from there is the one whose checkpoints are in this folder."""
+        if resume_from is None or resume_from == "auto":
+            return resume_from == "auto"
+        place, own = Path(resume_from).resolve(), self.folder.resolve()
+        return own == place or own in place.parents
 
     # ---- when ----
 
@@ -77,7 +91,7 @@ class Checkpoint(Callback):
             self._n_periods, self._best = self._periods(trainer), None
         self._began = time.monotonic()
 
-    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
         if self._note_best(result):
             self._save(trainer, self.folder / "best", ["buffer"])
         if trainer.is_finished or (self.unit == "epochs" and self._is_due(trainer)):
@@ -90,6 +104,7 @@ class Checkpoint(Callback):
 
     def save(self, trainer: "Trainer") -> None:
         """Save now, and drop what is too old."""
+        self.claim.hold()
         self._n_periods, self._began = self._periods(trainer), time.monotonic()
         found = checkpoints.numbered(self.folder)
         number = 1 + max((number for number, _ in found), default=0)
@@ -118,6 +133,7 @@ class Checkpoint(Callback):
 
     def _save(self, trainer: "Trainer", path: Path, exclude: Sequence[str]) -> bool:
         """Save, and say whether it could be written; at the end of a run it must."""
+        self.claim.hold()
         try:
             trainer.save(path, exclude=exclude, at=self._at)
         except CheckpointError as error:
@@ -146,3 +162,9 @@ class Checkpoint(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._n_periods, self._best = state["n_periods"], state["best"]
+
+
+def _existing(folder: Path) -> list[Path]:
+    """List the checkpoints in a folder; half-written ones of a killed save do not count."""
+    found = [path for _, path in reversed(checkpoints.numbered(folder))]
+    return [path for path in [*found, folder / "best"] if (path / checkpoints.MANIFEST).is_file()]

@@ -48,6 +48,9 @@ class Curriculum(Callback):
         self._set(trainer)
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
+        for name, value in (self._task or {}).items():  # of this epoch; the next one's is set below
+            if isinstance(value, (bool, int, float)):
+                trainer.log(f"task/{name}", value, "last")
         self._ask(trainer)
         self._set(trainer)
 
@@ -67,6 +70,3 @@ class Curriculum(Callback):
     def _set(self, trainer: "Trainer") -> None:
         assert trainer.train_collector is not None, "refused before"
         trainer.train_collector.envs.options = self._task
-        for name, value in (self._task or {}).items():
-            if isinstance(value, (bool, int, float)):
-                trainer.log(f"task/{name}", value, "last")

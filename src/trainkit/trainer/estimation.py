@@ -145,6 +145,7 @@ def _estimate(
 ) -> Estimate:
     checks = Checks(name)
     checks.number("gamma", gamma, low=0, high=1)
+    checks.flag("explore", explore)
     if step is not None:
         checks.integer("step", step, low=0)
     checks.done()

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from trainkit import seeding
 from trainkit.collector import Collector, make_envs
-from trainkit.collector.episodes import Tally
-from trainkit.collector.make import EnvSpec
+from trainkit.collector.episodes import LONGEST_EPISODE
+from trainkit.collector.make import EnvSpec, borrowed_envs, says_how_many
 from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.protocols import Policy
 from trainkit.stats import CollectStats
+
+_OF_COLLECT = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
 
 EvaluationFn = Callable[[Callable[..., CollectStats]], Mapping[str, float]]
 
@@ -30,6 +32,10 @@ class Evaluation:
         at_start: evaluate before the first step as well.
         explore: whether the policy explores.
         seed: root of the episodes; None takes the trainer's.
+        max_episode_steps: truncates episodes that reach this length, so that an evaluation ends although an environment
+            has no time limit, or a policy that walks in a circle. They count with their return so far; `n_cut_episodes`
+            says how many they were, and the log does once. None: 30,000, or the environments' own limit where that is
+            longer. A duration in steps needs no such limit, and has none.
         fn: instead of `duration`, how to evaluate. It is called with a function that plays: `play(n_episode=5)` takes
             what `Collector.collect` takes and returns its `CollectStats`. The numbers that `fn` returns are shown as
             `custom/test/name`; the evaluation's statistics, and its score, are of all that was played.
@@ -46,15 +52,19 @@ class Evaluation:
         at_start: bool = False,
         explore: bool = False,
         seed: int | None = None,
+        max_episode_steps: int | None = None,
         fn: EvaluationFn | None = None,
     ) -> None:
         checks = Checks("Evaluation")
         checks.integer("duration", duration, low=1)
         checks.integer("every", every, low=1)
+        checks.flag("explore", explore)
         checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
         checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
         if seed is not None:
             checks.integer("seed", seed, low=0)
+        if max_episode_steps is not None:
+            checks.integer("max_episode_steps", max_episode_steps, low=1)
         fits = isinstance(collector, Collector)
         checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
         has_buffer = fits and collector.buffer is not None
@@ -64,6 +74,8 @@ class Evaluation:
         self.collector = collector
         self.numbers: dict[str, float] = {}  # of `fn`, the last time
         self._fn = fn
+        own_limit = collector.envs.max_episode_steps or 0
+        self.max_episode_steps = max_episode_steps or max(LONGEST_EPISODE, own_limit)
         self.every, self.unit, self.at_start = every, unit, at_start
         self.duration, self.duration_unit = duration, duration_unit
         self._explore = explore
@@ -114,7 +126,8 @@ class Evaluation:
         asked: dict[str, Any] = {"explore": self._explore, "step": step}
         if self.duration_unit == "episodes":
             self._is_open = True
-            return self.collector.collect(n_episode=self.duration, seed=seed, **asked)
+            limit = self.max_episode_steps
+            return self.collector.collect(n_episode=self.duration, seed=seed, max_episode_steps=limit, **asked)
         self.collector.reset(seed=seed)
         self._is_open = True
         return self.collector.collect(n_step=self.duration, **asked)
@@ -124,14 +137,17 @@ class Evaluation:
         played: list[CollectStats] = []
 
         def play(**asked: Any) -> CollectStats:
-            refuse_unknown("Evaluation.fn's play", asked, ("n_step", "n_episode", "explore", "random", "step", "seed"))
+            refuse_unknown("Evaluation.fn's play", asked, _OF_COLLECT)
             n_step, n_episode = asked.pop("n_step", None), asked.pop("n_episode", None)
             own = asked.pop("seed", seeding.derive(seed, "play", len(played)))
-            asked = {"explore": self._explore, "step": step} | asked
+            asked = {"explore": None, "step": step} | asked
+            if asked["explore"] is None:
+                asked["explore"] = self._explore
             if n_step is not None:
                 self.collector.reset(seed=own)
                 played.append(self.collector.collect(n_step=n_step, n_episode=n_episode, **asked))
             else:
+                asked.setdefault("max_episode_steps", self.max_episode_steps)
                 played.append(self.collector.collect(n_episode=n_episode, seed=own, **asked))
             return played[-1]
 
@@ -142,12 +158,12 @@ class Evaluation:
             if not isinstance(number, (Real, type(None))):
                 raise ConfigError(f"Evaluation.fn must return numbers, or None for none, got {number!r} for {name!r}")
         self.numbers = {str(name): float(number) for name, number in numbers.items() if number is not None}
-        return CollectStats.merge(played) or Tally().stats(None)
+        return CollectStats.merge(played)
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:
         """Let exploring draw from random streams of the evaluation's own, so that training stays as without it."""
-        if not self._explore:
+        if not self._explore and self._fn is None:  # `play` may be told to explore
             yield
             return
         policy = self.collector.policy
@@ -171,24 +187,39 @@ def evaluate(
     n_envs: int | None = None,
     explore: bool = False,
     seed: int | None = None,
+    max_episode_steps: int | None = None,
     **env_options: Any,
 ) -> CollectStats:
     """Let a policy play episodes of its own and tell how it fared.
 
     Args:
         policy: any policy.
-        env: as in `make_envs`, whose further options are `env_options`.
+        env: as in `make_envs`, whose further options are `env_options`. An `Envs` or a vector environment stays open,
+            and must have no other owner, such as a training collector.
         n_episode: episodes in all, a fixed quota per environment.
-        n_envs: environments to play in; default: as many as episodes, at most 16.
+        n_envs: environments to play in; default: as many as `env` says itself, else as episodes, at most 16.
         explore: whether the policy explores.
         seed: root of the episodes; None draws one.
+        max_episode_steps: truncates episodes there, and replaces an id's own limit. None: only those that reach 30,000
+            steps, or the environments' own limit where that is longer; see `Evaluation`.
     """
     known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
     refuse_unknown("evaluate", env_options, known)
-    n = min(n_episode, 16) if n_envs is None else n_envs
-    envs = make_envs(env, n, **{"in_evaluation": True, **env_options})
-    try:
-        evaluation = Evaluation(Collector(policy, envs), duration=n_episode, explore=explore, seed=seed)
-        return evaluation.run(policy.last_step)
-    finally:
-        envs.close()
+    checks = Checks("evaluate")
+    checks.integer("n_episode", n_episode, low=1)
+    if max_episode_steps is not None:
+        checks.integer("max_episode_steps", max_episode_steps, low=1)
+    checks.done()
+    if n_envs is None:
+        n_envs = 1 if says_how_many(env) else min(n_episode, 16)
+    if isinstance(env, str):
+        env_options["max_episode_steps"] = max_episode_steps
+    with borrowed_envs(env, n_envs, **{"in_evaluation": True, **env_options}) as envs:
+        collector = Collector(policy, envs)
+        try:
+            evaluation = Evaluation(
+                collector, duration=n_episode, explore=explore, seed=seed, max_episode_steps=max_episode_steps
+            )
+            return evaluation.run(policy.last_step)
+        finally:
+            collector.release()

@@ -1,14 +1,16 @@
 """What is gathered between two reports: means over updates, statistics of collects, and where the time went."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from trainkit.stats import CollectStats, TimeStats
 
+SMOOTHED_REPORTS = 10  # that a moving average of losses is over
 _MOST_COLLECTS = 100  # told of one by one until they are merged
 
 
@@ -75,13 +77,47 @@ class Logged:
         return known.get(self.reduce, self.sum / self.count)
 
 
+class MovingAverage:
+    """Average every loss over the updates of the last 10 reports that had any."""
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[int, dict[str, float]]] = deque(maxlen=SMOOTHED_REPORTS)  # updates, mean losses
+
+    def add(self, means: Mapping[str, float], n_updates: int) -> None:
+        """Add a report's means over `n_updates` updates; only losses are kept."""
+        losses = {name: mean for name, mean in means.items() if name == "loss" or name.endswith("_loss")}
+        if losses and n_updates:
+            self._reports.append((n_updates, losses))
+
+    def values(self) -> dict[str, float]:
+        """Return {"smoothed_" + name: average}."""
+        sums: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for n_updates, losses in self._reports:
+            for name, mean in losses.items():
+                sums[name] = sums.get(name, 0.0) + mean * n_updates
+                counts[name] = counts.get(name, 0) + n_updates
+        return {f"smoothed_{name}": total / counts[name] for name, total in sums.items()}
+
+    def state_dict(self) -> list[list[Any]]:
+        """Return the reports averaged over."""
+        return [[n_updates, dict(losses)] for n_updates, losses in self._reports]
+
+    def load_state_dict(self, state: Iterable[Sequence[Any]]) -> None:
+        """Restore saved reports."""
+        self._reports = deque(((n, dict(losses)) for n, losses in state), maxlen=SMOOTHED_REPORTS)
+
+
 class Interval:
     """Gather from one report to the next."""
 
     def __init__(self, begun_at: int) -> None:
         self.begun_at = begun_at  # of the trainer's clock
         self.n_updates = 0
+        self.n_replayed = 0  # rows of their batches
         self._collects: list[CollectStats] = []
+        self._returns: list[float] = []  # of the episodes that finished
+        self._lengths: list[int] = []
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self.logged: dict[str, Logged] = {}
@@ -89,9 +125,13 @@ class Interval:
 
     def add_collect(self, stats: CollectStats) -> None:
         """Add one collect, or all of an interval within this one."""
+        if stats.episode_returns:  # kept apart: merging is repeated, and would copy them each time
+            self._returns += stats.episode_returns
+            self._lengths += stats.episode_lengths
+            stats = replace(stats, episode_returns=(), episode_lengths=())
         self._collects.append(stats)
         if len(self._collects) == _MOST_COLLECTS:  # so that an epoch takes as little memory however long it is
-            self.collected()
+            self._collects = [CollectStats.merge(self._collects)]
 
     def add_means(self, means: Mapping[str, float], n_updates: int) -> None:
         """Add means over `n_updates` updates."""
@@ -107,11 +147,11 @@ class Interval:
         else:
             self.logged[name] = Logged(reduce, value, value, value, value)
 
-    def collected(self) -> CollectStats | None:
-        """Tell all collects as one, None when there were none."""
+    def collected(self) -> CollectStats:
+        """Merge all collects into one."""
         merged = CollectStats.merge(self._collects)
-        self._collects = [] if merged is None else [merged]
-        return merged
+        self._collects = [merged] if self._collects else []
+        return replace(merged, episode_returns=tuple(self._returns), episode_lengths=tuple(self._lengths))
 
     def means(self) -> dict[str, float]:
         """Return the means over all updates."""
@@ -138,13 +178,20 @@ class Stopwatch:
 
     Attributes:
         seconds: in all.
-        updating: of them, those of updates.
+        updating: of them, those of updates, ever.
+        parts: seconds collecting, updating and evaluating, {"collect_seconds": ...}.
     """
 
     def __init__(self, *intervals: Interval) -> None:
         self.intervals = list(intervals)
-        self.seconds = self.updating = 0.0
+        self.updating = 0.0
+        self.restart()
         self._since: float | None = None
+
+    def restart(self) -> None:
+        """Count the seconds in all, and of the parts, from 0."""
+        self.seconds = 0.0
+        self.parts = {"collect_seconds": 0.0, "update_seconds": 0.0, "evaluate_seconds": 0.0}
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -177,6 +224,8 @@ class Stopwatch:
         self.updating += seconds if part == "update" else 0.0
 
     def _add(self, part: str, seconds: float) -> None:
+        if (name := f"{part}_seconds") in self.parts:
+            self.parts[name] += seconds
         for interval in self.intervals:
             interval.seconds[part] = interval.seconds.get(part, 0.0) + seconds
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trainkit.errors import ConfigError
-from trainkit.stats import CollectStats
+from trainkit.stats import NO_COLLECT, CollectStats
 from trainkit.trainer.callbacks import Hooks
 from trainkit.trainer.evaluation import Evaluation
 from trainkit.trainer.intervals import Stopwatch
@@ -14,7 +14,7 @@ from trainkit.trainer.intervals import Stopwatch
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
-_KEPT = ("best_score", "best_epoch", "best_env_step", "_n_confirmed", "_n_periods")
+_KEPT = ("best_score", "best_epoch", "best_env_step", "best_std", "_n_confirmed", "_n_periods")
 
 
 class Judge:
@@ -46,16 +46,17 @@ class Judge:
         self.best_score: float | None = None
         self.best_epoch: int | None = None
         self.best_env_step: int | None = None
-        self.last_test: CollectStats | None = None
+        self.best_std: float | None = None  # of its returns
+        self.last_test = NO_COLLECT
         self._n_confirmed = 0  # evaluations on fresh seeds
         self._n_periods: int | None = None  # whole periods of the evaluation's clock, at the last; None before any
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Forget the evaluations of the epoch before."""
-        self.epoch_test: CollectStats | None = None  # the epoch's last
+        self.epoch_test = NO_COLLECT  # the epoch's last
         self.epoch_score: float | None = None
-        self.unreported: CollectStats | None = None  # what no report has told yet
+        self.unreported = NO_COLLECT  # the evaluation that no report has included yet
         self.reopen()
 
     def reopen(self) -> None:
@@ -95,7 +96,7 @@ class Judge:
             for name, number in self.evaluation.numbers.items():
                 trainer.log(f"test/{name}", number, "last")
             self._is_tested = True
-            if self._is_best(self.epoch_score, trainer):
+            if self._is_best(self.epoch_score, self.epoch_test, trainer):
                 self._hooks.fire("on_best", trainer, self.epoch_test)
         self._is_told = True
         self._hooks.fire("on_evaluate_end", trainer, self.epoch_test)
@@ -126,7 +127,7 @@ class Judge:
     def score(self, stats: CollectStats) -> float | None:
         """Return the score of what was collected; None for none."""
         if self._score_fn is None:
-            return None if stats.returns is None else stats.returns.mean
+            return stats.returns.mean
         score: Any = self._score_fn(stats)
         try:
             return None if score is None else float(score)
@@ -136,15 +137,16 @@ class Judge:
     def state_dict(self) -> dict[str, Any]:
         """Return what outlives a run: the best, the last, and what the next evaluation begins with."""
         kept = {name: getattr(self, name) for name in _KEPT}
-        last_test = None if self.last_test is None else self.last_test.to_plain()
+        last_test = None if self.last_test.is_empty else self.last_test.to_plain()
         evaluation = None if self.evaluation is None else self.evaluation.state_dict()
         return kept | {"last_test": last_test, "evaluation": evaluation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what was kept."""
         for name in _KEPT:
-            setattr(self, name, state[name])
-        self.last_test = None if state["last_test"] is None else CollectStats.from_plain(state["last_test"])
+            setattr(self, name, state.get(name))  # an older checkpoint lacks `best_std`
+        last_test = state["last_test"]
+        self.last_test = NO_COLLECT if last_test is None else CollectStats.from_plain(last_test)
         if self.evaluation is not None and state["evaluation"] is not None:
             self.evaluation.load_state_dict(state["evaluation"])
 
@@ -166,9 +168,10 @@ class Judge:
         finally:
             collector.watch = watch
 
-    def _is_best(self, score: float | None, trainer: "Trainer") -> bool:
+    def _is_best(self, score: float | None, stats: CollectStats, trainer: "Trainer") -> bool:
         """Note a score above all before; ties keep the first, and no score is never the best."""
         if score is None or math.isnan(score) or (self.best_score is not None and score <= self.best_score):
             return False
         self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.clock
+        self.best_std = stats.returns.std
         return True

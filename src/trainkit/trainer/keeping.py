@@ -4,8 +4,10 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainkit.checkpoint import MANIFEST
 from trainkit.data import EpochResult
 from trainkit.errors import Checks, ConfigError
+from trainkit.folders import FolderClaim, check_folder
 from trainkit.stats import CollectStats
 from trainkit.trainer.callbacks import Callback
 
@@ -19,12 +21,20 @@ class SaveBest(Callback):
     An evaluation that is the best so far is looked at again, on fresh seeds, so that luck of the seeds that are the
     same every time is not taken for skill. The policy whose second look was the best is the one kept.
 
+    The folder belongs to one run: a fresh one is rejected where it has a policy already.
+
     Attributes:
         score: of the policy that is kept, on its fresh seeds; None before there is one.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = _free_folder("SaveBest", folder)
+        self.folder = Path(folder)
+        checks = Checks("SaveBest")
+        check_folder(checks, self.folder)
+        checks.done()
+        self.claim = FolderClaim(
+            "SaveBest.folder", self.folder, "best", lambda own: [own] if (own / MANIFEST).is_file() else []
+        )
         self.score: float | None = None
 
     def check(self, trainer: "Trainer") -> None:
@@ -36,6 +46,7 @@ class SaveBest(Callback):
         score = trainer.judge.score(trainer.judge.confirm(trainer.clock))
         if score is None or math.isnan(score) or (self.score is not None and score <= self.score):
             return
+        self.claim.hold()
         trainer.policy.save(self.folder)
         self.score = score
 
@@ -50,7 +61,7 @@ class SaveEvery(Callback):
     """Keep the policy as it is now and then, in `folder/step-000005000`, for `load_policy`.
 
     Args:
-        folder: for the policies; one of the same step is replaced.
+        folder: for the policies. It belongs to one run: a fresh one is rejected where it has policies already.
         every: how much is trained from one to the next.
         unit: of it; offline, "env_steps" are updates.
     """
@@ -61,8 +72,10 @@ class SaveEvery(Callback):
         checks = Checks("SaveEvery")
         checks.integer("every", every, low=1)
         checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
+        self.folder = Path(folder)
+        check_folder(checks, self.folder)
         checks.done()
-        self.folder = _free_folder("SaveEvery", folder)
+        self.claim = FolderClaim("SaveEvery.folder", self.folder, "policies", lambda own: sorted(own.glob("step-*")))
         self._every, self._unit = every, unit
         self._n_periods = 0  # whole ones, at the last policy kept
 
@@ -91,12 +104,5 @@ class SaveEvery(Callback):
         return position.get(self._unit, 0) // self._every
 
     def _keep(self, trainer: "Trainer") -> None:
+        self.claim.hold()
         trainer.policy.save(self.folder / f"step-{trainer.clock:09d}")
-
-
-def _free_folder(name: str, folder: str | Path) -> Path:
-    path = Path(folder)
-    checks = Checks(name)
-    checks.require(not path.is_file(), f".folder {path} is a file: name a folder")
-    checks.done()
-    return path

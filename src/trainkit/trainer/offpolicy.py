@@ -4,30 +4,37 @@ from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
+from typing_extensions import TypeVar
+
 from trainkit.collector import Collector
-from trainkit.data import TransitionBatch
+from trainkit.data import ACTION_PROB, TransitionBatch
 from trainkit.errors import Checks, ConfigError
 from trainkit.protocols import Buffer, Learner
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.intervals import Credit
-from trainkit.trainer.options import CommonOptions, Options
+from trainkit.trainer.options import KeywordOptions, Options
 from trainkit.trainer.updates import Refresh, ReplayUpdates, check_refresh
 
+LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
 
-class OffpolicyTrainer(Trainer):
+
+class OffpolicyTrainer(Trainer[LearnerT]):
     """Fill a replay buffer and learn from it, an exact number of updates per environment step.
 
     Args:
         policy: learns; its `horizon` says what return the buffer shall compute.
         train_collector: has the buffer.
+        test_collector: see `Options`.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
-        batch_size: rows per update.
-        step_per_collect: environment steps between rounds of updates; None is one vector step.
+        batch_size: rows per update. None is the whole buffer: every row once per update, in place of a draw.
+        step_per_collect: environment steps between rounds of updates; default: one vector step.
+        episode_per_collect: instead of it, whole episodes between rounds of updates, a fixed quota per environment.
+            Every collect starts with a reset. The number of updates follows from the number of steps that were made.
         update_per_step: updates per environment step, exact: 0.3 are 300 in 1,000 steps. Default 1.
         training_intensity: instead of it, rows replayed per row collected: update_per_step * batch_size.
-        learning_starts: environment steps before the first update, at least `batch_size`; the collect that reaches
+        learning_starts: environment steps before the first update, at least `batch_size` or 1; the collect that reaches
             it is the first for which updates are owed.
         warmup: who acts before learning starts: the exploring "policy", or "random" legal actions.
         refresh_priorities: when priorities are written: after each "update", exact; "late", when the next batch has
@@ -42,18 +49,19 @@ class OffpolicyTrainer(Trainer):
         common: see `Options`.
     """
 
-    policy: Learner
     buffer: Buffer
 
     def __init__(
         self,
-        policy: Learner,
+        policy: LearnerT,
         train_collector: Collector,
+        test_collector: Collector | None = None,
         *,
         max_epoch: int,
         step_per_epoch: int,
-        batch_size: int,
+        batch_size: int | None,
         step_per_collect: int | None = None,
+        episode_per_collect: int | None = None,
         update_per_step: float | None = None,
         training_intensity: float | None = None,
         learning_starts: int | None = None,
@@ -61,7 +69,7 @@ class OffpolicyTrainer(Trainer):
         refresh_priorities: Refresh = "update",
         updates_per_round: int = 1,
         overlap: bool = False,
-        **common: Unpack[CommonOptions],
+        **common: Unpack[KeywordOptions],
     ) -> None:
         name = type(self).__name__
         buffer = train_collector.buffer
@@ -70,32 +78,52 @@ class OffpolicyTrainer(Trainer):
         if not isinstance(buffer, Buffer):
             raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
         checks = Checks(name)
-        if checks.integer("batch_size", batch_size, low=1):
+        if batch_size is None:
+            told = " {} a number of rows per update, and batch_size=None is the whole buffer: give batch_size"
+            checks.require(training_intensity is None, told.format("cannot turn training_intensity into"))
+            checks.require(updates_per_round == 1, told.format("draws the batches of a round by"))
+        elif checks.integer("batch_size", batch_size, low=1):
             checks.require(
                 batch_size <= buffer.capacity,
                 f".batch_size {batch_size} is larger than the buffer's capacity {buffer.capacity}: "
                 "lower it or raise the capacity",
             )
-        if step_per_collect is not None:
-            checks.integer("step_per_collect", step_per_collect, low=1)
+        for option, count in (("step_per_collect", step_per_collect), ("episode_per_collect", episode_per_collect)):
+            if count is not None:
+                checks.integer(option, count, low=1)
+        if episode_per_collect is not None:
+            both = step_per_collect is not None
+            checks.require(not both, " was given both step_per_collect and episode_per_collect: set one to None")
+            checks.require(
+                not overlap,
+                ".overlap spreads updates over the vector steps of a collect, whose number episode_per_collect leaves "
+                "open: give step_per_collect",
+            )
         if learning_starts is not None:
             checks.integer("learning_starts", learning_starts, low=0)
-        checks.one_of("warmup", warmup, ["policy", "random"])
+        if checks.one_of("warmup", warmup, ["policy", "random"]) and warmup == "random":
+            unfilled = sorted(set(policy.extras_spec) - {ACTION_PROB})
+            problem = (
+                f".warmup 'random' cannot fill the columns {unfilled} that {type(policy).__name__} stores: use 'policy'"
+            )
+            checks.require(not unfilled, problem)
         check_refresh(checks, buffer, refresh_priorities, updates_per_round)
         both = update_per_step is not None and training_intensity is not None
         checks.require(not both, " was given both update_per_step and training_intensity: give one")
         for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
             if value is not None:
                 checks.number(option, value, low=0)
-        options = Options(**common)
+        options = Options.of(test_collector=test_collector, given=common)
         options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         checks.done()
         self.batch_size = batch_size
-        self.step_per_collect = train_collector.envs.n if step_per_collect is None else step_per_collect
-        self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size)
+        if step_per_collect is None and episode_per_collect is None:
+            step_per_collect = train_collector.envs.n
+        self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
+        self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size or 1)
         self._warmup = warmup
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
-        if training_intensity is not None:
+        if training_intensity is not None and batch_size is not None:
             ratio = Fraction(str(training_intensity)) / batch_size
         self.update_per_step = float(ratio)
         self._credit = Credit(ratio)
@@ -103,14 +131,14 @@ class OffpolicyTrainer(Trainer):
         how = refresh_priorities, updates_per_round, self._refine, self._timed
         self._updates = ReplayUpdates(policy, buffer, batch_size, *how)
         self._collector = train_collector
+        self._share_left: int | None = None  # updates of a vector step's share that raised; None where none did
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
         )
-        self._reports.rows_per_update = batch_size
 
     def settings(self) -> dict[str, Any]:
         """Name what was chosen, for dashboards and manifests."""
-        names = ["batch_size", "step_per_collect", "update_per_step", "learning_starts"]
+        names = ["batch_size", "step_per_collect", "episode_per_collect", "update_per_step", "learning_starts"]
         names += ["refresh_priorities", "updates_per_round", "overlap"]
         buffer = f"{type(self.buffer).__name__}({self.buffer.capacity})"
         return super().settings() | {"buffer": buffer} | {name: getattr(self, name) for name in names}
@@ -152,6 +180,8 @@ class OffpolicyTrainer(Trainer):
     def _collect(self) -> CollectStats:
         """Collect, or go on with a collect that was interrupted."""
         collector = self._collector
+        if not collector.is_mid_step:  # collected by hand since: nothing is left of a share
+            self._share_left = None
         collector.between_steps = self._interrupt.check
         collector.meanwhile = self._learn_share if self.overlap else None
         try:
@@ -159,7 +189,7 @@ class OffpolicyTrainer(Trainer):
                 return collector.resume()
             self._hooks.fire("on_collect_start", self)
             is_random = self._warmup == "random" and self.env_step < self._learns_from
-            return collector.collect(n_step=self.step_per_collect, random=is_random)
+            return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect, random=is_random)
         finally:
             collector.between_steps = collector.meanwhile = None  # by hand it collects, and no more
 
@@ -177,16 +207,37 @@ class OffpolicyTrainer(Trainer):
                 self._update()
 
     def _learn_share(self) -> None:
-        """Take one vector step's share of the updates that are due, so that the last step leaves none."""
-        n_due, n_left = self._n_due, self._collector.n_vector_steps_left
+        """Take one vector step's share of the updates that are due, so that the last step leaves none.
+
+        An exception leaves the rest of the share to the next call, before the step's rows are stored: the updates then
+        draw the same batches as in a run in which nothing raised.
+        """
         with self._watch.measure("update", within="collect"):
-            for _ in range(-(-n_due // n_left) if n_left else 0):  # none in episodes that were asked for by hand
-                self._update()
+            self._learn_rest_of_share()
+
+    def _learn_rest_of_share(self) -> None:
+        if self._share_left is None:
+            n_due, n_left = self._n_due, self._collector.n_vector_steps_left
+            self._share_left = -(-n_due // n_left) if n_left else 0  # none in episodes that were asked for by hand
+        while self._share_left > 0:
+            self._update()
+        self._share_left = None
 
     def _update(self) -> None:
-        self._updates.update(self._credit.owed, step=self.env_step)
+        self._reports.add_replayed(self._updates.update(self._credit.owed, step=self.env_step))
         self._credit.pay()
+        if self._share_left is not None:
+            self._share_left -= 1
         self._hooks.fire("on_update_end", self)
+
+    def _make_whole(self) -> None:
+        """Finish a vector step that an exception in its overlapped updates left open."""
+        super()._make_whole()
+        if self._collector.is_mid_step and not self._is_running:
+            if self._share_left is not None:
+                with self._watch.measure("update"):
+                    self._learn_rest_of_share()
+            self._collector.finish_step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; what is owed is among them."""
@@ -199,6 +250,7 @@ class OffpolicyTrainer(Trainer):
         self._credit.load_state_dict(state["credit"])
         self._updates.load_state_dict(state["updates"])
         self._learns_from = state["learns_from"]
+        self._share_left = None
 
     def _lose_rows(self) -> None:
         """Collect as many rows again as learning starts with, before learning goes on."""

@@ -3,21 +3,26 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar, Unpack
 
+from typing_extensions import TypeVar
+
 from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
 from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.protocols import RolloutLearner, UpdateResult
 from trainkit.stats import CollectStats
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.options import CommonOptions, Options
+from trainkit.trainer.options import KeywordOptions, Options
+
+RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner, default=Any, covariant=True)
 
 
-class OnpolicyTrainer(Trainer):
+class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     """Collect a rollout and learn from it, over and over.
 
     Args:
         policy: learns; its `horizon` says what rewards and discount count.
         train_collector: has a `RolloutBuffer`.
+        test_collector: see `Options`.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
         step_per_collect: environment steps per rollout, in all environments together; what one goes over is taken
@@ -30,13 +35,13 @@ class OnpolicyTrainer(Trainer):
 
     learns_by: ClassVar[str] = "learn"
 
-    policy: RolloutLearner
     buffer: RolloutBuffer
 
     def __init__(
         self,
-        policy: RolloutLearner,
+        policy: RolloutLearnerT,
         train_collector: Collector,
+        test_collector: Collector | None = None,
         *,
         max_epoch: int,
         step_per_epoch: int,
@@ -44,7 +49,7 @@ class OnpolicyTrainer(Trainer):
         episode_per_collect: int | None = None,
         repeat_per_collect: int = 1,
         batch_size: int | None = None,
-        **common: Unpack[CommonOptions],
+        **common: Unpack[KeywordOptions],
     ) -> None:
         name = type(self).__name__
         buffer = train_collector.buffer
@@ -61,7 +66,7 @@ class OnpolicyTrainer(Trainer):
             if count is not None:
                 checks.integer(option, count, low=1)
         checks.integer("repeat_per_collect", repeat_per_collect, low=1)
-        options = Options(**common)
+        options = Options.of(test_collector=test_collector, given=common)
         options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         checks.done()
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
@@ -98,7 +103,7 @@ class OnpolicyTrainer(Trainer):
     def _learn(self) -> None:
         """Learn from the rollout, or what is left of it, and forget it."""
         if self._updates is None:
-            rollout = self._hooks.refine(self, self.buffer.read(self.policy.horizon))
+            rollout = self._hooks.refine(self, self.buffer.read(self.policy.horizon, self.policy.columns))
             self._updates = iter(
                 self.policy.learn(
                     rollout, step=self.env_step, batch_size=self.batch_size, repeat=self.repeat_per_collect
@@ -115,6 +120,7 @@ class OnpolicyTrainer(Trainer):
 
     def _make_whole(self) -> None:
         """Learn what is left of a rollout: nobody could go on in the middle."""
+        super()._make_whole()
         if self._updates is None:
             return
         if self._is_running:

@@ -1,9 +1,9 @@
 """What every trainer can be told, and what of it cannot work."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,21 +12,26 @@ from trainkit.collector import Collector
 from trainkit.errors import Checks
 from trainkit.stats import CollectStats
 from trainkit.trainer.callbacks import (
+    EVENTS,
     Callback,
+    EventFunctions,
+    EventOptions,
     SaveBestFn,
     SaveCheckpointFn,
     TestFn,
     TrainFn,
+    made_of,
 )
 from trainkit.trainer.checkpointing import Checkpoint
 from trainkit.trainer.evaluation import Evaluation
-from trainkit.trainer.stopping import StopAt, StopFn
+from trainkit.trainer.stopping import Limits, StopFn
+
+Callbacks = Callback | type[Callback] | Sequence[Callback | type[Callback]]
 
 
-class TrainerOptions(TypedDict, total=False):
-    """The keywords of `Options`, but the seed."""
+class _SharedOptions(EventOptions, total=False):
+    """The keywords of `Options` except `test_collector` and `seed`."""
 
-    test_collector: Collector | None
     episode_per_test: int
     train_fn: Callable[[int, int], None] | None
     test_fn: Callable[[int, int], None] | None
@@ -38,11 +43,13 @@ class TrainerOptions(TypedDict, total=False):
     test_in_train: bool
     max_env_step: int | None
     max_seconds: float | None
+    max_epoch_seconds: float | None
     logger: Any
     log_every: int
     verbose: bool
     show_progress: bool | None
-    callbacks: Sequence[Callback]
+    callbacks: Callbacks
+    callback_errors: Literal["raise", "log"]
     evaluation: Evaluation | None
     checkpoint: Checkpoint | str | Path | None
     resume_from: str | Path | None
@@ -50,8 +57,20 @@ class TrainerOptions(TypedDict, total=False):
     threads: int | Literal["auto"] | None
 
 
+class TrainerOptions(_SharedOptions, total=False):
+    """The keywords of `Options` except `seed`."""
+
+    test_collector: Collector | None
+
+
 class CommonOptions(TrainerOptions, total=False):
     """The keywords of `Options`."""
+
+    seed: int | None
+
+
+class KeywordOptions(_SharedOptions, total=False):
+    """The keywords of `Options` except `test_collector`, which trainers also take by position."""
 
     seed: int | None
 
@@ -71,14 +90,20 @@ class Options:
         save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
         reward_metric: turns the returns of finished episodes into what statistics and scores show; where agents share a
             game, returns [episodes, agents], nan of one that took no part; default: their mean.
-        test_in_train: evaluate before the next collect when the training episodes of one satisfy `stop_fn`.
+        test_in_train: evaluate before the next collect when the training episodes of one satisfy `stop_fn`. False by
+            default (Tianshou's default is True): then only the regular evaluations can end the run.
         max_env_step: ends the run at this many steps.
         max_seconds: ends the run after this time spent within `next()`; this makes a run irreproducible.
+        max_epoch_seconds: ends an epoch after this time spent within `next()`, if it does not have its steps before;
+            the next epoch has all its steps. This makes a run irreproducible.
         logger: a folder (tensorboard), a logger, or a list of them.
         log_every: environment steps between reports within an epoch.
         verbose: print one line per epoch.
         show_progress: one bar; None shows it on a terminal and in notebooks.
-        callbacks: hear what happens; see `Callback`.
+        callbacks: one or several, objects or classes that are instantiated without arguments; see `Callback`.
+        callback_errors: "raise" lets an exception of a callback through; "log" logs it with the callback's name, event,
+            epoch and step, and the run continues, unless it is a `Checkpoint`'s.
+        events: functions by event; trainers take them as keywords, `on_epoch_end=function`.
         evaluation: instead of `test_collector` and `episode_per_test`.
         checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
         resume_from: a checkpoint to go on from, or the folder of several: then the newest. "auto" takes the newest
@@ -102,11 +127,14 @@ class Options:
     test_in_train: bool = False
     max_env_step: int | None = None
     max_seconds: float | None = None
+    max_epoch_seconds: float | None = None
     logger: Any = None
     log_every: int = 1_000
     verbose: bool = True
     show_progress: bool | None = None
-    callbacks: Sequence[Callback] = ()
+    callbacks: Callbacks = ()
+    callback_errors: Literal["raise", "log"] = "raise"
+    events: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     checkpoint: Checkpoint | str | Path | None = None
     resume_from: str | Path | None = None
@@ -114,17 +142,27 @@ class Options:
     threads: int | Literal["auto"] | None = None
     seed: int | None = None
 
+    @classmethod
+    def of(cls, *, test_collector: Collector | None, given: Mapping[str, Any]) -> Self:
+        """Return the options of a trainer's keywords; those named like events are functions."""
+        events = {name: function for name, function in given.items() if name in EVENTS}
+        others = {name: value for name, value in given.items() if name not in events}
+        return cls(test_collector=test_collector, events=events, **others)
+
     def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
         """Note everything that cannot work, in a run of so many epochs of so many steps or updates."""
         checks.integer("max_epoch", max_epoch, low=0)
         for name, count in per_epoch.items():
             checks.integer(name, count, low=1)
+        checks.one_of("callback_errors", self.callback_errors, ["raise", "log"])
         checks.integer("log_every", self.log_every, low=1)
         checks.integer("episode_per_test", self.episode_per_test, low=1)
         if self.max_env_step is not None:
             checks.integer("max_env_step", self.max_env_step, low=1)
         if self.max_seconds is not None:
             checks.number("max_seconds", self.max_seconds, low=0, above_low=True)
+        if self.max_epoch_seconds is not None:
+            checks.number("max_epoch_seconds", self.max_epoch_seconds, low=0, above_low=True)
         if self.seed is not None:
             checks.integer("seed", self.seed, low=0)
         if self.on_nan is not None:
@@ -161,12 +199,14 @@ class Options:
         if self.stop_fn is not None:
             made.append(StopFn(self.stop_fn))
         if self.max_env_step is not None or self.max_seconds is not None:
-            made.append(StopAt(env_step=self.max_env_step, seconds=self.max_seconds))
+            made.append(Limits(env_step=self.max_env_step, seconds=self.max_seconds))
         if self.save_best_fn is not None:
             made.append(SaveBestFn(self.save_best_fn))
         if self.save_checkpoint_fn is not None:
             made.append(SaveCheckpointFn(self.save_checkpoint_fn))
-        made.extend(self.callbacks)
+        made.extend(made_of(self.callbacks))
+        if self.events:
+            made.append(EventFunctions(self.events))
         if self.checkpoint is not None:
             made.append(self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint))
         return sorted(made, key=lambda own: isinstance(own, Checkpoint))

@@ -1,12 +1,12 @@
 """The parts of a run: whether they fit together, and a seed for each that has none."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainkit import seeding
 from trainkit.collector import Collector
-from trainkit.errors import ConfigError
-from trainkit.protocols import Seedable
+from trainkit.errors import ConfigError, nearest
+from trainkit.protocols import Seedable, Trainee
 
 _log = logging.getLogger(__name__)
 
@@ -14,6 +14,7 @@ _LEARNER = (
     "observation_space",
     "action_space",
     "horizon",
+    "columns",
     "n_updates",
     "check_divergence",
     "read_metrics",
@@ -25,7 +26,7 @@ _LEARNER = (
 def refuse_misfits(
     trainer: str, policy: object, learns_by: str, train: Collector | None, test: Collector | None
 ) -> None:
-    """Refuse a policy that cannot learn so, and collectors that do not share it or share what must be their own."""
+    """Refuse a policy that cannot learn so, and collectors that do not share it."""
     missing = [name for name in (learns_by, *_LEARNER) if not hasattr(policy, name)]
     if missing:
         raise ConfigError(f"{trainer}.policy must learn, but {type(policy).__name__} has no {', '.join(missing)}")
@@ -34,11 +35,23 @@ def refuse_misfits(
             raise ConfigError(f"{trainer}.{name} acts with another policy than the trainer's: give both the same")
     if train is None or test is None:
         return
-    if train.envs is test.envs:
-        raise ConfigError(f"{trainer}: training and evaluation share their environments: make_envs each its own")
     own, theirs = ((c.envs.observation_space, c.envs.action_space) for c in (train, test))
     if own != theirs:
         raise ConfigError(f"{trainer}: training environments have spaces {own}, evaluation's {theirs}")
+
+
+def check_columns(trainer: str, policy: Trainee, known: Sequence[str]) -> None:
+    """Raise a `ConfigError` where the policy's updates read columns that the buffer does not have."""
+    columns = policy.columns
+    subject = f"{trainer}.policy: {type(policy).__name__}.columns"
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise ConfigError(f"{subject} must be a sequence of names such as ('t', 'log_prob'), got {columns!r}")
+    for name in columns:
+        if name not in known:
+            raise ConfigError(
+                f"{subject} names {name!r}, which the buffer does not have, only {list(known)}: store it by the "
+                f"policy's extras_spec or Collector(extra_columns=){nearest(name, known)}"
+            )
 
 
 def fill_seeds(root: int, parts: Mapping[str, Seedable | None]) -> None:

@@ -1,7 +1,12 @@
-"""What a person sees while a run goes on: one bar and one line per epoch, each of which can be off."""
+"""What a person sees while a run goes on: one bar and one line per epoch, each of which can be off.
+
+Nothing that happens to the streams ends a run: where a stream is missing (`pythonw`, `2>&-`), closed or broken, its
+output is dropped.
+"""
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
@@ -25,16 +30,19 @@ class Progress:
         self._bar: Any = None
 
     def advance_to(self, step: int) -> None:
-        """Move the bar, opening it at the first call."""
+        """Move the bar, opening it at the first call; where none is shown, tqdm and its lock are never touched."""
+        if self._show_bar is None:
+            self._show_bar = _is_watched()
+        if not (self._show_bar and _is_open(sys.stderr)):
+            return
         if self._bar is None:
-            wanted = _is_watched() if self._show_bar is None else self._show_bar
-            self._bar = tqdm(total=self._total, unit=self._unit, disable=not wanted, dynamic_ncols=True)
-        if step > self._bar.n:
-            self._bar.update(min(step, self._total) - self._bar.n)
+            self._draw(self._open)
+        if self._bar is not None and step > self._bar.n:
+            self._draw(lambda: self._bar.update(min(step, self._total) - self._bar.n))
 
     def show(self, stats: EpochStats) -> None:
         """Write a few numbers behind the bar."""
-        if self._bar is not None and not self._bar.disable:
+        if self._bar is not None:
             self._bar.set_postfix(_postfix(stats), refresh=False)
 
     def epoch(self, result: EpochResult) -> None:
@@ -45,16 +53,31 @@ class Progress:
     def close(self) -> None:
         """Take the bar off; a later `advance_to` opens it again."""
         if self._bar is not None:
-            self._bar.close()
+            self._draw(self._bar.close)
             self._bar = None
 
-    def _print(self, line: str) -> None:
+    def _open(self) -> None:
+        self._bar = tqdm(total=self._total, unit=self._unit, dynamic_ncols=True)
+
+    def _draw(self, draw: Callable[[], object]) -> None:
+        """Draw the bar, and show it no longer where its stream cannot be written."""
         try:
-            if self._bar is not None and not self._bar.disable:
+            draw()
+        except (OSError, ValueError):
+            self._show_bar = False
+            if self._bar is not None:
+                self._bar.disable = True
+                self._bar = None
+
+    def _print(self, line: str) -> None:
+        if not _is_open(sys.stdout):
+            return
+        try:
+            if self._bar is not None:
                 self._bar.write(line)
             else:
                 print(line, flush=True)  # noqa: T201  # what `verbose` asks for
-        except (BrokenPipeError, ValueError):  # `| head` has gone, or the stream is closed: the run goes on
+        except (OSError, ValueError):  # `| head` has gone, or the stream is closed: the run goes on
             self._show_lines = False
 
 
@@ -65,7 +88,7 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
     if unit == "update":
         del parts[1]  # none are made
     for name, collect in (("test", stats.test), ("train", stats.train)):
-        if collect is not None and collect.returns is not None:
+        if not collect.returns.is_empty:
             parts.append(f"{name} {collect.returns.mean:.1f} +- {collect.returns.std:.1f}")
     if "loss" in stats.update:
         parts.append(f"loss {stats.update['loss']:.4g}")
@@ -75,13 +98,18 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
 
 def _postfix(stats: EpochStats) -> dict[str, str]:
     numbers = {}
-    if stats.train is not None and stats.train.recent_returns is not None:
+    if not stats.train.recent_returns.is_empty:
         numbers["return"] = f"{stats.train.recent_returns.mean:.1f}"
-    if "loss" in stats.update:
-        numbers["loss"] = f"{stats.update['loss']:.3g}"
+    if "smoothed_loss" in stats.update:
+        numbers["loss"] = f"{stats.update['smoothed_loss']:.3g}"
     return numbers
 
 
 def _is_watched() -> bool:
-    """Whether somebody is looking: a terminal, or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    """Return whether a person is looking: at a terminal, or at a notebook."""
+    return "ipykernel" in sys.modules or (_is_open(sys.stderr) and sys.stderr.isatty())
+
+
+def _is_open(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is there; Python sets it to None where a process was started without it."""
+    return stream is not None and not getattr(stream, "closed", False)

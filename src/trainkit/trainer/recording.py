@@ -9,16 +9,18 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.buffer.episodes import OpenEpisodes
+from trainkit.buffer.hdf5 import require_h5py
 from trainkit.buffer.shards import Header, write_shard
 from trainkit.collector import Collector
 from trainkit.data import EpochResult, RecordedEpisode, Transition
 from trainkit.errors import CheckpointError, Checks, ConfigError
+from trainkit.folders import check_folder
 from trainkit.trainer.callbacks import Callback
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
-_NAME = re.compile(r"episodes-(\d+)\.npz")
+_NAME = re.compile(r"episodes-(\d+)\.(npz|hdf5)")
 
 
 class DatasetWriter(Callback):
@@ -36,6 +38,7 @@ class DatasetWriter(Callback):
         open_episodes: "cut" writes those that run at the end as cut, which is neither terminated nor truncated;
             "drop" leaves them out.
         compress: for images; it takes time.
+        format: "npz", or "hdf5", which needs h5py and adds a checksum to every piece of data.
 
     Attributes:
         files: those written, in order.
@@ -48,15 +51,20 @@ class DatasetWriter(Callback):
         max_bytes: int = 64 * 2**20,
         open_episodes: Literal["cut", "drop"] = "cut",
         compress: bool = False,
+        format: Literal["npz", "hdf5"] = "npz",
     ) -> None:
         self.folder = Path(folder)
         checks = Checks("DatasetWriter")
         checks.integer("max_bytes", max_bytes, low=1)
         checks.one_of("open_episodes", open_episodes, ["cut", "drop"])
-        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
+        checks.one_of("format", format, ["npz", "hdf5"])
+        check_folder(checks, self.folder)
         checks.done()
+        if format == "hdf5":
+            require_h5py('DatasetWriter(format="hdf5")')
         self.files: list[Path] = []
         self._max_bytes, self._keeps_open, self._compress = max_bytes, open_episodes == "cut", compress
+        self._suffix = format
         self._collector: Collector | None = None  # None while nothing is recorded
         self._header: Header
         self._open: OpenEpisodes
@@ -75,7 +83,7 @@ class DatasetWriter(Callback):
             observation_space=envs.frame_space,
             action_space=envs.action_space,
             stack=envs.stack,
-            extras=dict(collector.policy.extras_spec),
+            extras=collector.extras_spec,
         )
         self._open = OpenEpisodes(self._header, envs.n, collector.open_ids)
         self._collector = collector
@@ -142,7 +150,7 @@ class DatasetWriter(Callback):
         """Write the first episodes kept as the next file."""
         number = self._next_number()
         while True:
-            path = self.folder / f"episodes-{number:06d}.npz"
+            path = self.folder / f"episodes-{number:06d}.{self._suffix}"
             try:
                 episodes = [episode for episode, _ in self._ended[:n_episodes]]
                 write_shard(path, self._header, episodes, compress=self._compress)

@@ -12,6 +12,7 @@ from trainkit.data import Transition
 from trainkit.errors import ConfigError, SpaceMismatchError
 from trainkit.protocols import Trainee
 from trainkit.spaces import array_specs, legal_actions
+from trainkit.structured_actions import StructuredHybrid
 
 
 def refuse_spaces(trainer: str, policy: Trainee) -> None:
@@ -64,11 +65,13 @@ def _refuse_other_obs(name: str, space: Space[Any], rows: Transition) -> None:
 
 def _refuse_other_actions(name: str, space: Space[Any], action: NDArray[Any]) -> None:
     """Refuse actions of another shape, of another kind of number, or beyond the last."""
-    is_whole = not isinstance(space, spaces.Box)
+    is_whole = not isinstance(space, (spaces.Box, StructuredHybrid))
     fits = action.shape[1:] == space.shape and (action.dtype.kind in "iub") == is_whole
     if fits and is_whole:
         low, high = _bounds(space)
         fits = bool(((action >= low) & (action <= high)).all())
+    if fits and isinstance(space, StructuredHybrid):
+        fits = not space.invalid_choices(action).any()
     if not fits:
         raise SpaceMismatchError(
             f"{name} has actions {action.dtype.name}{list(action.shape[1:])} in [{action.min()}, {action.max()}], "

@@ -11,6 +11,7 @@ from trainkit.collector import Collector
 from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.logger import Loggers
 from trainkit.protocols import Store, Trainee
+from trainkit.reading import decoding
 from trainkit.spaces import space_to_plain
 from trainkit.trainer.callbacks import Hooks
 from trainkit.trainer.checkpointing import Checkpoint
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 _SAME = ("trainer", "policy", "buffer", "env", "n_envs")  # settings a checkpoint must share with who goes on from it
 _FREE = (*_SAME, "seed", "max_epoch")  # what may differ, or is told about by itself
 _OFF = {"overlap": False}  # what an older checkpoint knows nothing of
+_LATER_COUNTERS = ("_n_skipped", "_timed_from", "_epoch_clock", "_epoch_seconds")  # older checkpoints have none
 _COUNTERS = ("seed", "epoch", "_origin", "_is_in_epoch", "_seems_solved")
 _LIMITS = ("max_epoch", "max_env_step", "max_seconds")
 _PROGRESS = (
@@ -75,9 +77,9 @@ class Resumable:
         checks = Checks("Trainer.save")
         checks.one_of("at", at, ["now", "episode_end"])
         checks.done()
+        self._make_whole()
         if at == "episode_end" and self.train_collector is not None:
             self.train_collector.begin_anew()
-        self._make_whole()
         parts = self._parts()
         chosen = _chosen("save", parts, include, exclude)
         written = checkpoints.save_checkpoint(path, {name: parts[name]() for name in chosen}, self._about())
@@ -96,16 +98,30 @@ class Resumable:
         folder = newest(path)
         names = _chosen("load", self._parts(), include, exclude)
         manifest, own = checkpoints.read_manifest(folder), self._about()
-        _refuse_others(folder, manifest, own)
-        components = checkpoints.load_checkpoint(folder, names)
-        lacking = [name for name in names if name not in components]
-        if lacking and lacking != ["buffer"]:
-            raise CheckpointError(f"{folder} was saved without {', '.join(lacking)}: load it with exclude={lacking}")
-        if lacking:
-            _log.warning("%s was saved without its buffer: the run goes on with none of the rows it had", folder)
-        elif "buffer" in components and any(not own.with_buffer for own in self._checkpoints):
-            _log.warning("%s has a buffer, which is taken over; this run's own checkpoints leave it out", folder)
-        _tell_changes(folder, manifest, own)
+        remedy = "take an older checkpoint, or make the run as it was"
+        with decoding(folder, "a checkpoint of this run", remedy=remedy):
+            _refuse_others(folder, manifest, own)
+        with checkpoints.open_checkpoint(folder, names, lazy=("buffer",)) as components:
+            lacking = [name for name in names if name not in components]
+            if lacking and lacking != ["buffer"]:
+                raise CheckpointError(
+                    f"{folder} was saved without {', '.join(lacking)}: load it with exclude={lacking}"
+                )
+            if lacking:
+                _log.warning("%s was saved without its buffer: the run goes on with none of the rows it had", folder)
+            elif "buffer" in components and any(not own.with_buffer for own in self._checkpoints):
+                _log.warning("%s has a buffer, which is taken over; this run's own checkpoints leave it out", folder)
+            with decoding(folder, "a checkpoint of this run", remedy=remedy):
+                _tell_changes(folder, manifest, own)
+                self._load_components(components)
+            if lacking:
+                self._lose_rows()
+        _tell_machine(folder, manifest, self._about())  # now: threads="auto" has taken the saved number
+        self._former_logs = manifest.get("logs", [])
+        self._logger.purge(self._as_trainer.clock)
+        self._hooks.fire("on_checkpoint_loaded", self._as_trainer, folder)
+
+    def _load_components(self, components: Mapping[str, Any]) -> None:
         if "policy" in components:  # first: it refuses other networks before it changes
             self.policy.load_training_state(components["policy"])
         if "buffer" in components:
@@ -115,11 +131,6 @@ class Resumable:
         if "trainer" in components:
             self._as_trainer.reset()
             self.load_state_dict(components["trainer"])
-        if lacking:
-            self._lose_rows()
-        self._former_logs = manifest.get("logs", [])
-        self._logger.purge(self._as_trainer.clock)
-        self._hooks.fire("on_checkpoint_loaded", self._as_trainer, folder)
 
     def resume(self, place: str | Path, seed: int | None = None) -> None:
         """Go on from a checkpoint; "auto" is the newest whole one of this run's own folder, if there is one.
@@ -161,17 +172,26 @@ class Resumable:
 
         Limits are not among them: a run that ended at one may go on when it is given another.
         """
-        counters = {name: getattr(self, name) for name in _COUNTERS}
+        counters = {name: getattr(self, name) for name in (*_COUNTERS, *_LATER_COUNTERS)}
         reason = None if self.stop_reason in _LIMITS else self.stop_reason
         others = {"judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
         others |= {"reports": self._reports.state_dict(), "threads": self._threads.state_dict()}
-        return counters | {"stop_reason": reason, "seconds": self._watch.seconds} | others
+        return (
+            counters
+            | {"stop_reason": reason, "seconds": self._watch.settle(), "parts": dict(self._watch.parts)}
+            | others
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved counters."""
         for name in (*_COUNTERS, "stop_reason"):
             setattr(self, name, state[name])
+        for name in _LATER_COUNTERS:
+            if name in state:
+                value = state[name]
+                setattr(self, name, tuple(value) if isinstance(value, list) else value)
         self._watch.seconds = state["seconds"]
+        self._watch.parts.update(state.get("parts", {}))
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
         self._reports.load_state_dict(state["reports"])
@@ -208,10 +228,21 @@ class Resumable:
             "spaces": {name: None if space is None else space_to_plain(space) for name, space in spaces.items()},
             "policy": policy.recipe,
             "logs": self._logger.folders,
+            "machine": self._machine(),
+            "envs": {} if self.train_collector is None else self.train_collector.envs.made_with,
             "progress": {name: getattr(info, name) for name in _PROGRESS},
         }
         plain: dict[str, Any] = json.loads(json.dumps(told, default=str))  # as it comes back from a file
         return plain
+
+    def _machine(self) -> dict[str, Any]:
+        """Describe what the bits of a run depend on beside its settings."""
+        device = getattr(self.policy, "device", None)
+        return {
+            "threads": self._threads.count,
+            "device": None if device is None else str(device),
+            **checkpoints.processor(),
+        }
 
     @property
     def _as_trainer(self) -> "Trainer":
@@ -272,8 +303,38 @@ def _tell_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, A
         if name not in _FREE and saved.get(name, _OFF.get(name)) != here.get(name)
         for theirs, mine in [_without_the_same(saved.get(name), here.get(name))]
     ]
+    for name, value in _changed(manifest, own, "envs"):
+        changes.append(f"{name} of the environments {value}")
     if changes:
         _log.warning("the run goes on from %s with other settings: %s", folder, ", ".join(changes))
+
+
+def _tell_machine(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Warn where sums may be taken in another order: on another machine than the saved run's, and on any GPU."""
+    changes = [f"{name} {value}" for name, value in _changed(manifest, own, "machine")]
+    if changes:
+        _log.warning("%s was saved by a run on another machine, the bits may differ: %s", folder, ", ".join(changes))
+    device = own["machine"]["device"]
+    if device is not None and not checkpoints.is_deterministic(device):
+        _log.warning(
+            "the run resumed from %s may not continue with the same bits: on %s kernels may add up in another order; "
+            "torch.use_deterministic_algorithms(True), called first, permits deterministic kernels only",
+            *(folder, device),
+        )
+
+
+def _changed(manifest: Mapping[str, Any], own: Mapping[str, Any], part: str) -> list[tuple[str, str]]:
+    """List (name, "before -> now") of what differs; what an older checkpoint does not say counts as the same."""
+    saved, here = manifest.get(part), own[part]
+    if not isinstance(saved, dict):
+        return []
+    pairs = [(name, saved.get(name), here.get(name)) for name in sorted(saved.keys() | here.keys())]
+    unknown = (None,) if part == "machine" else ()
+    return [
+        (name, f"{before!r} -> {now!r}")
+        for name, before, now in pairs
+        if before != now and not (before in unknown or now in unknown)
+    ]
 
 
 def _arguments(recipe: Mapping[str, Any] | None) -> dict[str, Any]:

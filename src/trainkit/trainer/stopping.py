@@ -1,9 +1,11 @@
 """Callbacks that end a run: at a score, a return, a step, or a time."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,16 +46,28 @@ class StopAt(Callback):
 
     Args:
         return_mean: of an evaluation, and again of one on fresh seeds.
+        train_return_mean: of the last `train_episodes` training episodes, which explore; needs no evaluation.
+        train_episodes: that this mean is over; before as many have finished it stops nothing.
         env_step: of the trainer's clock; offline, updates. The epoch that runs ends there.
         seconds: spent within `next()`; this makes a run irreproducible.
     """
 
     def __init__(
-        self, *, return_mean: float | None = None, env_step: int | None = None, seconds: float | None = None
+        self,
+        *,
+        return_mean: float | None = None,
+        train_return_mean: float | None = None,
+        train_episodes: int = 100,
+        env_step: int | None = None,
+        seconds: float | None = None,
     ) -> None:
         checks = Checks("StopAt")
-        limits = (return_mean, env_step, seconds)
-        checks.require(any(limit is not None for limit in limits), " needs return_mean, env_step or seconds")
+        limits = (return_mean, train_return_mean, env_step, seconds)
+        is_any = any(limit is not None for limit in limits)
+        checks.require(is_any, " needs return_mean, train_return_mean, env_step or seconds")
+        if train_return_mean is not None:
+            checks.number("train_return_mean", train_return_mean)
+        checks.integer("train_episodes", train_episodes, low=1)
         if return_mean is not None:
             checks.number("return_mean", return_mean)
         if env_step is not None:
@@ -61,18 +75,26 @@ class StopAt(Callback):
         if seconds is not None:
             checks.number("seconds", seconds, low=0, above_low=True)
         checks.done()
-        self._return_mean, self._env_step, self._seconds = limits
+        self._return_mean, self._train_return_mean, self._env_step, self._seconds = limits
+        self._n_episodes = train_episodes
+        self._returns: deque[float] = deque(maxlen=train_episodes)  # of training, the last
 
     def check(self, trainer: "Trainer") -> None:
         """Refuse a return to wait for where nothing is evaluated."""
         if self._return_mean is not None and trainer.test_collector is None:
             raise ConfigError("StopAt.return_mean needs evaluations: give a test_collector or an evaluation")
+        if self._train_return_mean is not None and trainer.train_collector is None:
+            raise ConfigError("StopAt.train_return_mean needs training episodes: an offline run has none")
 
     def on_train_start(self, trainer: "Trainer") -> None:
         self._look_at_the_clock(trainer)
 
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         self._look_at_the_clock(trainer)
+        if self._train_return_mean is not None and stats.episode_returns:
+            self._returns.extend(stats.episode_returns)
+            if len(self._returns) == self._n_episodes and fmean(self._returns) >= self._train_return_mean:
+                trainer.stop("train_return_mean")
 
     def on_update_end(self, trainer: "Trainer") -> None:
         self._look_at_the_clock(trainer)
@@ -84,11 +106,22 @@ class StopAt(Callback):
     def on_checkpoint_loaded(self, trainer: "Trainer", path: Path) -> None:
         self._look_at_the_clock(trainer)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"returns": list(self._returns)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._returns = deque(state["returns"], maxlen=self._n_episodes)
+
     def _is_reached(self, stats: CollectStats) -> bool:
-        return self._return_mean is not None and stats.returns is not None and stats.returns.mean >= self._return_mean
+        mean = stats.returns.mean
+        return self._return_mean is not None and mean is not None and mean >= self._return_mean
 
     def _look_at_the_clock(self, trainer: "Trainer") -> None:
         if self._env_step is not None and trainer.clock >= self._env_step:
             trainer.stop("max_env_step")
         if self._seconds is not None and trainer.seconds >= self._seconds:
             trainer.stop("max_seconds")
+
+
+class Limits(StopAt):
+    """The limits given to a trainer itself; a class of its own, so that checkpoints tell it from a user's `StopAt`."""

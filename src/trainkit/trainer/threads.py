@@ -17,7 +17,11 @@ _TRIES = 9  # training steps with updates, of each number: an odd one, for the m
 class Threaded(Protocol):
     """Who computes on a number of threads that may be set."""
 
-    n_threads: int
+    @property
+    def n_threads(self) -> int: ...
+
+    @n_threads.setter
+    def n_threads(self, count: int) -> None: ...
 
 
 class Threads:
@@ -38,6 +42,13 @@ class Threads:
         self._count = wanted if isinstance(wanted, int) else None  # what is decided
         self._before: int | None = None  # outside; None where that is where we are, or nothing is wanted
         self._seconds, self._n_updates = 0.0, 0  # told until now
+
+    @property
+    def count(self) -> int | None:
+        """The number that is computed on within; None where the policy does not know, or "auto" has not decided."""
+        if self._trial is not None:
+            return None
+        return getattr(self._policy, "n_threads", None) if self._count is None else self._count
 
     def __enter__(self) -> None:
         count = self._count if self._trial is None else self._trial.next

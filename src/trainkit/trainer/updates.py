@@ -23,7 +23,7 @@ class ReplayUpdates:
     Args:
         policy: learns.
         buffer: has the rows, and priorities perhaps.
-        batch_size: rows per update.
+        batch_size: rows per update; None is every row of the buffer, once.
         refresh: when priorities are written: after each "update"; "late", when the next batch has been drawn; or
             after a "round" of updates, whose batches are drawn in one pass.
         per_round: updates of a round, 1 where there are none.
@@ -35,7 +35,7 @@ class ReplayUpdates:
         self,
         policy: Learner,
         buffer: Buffer,
-        batch_size: int,
+        batch_size: int | None,
         refresh: Refresh,
         per_round: int,
         refine: Callable[[TransitionBatch], TransitionBatch] = lambda batch: batch,
@@ -55,8 +55,8 @@ class ReplayUpdates:
         """Updates whose batches are drawn already: a round that has begun."""
         return len(self._drawn)
 
-    def update(self, owed: int, *, step: int) -> None:
-        """Learn from one batch; of those `owed` a round draws as many as it has."""
+    def update(self, owed: int, *, step: int) -> int:
+        """Learn from one batch and return its number of rows; of those `owed` a round draws as many as it has."""
         if not self._drawn:
             with self._timed("sample"):
                 self._draw(min(owed, self.per_round), step)
@@ -69,13 +69,15 @@ class ReplayUpdates:
             self._learnt.append((batch.slots, result))
         if not (self._drawn or self._is_late):
             self._write()
+        return len(batch.reward)
 
     def _draw(self, n_batches: int, step: int) -> None:
-        asked: dict[str, Any] = {"horizon": self._policy.horizon, "step": step}
+        asked: dict[str, Any] = {"horizon": self._policy.horizon, "step": step, "columns": self._policy.columns}
         if n_batches == 1:
             self._drawn.append(self._buffer.sample(self._batch_size, **asked))
         else:
             assert self._rounds is not None, "`check_refresh` has seen to it"
+            assert self._batch_size is not None, "`OffpolicyTrainer` has seen to it"
             self._drawn.extend(self._rounds.sample_round(n_batches, self._batch_size, **asked))
 
     def _write(self) -> None:

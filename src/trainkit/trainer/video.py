@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainkit.collector import Envs, Episode
 from trainkit.errors import Checks, ConfigError, MissingExtraError
+from trainkit.folders import FolderClaim, check_folder
 from trainkit.stats import CollectStats
 from trainkit.trainer.callbacks import Callback
 
@@ -27,7 +28,7 @@ class RecordVideo(Callback):
     time and changes nothing else. A video is there whole or not at all.
 
     Args:
-        folder: for the videos, made when the first is written.
+        folder: for the videos. It belongs to one run: a fresh one is rejected where it has videos already.
         every: record in every n-th evaluation, the first among them.
         n_episode: recorded in each, at most one at a time per environment.
         fps: frames per second; None takes what the environment says, or 30.
@@ -45,9 +46,12 @@ class RecordVideo(Callback):
         checks.integer("n_episode", n_episode, low=1)
         if fps is not None:
             checks.integer("fps", fps, low=1)
-        checks.require(not self.folder.is_file(), f".folder {self.folder} is a file: name a folder")
+        check_folder(checks, self.folder)
         checks.done()
         find_ffmpeg()
+        self.claim = FolderClaim(
+            "RecordVideo.folder", self.folder, "videos", lambda own: sorted(own.glob("step-*-episode-*.mp4"))
+        )
         self._every, self._n_episode, self._fps = every, n_episode, fps
         self._n_evaluations = 0
         self._n_begun = n_episode  # recorded in this evaluation; none is left to do between two
@@ -75,6 +79,7 @@ class RecordVideo(Callback):
     def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
         if self._n_begun >= self._n_episode:
             return
+        self.claim.hold()
         path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_begun}.mp4"
         self._n_begun += 1
         self._films[episode] = Film(path, self._fps or 30)

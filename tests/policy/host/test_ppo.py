@@ -102,7 +102,7 @@ class Own(PPOPolicy):
     [
         (Own, {}),
         (PPOPolicy, {"hidden": (400, 400)}),
-        (PPOPolicy, {"action_space": TWO_NUMBERS, "squash": True}),
+        (PPOPolicy, {"action_space": TWO_NUMBERS, "action_bound_method": "tanh"}),
         (PPOPolicy, {"action_space": spaces.MultiDiscrete([2, 3])}),
         (PPOPolicy, {"action_space": spaces.MultiBinary(3)}),
     ],

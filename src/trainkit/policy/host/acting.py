@@ -233,11 +233,15 @@ class HostActor(HostPass):
             return None
         return cls(preprocess, network, distribution) if type(distribution) is SquashedGaussian else None
 
-    def act(self, obs: Obs, noise: Array | None) -> Array:
-        """Return the actions [K, ...] for raw observations [K, ...] and noise [K, D] or, without it, at the means."""
+    def act(self, obs: Obs, noise: Array | None) -> tuple[Array, Array]:
+        """Return (actions [K, ...] in policy units, network outputs [K, 2 D]).
+
+        `obs` are raw observations [K, ...]; without `noise` [K, D] the actions are at the means.
+        """
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever asked
             x = self._mlp("encoder.body", self._features(obs).T)
-            return self._squashed.act(self._mlp("head", x).T, noise)
+            numbers = self._mlp("head", x).T
+            return self._squashed.act(numbers, noise), numbers
 
 
 def is_plain(network: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from trainkit.data import TransitionBatch
 from trainkit.policy.backups import Backup
 from trainkit.policy.host.acting import is_plain
 from trainkit.policy.host.backups import HostBackup, HostBatch, host_backup
-from trainkit.policy.host.layers import mean, row_numbers, weight_metrics
+from trainkit.policy.host.layers import largest, mean, row_numbers, smallest, weight_metrics
 from trainkit.policy.host.passes import HostQNetwork
 from trainkit.policy.host.preprocess import HostPreprocess
 from trainkit.policy.host.tape import Array, Tape
@@ -102,6 +102,9 @@ class HostLearner:
         with OneThread(), np.errstate(all="ignore"):  # what is not finite is refused by whoever takes the step
             obs, legal = self._features(batch.obs), legal_actions(batch.obs)
             next_obs, next_legal = self._features(batch.next_obs), legal_actions(batch.next_obs)
+            discount = batch.discount
+            if next_legal is not None:
+                discount = discount * next_legal.any(axis=1)  # without a legal action nothing follows
             numbers = online.forward(obs, noise_here, legal, tape)
             chosen = numbers[rows, batch.action]
             here = HostBatch(obs, legal, batch.action, batch.reward, next_obs, next_legal)
@@ -111,13 +114,14 @@ class HostLearner:
                 here,
                 value,
             )
-            goal = value.goal(after, reward, batch.discount)
+            goal = value.goal(after, reward, discount)
             loss, priority, slope = value.loss(chosen, goal)
             slopes = np.zeros(numbers.shape, np.float32)
             slopes[rows, batch.action] = slope * (batch.weight / len(batch))[:, None]
             online.backward(slopes, tape)
-            shown = {"q_mean": mean(value.mean(chosen))}
-            shown |= value.metrics(chosen, goal, after, reward, batch.discount)
+            q = value.mean(chosen)
+            shown = {"q_mean": mean(q), "q_max": largest(q), "q_min": smallest(q)}
+            shown |= value.metrics(chosen, goal, after, reward, discount)
             shown |= weight_metrics(batch.weight)
         return float(batch.weight.dot(loss)) / len(batch), (priority, shown)
 

@@ -25,18 +25,19 @@ class HostRows(NamedTuple):
 
     @staticmethod
     def can_hold(rows: RolloutRows) -> bool:
-        """Whether these are rows of one float vector each."""
+        """Whether these are rows of one float vector each, without extra columns."""
         features = rows.features
-        return isinstance(features, Tensor) and features.dtype == torch.float32 and features.dim() == 2
+        is_vector = isinstance(features, Tensor) and features.dtype == torch.float32 and features.dim() == 2
+        return is_vector and not rows.extras
 
     @classmethod
     def of(cls, rows: RolloutRows) -> "HostRows":
         """Return the same rows, which share their memory."""
-        return cls._make(None if column is None else column.numpy() for column in rows)
+        return cls._make(None if column is None else column.numpy() for column in rows[:-1])
 
     def as_tensors(self) -> RolloutRows:
         """Return the same rows, which share their memory."""
-        return RolloutRows._make(None if column is None else torch.from_numpy(column) for column in self)
+        return RolloutRows._make([*(None if column is None else torch.from_numpy(column) for column in self), {}])
 
     def at(self, order: Tensor) -> "HostRows":
         """Return the rows of an index."""

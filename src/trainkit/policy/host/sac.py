@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from trainkit.data import TransitionBatch
+from trainkit.policy.action_scale import ActionScale
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.distributions import Distribution
 from trainkit.policy.host.acting import is_plain
@@ -31,6 +32,7 @@ class HostSAC:
         critics: learn.
         target: says what follows.
         distribution: of actions.
+        action_scale: from actions to units.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class HostSAC:
         critics: CriticNetwork,
         target: CriticNetwork,
         distribution: SquashedGaussian,
+        action_scale: ActionScale,
     ) -> None:
+        self._scale = action_scale
         self._features, self._squashed = preprocess, HostSquashed(distribution)
         self._actor, self._critics, self._target = actor, critics, target
         self._distribution = distribution
@@ -55,13 +59,16 @@ class HostSAC:
         critics: nn.Module,
         target: nn.Module,
         distribution: Distribution,
+        action_scale: ActionScale,
     ) -> "HostSAC | None":
         """Return the learner for parts on the CPU that all have a twin here, None for others."""
         if preprocess is None or type(distribution) is not SquashedGaussian:
             return None
         if type(actor) is not ActorNetwork or type(critics) is not CriticNetwork or type(target) is not CriticNetwork:
             return None
-        return cls(preprocess, actor, critics, target, distribution) if is_plain(actor) and is_plain(critics) else None
+        if not (is_plain(actor) and is_plain(critics)):
+            return None
+        return cls(preprocess, actor, critics, target, distribution, action_scale)
 
     def takes(self, batch: TransitionBatch, preprocess: object, *parts: object) -> bool:
         """Whether these are not too many rows, which become vectors; and the parts its own, and all weights learn.
@@ -87,7 +94,8 @@ class HostSAC:
             after = np.minimum.reduce(target.ask(next_obs, unit, aside), axis=0) - temperature * log_prob
             goal = batch.reward + np.where(batch.discount > 0.0, batch.discount * after, np.float32(0.0))
 
-            q = critics.forward(self._features(batch.obs), self._squashed.to_unit(batch.action), tape)
+            unit = self._scale.to_unit(batch.action).reshape(len(batch), -1).clip(-1.0, 1.0)
+            q = critics.forward(self._features(batch.obs), unit, tape)
             td = q - goal
             critics.backward(td * _share(batch), tape)
             loss = 0.5 * np.add.reduce(td * td, axis=0)

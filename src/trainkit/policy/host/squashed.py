@@ -1,10 +1,8 @@
-"""The squashed normal in numpy: an action drawn, its log-density, and the slopes of both by hand."""
+"""The squashed normal in numpy: a unit action drawn, its log-density, and the slopes of both by hand."""
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainkit.policy.host.tape import Array, Tape
 from trainkit.policy.squashed import HALF_LOG_2_PI, LOG_STD_RANGE, SquashedGaussian
@@ -15,8 +13,6 @@ class HostSquashed:
 
     def __init__(self, distribution: SquashedGaussian) -> None:
         self._shape = distribution._shape
-        bounds = distribution._half, distribution._middle, distribution._lowest, distribution._highest
-        self._half, self._middle, self._lowest, self._highest = (bound.numpy() for bound in bounds)
 
     def draw(self, numbers: Array, noise: Array, tape: Tape) -> tuple[Array, Array]:
         """Return (a = tanh(u) [B, D], its log-density [B]) where u = mean + std * noise."""
@@ -41,14 +37,8 @@ class HostSquashed:
         return np.concatenate([of_u, (of_u * spread - of_log_prob) * is_free], axis=1)
 
     def act(self, numbers: Array, noise: Array | None) -> Array:
-        """Return the actions [B, ...] for noise [B, D] or, without it, at the means; strictly within the bounds."""
+        """Return actions [B, ...] in policy units, for noise [B, D] or, without it, at the means."""
         mean, told = np.split(numbers, 2, axis=1)
         u = mean if noise is None else mean + np.exp(np.clip(told, *LOG_STD_RANGE)) * noise
-        inside: Array = np.clip(self._middle + self._half * np.tanh(u), self._lowest, self._highest)
-        return inside.reshape(-1, *self._shape)
-
-    def to_unit(self, action: NDArray[Any]) -> Array:
-        """Turn actions [B, ...] into [B, D] in -1..1."""
-        rows = action.reshape(len(action), -1).astype(np.float32, copy=False)
-        unit: Array = np.clip((rows - self._middle) / self._half, np.float32(-1.0), np.float32(1.0))
+        unit: Array = np.tanh(u).reshape(-1, *self._shape)
         return unit

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trainkit.policy.host.layers import mean
+from trainkit.policy.host.layers import largest, mean
 from trainkit.policy.host.quantiles import quantile_huber
 from trainkit.policy.host.tape import Array
 from trainkit.policy.quantiles import QuantileValue
@@ -72,7 +72,7 @@ class HostExpectedValue:
         return loss, size, np.maximum(np.minimum(td, delta), -delta)
 
     def metrics(self, chosen: Array, goal: Array, after: Array, reward: Array, discount: Array) -> dict[str, float]:
-        return {"td_abs_mean": mean(np.abs(goal - chosen)[:, 0])}
+        return td_metrics(np.abs(goal - chosen)[:, 0])
 
 
 class HostQuantileValue:
@@ -94,7 +94,7 @@ class HostQuantileValue:
         return quantile_huber(chosen, goal, self._of.fractions.numpy(), self._of.kappa)
 
     def metrics(self, chosen: Array, goal: Array, after: Array, reward: Array, discount: Array) -> dict[str, float]:
-        return {"td_abs_mean": mean(np.abs(self.mean(goal) - self.mean(chosen)))}
+        return td_metrics(np.abs(self.mean(goal) - self.mean(chosen)))
 
 
 class HostCategoricalValue:
@@ -139,8 +139,13 @@ class HostCategoricalValue:
         moved = self._moved(reward, discount)
         beyond = (moved < self._low - 1e-3 * self._gap) | (moved > self._high + 1e-3 * self._gap)
         clipped = float((self._probability(after, discount) * beyond).sum()) / len(moved)
-        td = goal @ self._support - self.mean(chosen)
-        return {"td_abs_mean": mean(np.abs(td)), "clipped_share": clipped}
+        shifted = chosen - np.maximum.reduce(chosen, axis=1, keepdims=True)
+        probability: Array = np.exp(shifted)
+        total: Array = np.add.reduce(probability, axis=1, keepdims=True)
+        probability /= total
+        entropy = np.log(total)[:, 0] - np.add.reduce(probability * shifted, axis=1)
+        td = goal @ self._support - probability @ self._support
+        return {**td_metrics(np.abs(td)), "clipped_share": clipped, "value_entropy": mean(entropy)}
 
     def _probability(self, after: Array, discount: Array) -> Array:
         """Return the next value's distribution, [B, W]; where nothing follows any will do, but not nan."""
@@ -151,6 +156,11 @@ class HostCategoricalValue:
         """Return the returns R + discount * z, [B, W], before any clipping."""
         moved: Array = reward[:, None] + discount[:, None] * self._support
         return moved
+
+
+def td_metrics(size: Array) -> dict[str, float]:
+    """Return the mean and the largest of absolute TD errors [B]."""
+    return {"td_abs_mean": mean(size), "td_abs_max": largest(size)}
 
 
 def _softmax(numbers: Array) -> Array:

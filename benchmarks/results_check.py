@@ -1,0 +1,206 @@
+"""Rerun sampled rows of published learning results at their stated seeds, and compare every evaluation.
+
+    python -m benchmarks.results_check [--minutes 10] [--only TEXT] [--sample N] [--core 0] [--list]
+
+The rows are the finished runs of trainkit under `benchmarks/results/*.jsonl`. Each is trained again by the code that is
+checked out, and reproduces when every evaluation has the same mean to the last bit. A row that was measured at an older
+commit and differs is outdated: its page names the commit, and the command that remakes it is printed. A row that was
+measured at today's code and differs is an error, and so is the exit status. Other processors may round otherwise.
+"""
+
+import argparse
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+
+import trainkit as tk
+from benchmarks import cheetah, cheetah_work, learning_onpolicy, learning_work, same_settings, time_to_475
+from benchmarks.cache import Cache
+from benchmarks.provenance import UNKNOWN, code_commit, commits_since
+
+RESULTS = Path("benchmarks/results")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A published run, and how to train it again."""
+
+    name: str  # page, what learned, seed
+    commit: str
+    returns: Sequence[float]
+    seconds: float
+    has_todays_settings: bool
+    rerun: Callable[[], Sequence[float]]
+    remake: str  # the command that makes its page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of a row that was trained again."""
+
+    text: str
+    is_error: bool = False
+
+
+def rows(core: int) -> Iterator[Row]:
+    """Yield every published run of trainkit that is kept with its evaluations."""
+    for task_name, task in learning_work.TASKS.items():
+        page = "learning_cartpole" if task_name == "cartpole" else "learning_tasks"
+        remake = "python -m benchmarks.learning" if task_name == "cartpole" else "python -m benchmarks.learning_tasks"
+        for run in learning_work.kept(RESULTS / f"learning_{task_name}.jsonl"):
+            yield Row(
+                name=f"{page}: {run.preset} on {task.env}, seed {run.seed}",
+                commit=run.commit,
+                returns=run.returns,
+                seconds=run.seconds,
+                has_todays_settings=learning_work.has_todays_settings(task, run),
+                rerun=lambda task=task, run=run: (
+                    learning_work.learn(task, run.preset, run.seed, len(run.returns)).returns
+                ),
+                remake=remake,
+            )
+    for (name, seed, steps, step_per_epoch, stop, used), result, commit in _kept("learning_onpolicy"):
+        own = learning_onpolicy.TASKS[name]
+        yield _row(
+            f"learning_onpolicy: {name}, seed {seed}",
+            result,
+            commit,
+            [steps, step_per_epoch, stop, used]
+            == [own.steps, own.step_per_epoch, own.stop, learning_onpolicy.used(own)],
+            lambda own=own, seed=seed: learning_onpolicy.learn(own, seed)["returns"],
+            "make bench-onpolicy",
+        )
+    for key, result, commit in _kept("same_settings"):
+        pairing, side, task_name, seed = key[:4]
+        if side == same_settings.OURS and key == same_settings.key_of(pairing, side, task_name, seed):
+            yield _row(
+                f"same_settings: {pairing} on {task_name}, seed {seed}",
+                result,
+                commit,
+                True,  # a run with other settings is not on the page
+                lambda *own: same_settings.learn(*own, core)["returns"],
+                "make bench-same",
+                (pairing, side, task_name, seed),
+            )
+    for (side, seed, settings), result, commit in _kept("time_to_475"):
+        if side != time_to_475.PEER:
+            preset = side.removeprefix(f"{time_to_475.OURS}, preset ")
+            is_preset = preset != side
+            command = [*time_to_475.OUR_COMMAND, *(["--preset", preset] if is_preset else [])]
+            todays = tk.presets.settings(preset) if is_preset else time_to_475.work.SETTINGS
+            yield _row(
+                f"time_to_475: {side}, seed {seed}",
+                result,
+                commit,
+                settings == str(todays),
+                lambda *own: time_to_475.learn(*own, core)["returns"],
+                "make bench-race",
+                (side, command, seed),
+            )
+    for key, result, commit in _kept("cheetah"):
+        algorithm, side, seed = key[:3]
+        if side == cheetah.OURS:
+            yield _row(
+                f"cheetah: {algorithm}, seed {seed}",
+                result,
+                commit,
+                key[-1] == cheetah_work.SETTINGS[algorithm],
+                lambda *own: cheetah.learn(*own, core)["returns"],
+                "make bench-mujoco",
+                (algorithm, side, seed),
+            )
+
+
+def _kept(name: str) -> Iterator[tuple[list[Any], dict[str, Any], str]]:
+    yield from Cache(RESULTS / f"{name}.jsonl").rows()
+
+
+def _row(
+    name: str,
+    result: dict[str, Any],
+    commit: str,
+    has_todays_settings: bool,
+    rerun: Callable[..., Sequence[float]],
+    remake: str,
+    arguments: tuple[Any, ...] = (),
+) -> Row:
+    return Row(
+        name=name,
+        commit=commit,
+        returns=result["returns"],
+        seconds=result["seconds"] or 0.0,
+        has_todays_settings=has_todays_settings,
+        rerun=lambda: rerun(*arguments),
+        remake=remake,
+    )
+
+
+def sampled(of: Sequence[Row], minutes: float, rng: random.Random) -> list[Row]:
+    """Return rows in random order, one at least, as many as fit into a time by what they took when measured."""
+    shuffled = rng.sample(of, len(of))
+    chosen: list[Row] = []
+    for row in shuffled:
+        if not chosen or sum(own.seconds for own in chosen) + row.seconds <= 60 * minutes:
+            chosen.append(row)
+    return chosen
+
+
+def verdict(row: Row, today: str) -> Verdict:
+    """Train a row again and say whether it reproduces."""
+    is_todays = row.commit == today and not today.endswith("+")
+    behind = commits_since(row.commit)
+    age = "today's code" if is_todays else f"commit {row.commit}, {'?' if behind is None else behind} commits behind"
+    if not row.has_todays_settings:
+        return Verdict(text=f"outdated: its settings have changed since ({age}); remake it: {row.remake}")
+    try:
+        returns = list(row.rerun())
+    except (ImportError, gymnasium.error.Error, tk.ConfigError) as error:
+        missing = (ImportError, gymnasium.error.DependencyNotInstalled)
+        if not isinstance(error, missing) and not isinstance(error.__cause__, missing):
+            raise
+        return Verdict(text=f"not run, its environment is not installed: {error}")
+    if returns == list(row.returns):
+        return Verdict(text=f"reproduces, all {len(returns)} evaluations to the bit ({age})")
+    differing = (n for n, pair in enumerate(zip(returns, row.returns, strict=False)) if pair[0] != pair[1])
+    first = next(differing, min(len(returns), len(row.returns)))
+    published, found = (f"{of[first]:.2f}" if first < len(of) else "none" for of in (row.returns, returns))
+    what = f"evaluation {first + 1} of {len(row.returns)} was {published}, is {found}"
+    if is_todays or row.commit == UNKNOWN:
+        return Verdict(text=f"DOES NOT REPRODUCE: {what} ({age})", is_error=True)
+    return Verdict(text=f"outdated: {what} ({age}); remake it: {row.remake}")
+
+
+def main() -> None:
+    """Rerun a sample of rows and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of CPU time that the sampled rows took")
+    parser.add_argument("--only", default="", help="a text in the names of the rows to sample from")
+    parser.add_argument("--sample", default=None, help="chooses the sample; default: the commit")
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--list", action="store_true", help="print the rows instead, with their commits")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    today = code_commit()
+    found = [row for row in rows(options.core) if options.only in row.name]
+    if not found:
+        parser.error(f"no row has {options.only!r} in its name: --list prints them all")
+    if options.list:
+        for row in found:
+            print(f"{row.commit}  {row.name}{'' if row.has_todays_settings else '  (settings have changed since)'}")
+        return
+    chosen = sampled(found, options.minutes, random.Random(options.sample or today))
+    print(f"{len(chosen)} of {len(found)} published rows, at {today}:", flush=True)
+    verdicts = []
+    for row in chosen:
+        verdicts.append(verdict(row, today))
+        print(f"{row.name}: {verdicts[-1].text}", flush=True)
+    raise SystemExit(any(own.is_error for own in verdicts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`predict`: an action for one observation or many, and on request what it was chosen by."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import trainkit as tk
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, observations
+
+BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+CHOICE = spaces.Discrete(3)
+CASES: list[Any] = [
+    pytest.param(tk.DQNPolicy, CHOICE, {}, {"q_values": (3,), "action_prob": ()}, id="dqn"),
+    pytest.param(tk.DQNPolicy, CHOICE, {"noisy": True}, {"q_values": (3,), "action_prob": ()}, id="noisy"),
+    pytest.param(
+        tk.DQNPolicy, CHOICE, {"value": tk.ImplicitQuantileValue(4)}, {"q_values": (3,), "action_prob": ()}, id="iqn"
+    ),
+    pytest.param(tk.DiscreteBCQPolicy, CHOICE, {}, {"q_values": (3,), "action_prob": ()}, id="bcq"),
+    pytest.param(tk.BCPolicy, CHOICE, {}, {"probability": (3,), "action_prob": ()}, id="bc"),
+    pytest.param(
+        tk.PPOPolicy, CHOICE, {}, {"probability": (3,), "value": (), "log_prob": (), "action_prob": ()}, id="ppo"
+    ),
+    pytest.param(
+        tk.A2CPolicy, BOX, {}, {"numbers": (2,), "value": (), "log_prob": (), "policy_action": (2,)}, id="a2c of a Box"
+    ),
+    pytest.param(tk.BCPolicy, BOX, {}, {"numbers": (2,)}, id="bc of a Box"),
+    pytest.param(tk.SACPolicy, BOX, {}, {"numbers": (4,)}, id="sac"),
+]
+
+
+def made(kind: Any, action_space: Any, space: Any = FOUR_NUMBERS, **options: Any) -> Any:
+    return kind.for_envs(Spaces(space, action_space), **{"hidden": (8,), "device": "cpu", "seed": 0} | options)
+
+
+@pytest.mark.parametrize("explore", [False, True])
+@pytest.mark.parametrize(("kind", "action_space", "options", "shapes"), CASES)
+def test_extras_have_the_shape_of_the_call_and_change_no_action(
+    kind: Any, action_space: Any, options: Any, shapes: Any, explore: bool
+) -> None:
+    policy, plain = made(kind, action_space, **options), made(kind, action_space, **options)
+    obs = observations(FOUR_NUMBERS, 7)
+    for rows, lead in ((obs, (7,)), (obs[0], ())):
+        action, extra = policy.predict(rows, explore=explore, return_extra=True)
+        np.testing.assert_array_equal(action, plain.predict(rows, explore=explore))
+        expected = dict(shapes)
+        if explore and options.get("noisy"):
+            del expected["action_prob"]  # noise chooses too, so no probability can be told
+        assert {name: column.shape for name, column in extra.items()} == {k: lead + v for k, v in expected.items()}
+        assert all(type(column) is np.ndarray or np.isscalar(column) for column in extra.values())
+
+
+def test_values_and_probabilities_are_those_of_the_action() -> None:
+    policy = made(tk.DQNPolicy, CHOICE, exploration=tk.EpsilonGreedy(0.3))
+    obs = observations(FOUR_NUMBERS, 200)
+    greedy, extra = policy.predict(obs, return_extra=True)
+    np.testing.assert_array_equal(extra["q_values"].argmax(axis=1), greedy)
+    np.testing.assert_array_equal(extra["action_prob"], 1.0)
+    action, extra = policy.predict(obs, explore=True, return_extra=True)
+    np.testing.assert_allclose(extra["action_prob"], np.where(action == greedy, 0.8, 0.1))
+
+
+def test_a_drawn_actions_probability_is_that_of_its_log_probability_and_masked_actions_have_none() -> None:
+    policy = made(tk.PPOPolicy, CHOICE, MASKED)
+    obs = observations(MASKED, 50)
+    action, extra = policy.predict(obs, explore=True, return_extra=True)
+    np.testing.assert_allclose(extra["probability"].sum(axis=1), 1.0, rtol=1e-6)
+    assert (extra["probability"][obs["action_mask"] == 0] == 0.0).all()
+    chosen = extra["probability"][np.arange(50), action]
+    np.testing.assert_allclose(extra["action_prob"], chosen, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(extra["log_prob"]), chosen, rtol=1e-5)
+
+
+def test_extras_of_a_policy_without_reasons_are_its_columns() -> None:
+    policy = tk.RandomPolicy(CHOICE, seed=0)
+    policy.check_spaces(FOUR_NUMBERS, CHOICE)
+    action, extra = policy.predict(np.zeros(4), return_extra=True)
+    assert int(action) in range(3)
+    assert float(extra["action_prob"]) == pytest.approx(1 / 3)
+
+
+def test_a_flag_that_is_none_is_rejected() -> None:
+    with pytest.raises(tk.ConfigError, match="return_extra"):
+        made(tk.DQNPolicy, CHOICE).predict(np.zeros(4), return_extra="all")

@@ -1,0 +1,166 @@
+"""Published numbers say which commit they were measured at, and a sample of them can be trained again."""
+
+import json
+import random
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import trainkit as tk
+from benchmarks import provenance, results_check
+from benchmarks.cache import Cache
+from benchmarks.results_check import Row, sampled, verdict
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_results_page_names_the_commit_it_was_measured_at(page: Path) -> None:
+    assert re.search(r"^Measured at commit `[0-9a-f]{7}`", page.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_every_kept_run_carries_its_commit(file: Path) -> None:
+    commits = [json.loads(line)["commit"] for line in file.read_text().splitlines()]
+    assert [commit for commit in commits if not re.fullmatch("[0-9a-f]{7,}", commit)] == []
+
+
+def test_a_kept_run_has_the_commit_of_the_code_that_ran_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.cache.code_commit", lambda: "1234567")
+    Cache(tmp_path / "runs.jsonl").put({"returns": [1.0]}, "dqn", 1)
+    monkeypatch.setattr("benchmarks.cache.code_commit", lambda: "89abcde")
+    again = Cache(tmp_path / "runs.jsonl")
+    assert again.commit("dqn", 1) == "1234567"
+    assert list(again.rows()) == [(["dqn", 1], {"returns": [1.0]}, "1234567")]
+
+
+# ---- commits ----
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of three commits, of which the first and the last change src."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    (tmp_path / "src").mkdir()
+    git(tmp_path, "init", "-q")
+    for n, file in enumerate(["src/code.py", "README.md", "src/code.py"]):
+        (tmp_path / file).write_text(str(n))
+        git(tmp_path, "add", ".")
+        git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "-m", f"{n}")
+    provenance.code_commit.cache_clear()
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_code_is_of_the_last_commit_that_changed_src(repository: Path) -> None:
+    last, _, first = git(repository, "log", "--format=%h", "--abbrev=7").splitlines()
+    assert provenance.code_commit() == last
+    assert provenance.commits_since(last) == 0
+    assert provenance.commits_since(first) == 1  # the second commit changed no code
+
+
+def test_uncommitted_changes_of_src_are_marked(repository: Path) -> None:
+    last = git(repository, "log", "-1", "--format=%h", "--abbrev=7")
+    (repository / "src" / "code.py").write_text("changed")
+    assert provenance.code_commit() == f"{last}+"
+    assert provenance.commits_since(f"{last}+") == 1
+
+
+def test_outside_a_checkout_the_commit_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    provenance.code_commit.cache_clear()
+    assert provenance.code_commit() == "unknown"
+    assert provenance.commits_since("1234567") is None
+    provenance.code_commit.cache_clear()
+
+
+def test_several_commits_are_listed_with_the_number_of_their_runs() -> None:
+    assert (
+        provenance.measured_at(["aaaaaaa", "bbbbbbb", "bbbbbbb"]) == "Measured at commit `bbbbbbb` (2), `aaaaaaa` (1)."
+    )
+    assert provenance.measured_at(["aaaaaaa", "aaaaaaa"]) == "Measured at commit `aaaaaaa`."
+
+
+# ---- results-check ----
+
+
+def row(
+    returns: Sequence[float] = (1.0, 2.5),
+    commit: str = "0000000",
+    seconds: float = 10.0,
+    has_todays_settings: bool = True,
+) -> Row:
+    return Row(
+        name="learning: dqn, seed 1",
+        commit=commit,
+        returns=(1.0, 2.5),
+        seconds=seconds,
+        has_todays_settings=has_todays_settings,
+        rerun=lambda: returns,
+        remake="make bench",
+    )
+
+
+def test_equal_evaluations_reproduce() -> None:
+    told = verdict(row(), today="0000000")
+    assert not told.is_error
+    assert "reproduces, all 2 evaluations" in told.text
+
+
+@pytest.mark.parametrize("returns", [(1.0, 2.6), (1.0,), (1.0, 2.5, 3.0)])
+def test_a_row_of_todays_code_that_differs_is_an_error(returns: Sequence[float]) -> None:
+    told = verdict(row(returns), today="0000000")
+    assert told.is_error
+    assert "DOES NOT REPRODUCE" in told.text
+
+
+def test_an_older_row_that_differs_is_outdated_and_names_what_remakes_it() -> None:
+    told = verdict(row((1.0, 2.6)), today="1111111")
+    assert not told.is_error
+    assert "outdated: evaluation 2 of 2 was 2.50, is 2.60 (commit 0000000" in told.text
+    assert "make bench" in told.text
+
+
+def test_a_row_of_other_settings_is_not_run() -> None:
+    told = verdict(row((), has_todays_settings=False), today="0000000")
+    assert not told.is_error
+    assert "settings have changed" in told.text
+
+
+def test_a_row_whose_environment_is_missing_says_so_and_other_errors_pass() -> None:
+    def failing(error: Exception) -> Row:
+        def rerun() -> Sequence[float]:
+            raise error
+
+        return Row(**{**{name: getattr(row(), name) for name in Row.__slots__}, "rerun": rerun})
+
+    error = tk.ConfigError("make_envs: Box2D is not installed")
+    error.__cause__ = gymnasium.error.DependencyNotInstalled("Box2D")
+    assert "not run" in verdict(failing(error), today="0000000").text
+    with pytest.raises(tk.ConfigError, match="n_envs"):
+        verdict(failing(tk.ConfigError("n_envs")), today="0000000")
+
+
+def test_a_sample_fits_into_its_time_and_has_one_row_at_least() -> None:
+    many = [row(seconds=50.0) for _ in range(10)]
+    assert len(sampled(many, 2.0, random.Random(0))) == 2
+    assert len(sampled([row(seconds=1e6)], 2.0, random.Random(0))) == 1
+
+
+def test_the_rows_of_all_pages_are_found() -> None:
+    pages = {own.name.split(":")[0] for own in results_check.rows(core=0)}
+    assert pages == {
+        "learning_cartpole",
+        "learning_tasks",
+        "learning_onpolicy",
+        "same_settings",
+        "time_to_475",
+        "cheetah",
+    }

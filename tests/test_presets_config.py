@@ -1,0 +1,83 @@
+"""A preset's arguments as a frozen object: checked when made, copied with changes, built from."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from tests.trainer.test_offline import columns
+from tests.trainer.toys import Walk
+from trainkit import presets
+
+TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidden": (8,)}
+
+
+def config(**more: Any) -> presets.PresetConfig[Any]:
+    options = {**TINY, "n_envs": 2, "step_per_epoch": 20, "n_test_envs": 2, **more}
+    return presets.dqn.config(Walk, seed=1, **options)
+
+
+def weights(trainer: Any) -> list[Any]:
+    trainer.run()
+    return [tensor.tolist() for tensor in trainer.policy.state_dict().values()]
+
+
+def test_what_is_built_is_what_the_preset_makes() -> None:
+    options = dict(config().options)
+    assert weights(config().build()) == weights(presets.dqn(Walk, seed=1, **options))
+
+
+def test_every_build_is_another_trainer() -> None:
+    one = config()
+    assert one.build() is not one.build()
+
+
+def test_a_copy_changes_what_it_names_and_leaves_the_rest_and_the_first() -> None:
+    one = config(lr=1e-3)
+    other = one.copy(seed=2, lr=1e-4, n_step=3)
+    assert (one.seed, one["lr"], one["n_step"]) == (1, 1e-3, 1)
+    assert (other.seed, other["lr"], other["n_step"], other["hidden"]) == (2, 1e-4, 3, (8,))
+    assert other.preset is presets.dqn
+    assert one.copy() == one != other
+    assert one.copy(env="CartPole-v1").env == "CartPole-v1"
+
+
+def test_it_cannot_be_changed() -> None:
+    one = config()
+    with pytest.raises(FrozenInstanceError):
+        one.seed = 2  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        one.options["lr"] = 1  # type: ignore[index]
+
+
+def test_what_was_given_can_change_without_the_configuration() -> None:
+    options = {"lr": 1e-3}
+    one = presets.PresetConfig(preset=presets.dqn, env=Walk, options=options)
+    options["lr"] = 5.0
+    assert one["lr"] == 1e-3
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_every_preset_has_one_which_checks_its_options(name: str) -> None:
+    preset: Any = presets.PRESETS[name]
+    data = (tk.ReplayBuffer(10),) if isinstance(preset, presets.OfflinePreset) else ()
+    assert preset.config(*data, "CartPole-v1", lr=0.5)["lr"] == 0.5
+    with pytest.raises(tk.ConfigError, match=rf"presets\.{name}: unknown option 'learning_rate', did you mean 'lr'"):
+        preset.config(*data, "CartPole-v1", learning_rate=0.5)
+    with pytest.raises(tk.ConfigError, match=rf"presets\.{name}\.max_epoch must be a"):
+        preset.config(*data, "CartPole-v1").copy(max_epoch="ten")
+
+
+def test_offline_the_buffer_is_part_of_it() -> None:
+    buffer = tk.ReplayBuffer.from_arrays(**columns())
+    one = presets.bc.config(buffer, Walk, seed=1, update_per_epoch=3, batch_size=4, n_test_envs=2, **TINY)
+    other = one.copy(buffer=tk.ReplayBuffer.from_arrays(**columns()))
+    assert one.buffer is buffer is not other.buffer
+    assert weights(one.build()) == weights(other.build())
+
+
+def test_the_table_of_the_environments_domain_is_read() -> None:
+    assert presets.rainbow.config("ALE/Pong-v5")["capacity"] == presets.settings("rainbow", "atari")["capacity"]
+    with pytest.raises(KeyError):
+        config()["nothing"]
