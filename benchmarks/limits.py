@@ -111,7 +111,7 @@ def update_cost(work: Work) -> Cost:
 
 
 def step_cost(work: Work) -> Cost:
-    """Return what a vector step asks, stored: the environments' time, rows, a forward pass unless coins decide."""
+    """Return what a vector step asks, stored: the environments' time, rows, a forward pass unless all is random."""
     actor, asks = networks(work)[0], work.learner == "sac" or work.epsilon < 1.0
     row = work.n_envs * (84 * 84 if work.sees_images else work.n_inputs * FLOAT)
     return Cost(

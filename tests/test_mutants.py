@@ -40,7 +40,7 @@ MUTANTS = {
     ),
     "one coin for the vector": Fault(
         owner=EpsilonGreedy,
-        function="choose_asking",
+        function="choose",
         old="rng.random(2 * n_rows)",
         new="rng.random(2).repeat(n_rows)",
         check=test_exploration.test_every_row_has_a_coin_of_its_own,

@@ -155,50 +155,15 @@ def test_the_same_generator_gives_the_same_choice() -> None:
     assert (first != other).any()
 
 
-class TestAsking:
-    """`choose_asking` beside `choose`, which is given all values: the same coins, the same actions, fewer questions."""
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_choice_draws_the_same_numbers_whatever_epsilon_is(is_masked: bool) -> None:
+    legal = np.tile([[True, False, True, True]], (7, 1)) if is_masked else None
+    generators = [np.random.default_rng(3) for _ in range(3)]
+    for epsilon, rng in zip((0.0, 0.4, 1.0), generators, strict=True):
+        EpsilonGreedy(epsilon).choose(prefer(0, 7), legal, step=0, env_ids=None, rng=rng)
 
-    @pytest.mark.parametrize("epsilon", [0.0, 0.3, 0.9, 1.0])
-    @pytest.mark.parametrize("is_masked", [False, True])
-    @pytest.mark.parametrize("per_env", [None, [1.0, 0.0, 0.5, 1.0, 1.0, 0.2, 1.0]])
-    def test_the_same_actions_and_draws(self, epsilon: float, is_masked: bool, per_env: Any) -> None:
-        rng = np.random.default_rng(0)
-        exploration = EpsilonGreedy(epsilon, per_env=per_env)
-        mine, theirs = np.random.default_rng(1), np.random.default_rng(1)
-        asked: list[int] = []
-        for _ in range(200):
-            env_ids = rng.permutation(7)[: rng.integers(1, 8)]
-            legal = rng.random((len(env_ids), 3)) < 0.6 if is_masked else None
-            if legal is not None:
-                legal[:, 0] |= ~legal.any(axis=1)
-            q = rng.normal(size=(len(env_ids), 3)).astype(np.float32)
-            q = q if legal is None else np.where(legal, q, -np.inf)
-
-            def values_of(rows: Any, q: Any = q) -> Any:
-                asked.append(len(q[rows]))
-                return q[rows]
-
-            chosen = exploration.choose_asking(values_of, q.shape, legal, step=0, env_ids=env_ids, rng=mine)
-            expected = exploration.choose(q, legal, step=0, env_ids=env_ids, rng=theirs)
-            assert chosen.tolist() == expected.tolist()
-            assert chosen.dtype == expected.dtype == np.int64
-            assert mine.bit_generator.state == theirs.bit_generator.state
-        assert all(asked)  # never about nobody
-        assert (len(asked) == 0) == (epsilon == 1.0 and per_env is None)
-
-    def test_asks_about_those_alone_whom_no_coin_decides(self) -> None:
-        asked: list[Any] = []
-
-        def values_of(rows: Any) -> Any:
-            asked.append(rows)
-            return prefer(3, len(rows))
-
-        exploration = EpsilonGreedy(1.0, per_env=[0.0, 1.0, 0.0])
-        env_ids, rng = np.array([1, 2, 1, 0]), np.random.default_rng(0)
-        chosen = exploration.choose_asking(values_of, (4, 4), None, step=0, env_ids=env_ids, rng=rng)
-
-        assert [rows.tolist() for rows in asked] == [[1, 3]]
-        assert chosen[[1, 3]].tolist() == [3, 3]
+    states = [rng.bit_generator.state for rng in generators]
+    assert states[0] == states[1] == states[2] != np.random.default_rng(3).bit_generator.state
 
 
 class TestSoftQ:

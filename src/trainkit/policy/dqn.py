@@ -23,12 +23,9 @@ from trainkit.policy.device import TensorBatch, blank_row, in_float32, legal_mas
 from trainkit.policy.draws import Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
-    ALL,
     EpsilonGreedy,
     Exploration,
     Greedy,
-    Rows,
-    asks_sparingly,
     chosen_probability,
     legal_values,
     require_probability,
@@ -77,8 +74,7 @@ class DQNPolicy(Policy):
         act_on: "device", where the policy is; "cpu", by a copy there that keeps up with it; "auto" tries both between
             the first updates and stays with the quicker. For a policy on the CPU they are the same.
         store_action_prob: store how likely each action was, as `action_prob`.
-        store_q_values: store the values [A] that each action was chosen by, of illegal actions too, as `q_values`; the
-            network is then called for random actions, too.
+        store_q_values: store the values [A] that each action was chosen by, of illegal actions too, as `q_values`.
 
     Metrics: loss, q_mean, q_max, q_min (of the chosen actions of a batch), weight_mean, effective_share (of the
     weights), grad_norm (before the clip), lr, target_followed, penalty_mean (where there is one), and the value
@@ -219,20 +215,14 @@ class DQNPolicy(Policy):
     ) -> ActOutput:
         """Choose the action of the largest value, or let the exploration choose; noise is drawn row by row.
 
-        Where a coin of `EpsilonGreedy` decides, a network without noise is not asked, unless `action_prob` is stored.
+        The network is called with all rows, those of random actions too.
         """
         check_flag(self, "act(explore=)", explore)
         legal, name = checked_legal(obs, env_ids), type(self).__name__
         how = self.exploration if explore else Greedy()
-        where: dict[str, Any] = {"step": step, "env_ids": env_ids}
-        values_of = partial(self._legal_values, obs, legal, explore=explore, step=step, env_ids=env_ids)
-        if asks_sparingly(how, self._draws.noise_size) and self.action_space is not None and not self._extras_spec:
-            n_actions = count_actions(name, self.action_space) if self._joint is None else self._joint.n
-            shape = len(tree.first_leaf(obs)), n_actions
-            return ActOutput(self._taken(how.choose_asking(values_of, shape, legal, rng=self.rng, **where)), {}, state)
         values = self.action_values(obs, explore=explore)
         q = legal_values(name, values, legal, step, env_ids)
-        action = how.choose(q, legal, starts=starts, rng=self.rng, **where)
+        action = how.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)
         stored: dict[str, NDArray[Any]] = {}
         if ACTION_PROB in self._extras_spec:
             stored |= chosen_probability(require_probability(name, how), q, legal, action, step, env_ids)
@@ -271,11 +261,6 @@ class DQNPolicy(Policy):
         if self._place is None:
             return self.values_here(obs, noise)
         return self._place.action_values(self, obs, noise, explore=explore)
-
-    def _legal_values(self, obs: Obs, legal: Any, rows: Rows, *, explore: bool, **where: Any) -> NDArray[np.float32]:
-        asked = obs if rows is ALL else tree.map_tree(lambda leaf: leaf.take(rows, axis=0), obs)
-        q = self.action_values(asked, explore=explore)
-        return legal_values(type(self).__name__, q, legal, rows=rows, **where)
 
     def values_here(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
         """Return the expected returns [K, A] as they are found where the policy is."""

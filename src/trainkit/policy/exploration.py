@@ -4,20 +4,17 @@ One that can tell how likely its choices are has `probability` too: datasets sto
 need it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeGuard, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.arrays import all_true, any_true, is_finite
+from trainkit.arrays import is_finite
 from trainkit.data import ACTION_PROB, ArraySpec
 from trainkit.errors import Checks, ConfigError, DivergedError
 from trainkit.schedules import Scheduled, as_schedule
 from trainkit.spaces import random_legal
-
-Rows = NDArray[np.intp] | slice
-ALL = slice(None)
 
 
 class Exploration(Protocol):
@@ -116,33 +113,12 @@ class EpsilonGreedy:
         rng: np.random.Generator,
         starts: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
-        return self.choose_asking(lambda rows: q[rows], q.shape, legal, step=step, env_ids=env_ids, rng=rng)
-
-    def choose_asking(
-        self,
-        values_of: Callable[[Rows], NDArray[np.float32]],
-        shape: tuple[int, ...],
-        legal: NDArray[np.bool_] | None,
-        *,
-        step: int,
-        env_ids: NDArray[np.intp] | None,
-        rng: np.random.Generator,
-    ) -> NDArray[np.int64]:
-        """Choose as `choose` does, and ask for the values of those rows only that the coins leave to them.
-
-        Args:
-            values_of: rows -> their values, -inf where illegal; not called where all explore.
-            shape: (K, A).
-        """
-        n_rows, n_actions = shape
-        draws = rng.random(2 * n_rows)  # one call: `integers` takes six times as long
+        n_rows, n_actions = q.shape
+        draws = rng.random(2 * n_rows)  # one call for both
         coin, place = draws[:n_rows], draws[n_rows:]
         explores = coin < self._epsilon_of(slice(n_rows) if env_ids is None else env_ids, step)
         anything = place * n_actions if legal is None else random_legal(legal, rng)
-        action: NDArray[np.int64] = anything.astype(np.int64)  # a place is cut to a whole number
-        if not all_true(explores):
-            rows = (~explores).nonzero()[0] if any_true(explores) else ALL
-            action[rows] = values_of(rows).argmax(axis=1)
+        action: NDArray[np.int64] = np.where(explores, anything.astype(np.int64), q.argmax(axis=1))
         return action
 
     def probability(
@@ -218,11 +194,6 @@ class SoftQ:
         return {"temperature": self.temperature(step)}
 
 
-def asks_sparingly(exploration: Exploration, noise_size: int) -> TypeGuard[EpsilonGreedy]:
-    """Whether an exploration need not see all values: a subclass may choose in its own way, noise is drawn for all."""
-    return noise_size == 0 and type(exploration) is EpsilonGreedy
-
-
 ACTION_PROB_SPEC: Mapping[str, ArraySpec] = {ACTION_PROB: ArraySpec(shape=(), dtype=np.dtype(np.float64))}
 
 
@@ -257,15 +228,13 @@ def legal_values(
     legal: NDArray[np.bool_] | None,
     step: int,
     env_ids: NDArray[np.intp] | None = None,
-    rows: Rows = ALL,
 ) -> NDArray[np.float32]:
-    """Return the values `q` of `rows` of K observations with -inf where illegal; refuse what is not finite."""
+    """Return the values `q` [K, A] with -inf where illegal; raise `DivergedError` where one is not finite."""
     if not is_finite(q):
-        wrong = int(np.argwhere(~np.isfinite(q))[0][0])
-        row = wrong if isinstance(rows, slice) else rows[wrong]
+        row = int(np.argwhere(~np.isfinite(q))[0][0])
         env = row if env_ids is None else env_ids[row]
-        raise DivergedError(f"{owner} gives values {q[wrong]} for env {env} at step {step}")
-    return q if legal is None else np.where(legal[rows], q, -np.inf)
+        raise DivergedError(f"{owner} gives values {q[row]} for env {env} at step {step}")
+    return q if legal is None else np.where(legal, q, -np.inf)
 
 
 def one_hot(action: NDArray[np.int64], n_actions: int) -> NDArray[np.float64]:
