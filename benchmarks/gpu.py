@@ -41,7 +41,6 @@ SIDES: dict[str, dict[str, Any]] = {
 }
 ACTING: dict[str, dict[str, Any]] = {
     "graph, acting on the CPU": {"cuda_graph": True, "act_on": "cpu"},
-    "graph, acting where it is quicker": {"cuda_graph": True, "act_on": "auto"},
 }  # of whole runs alone
 NEEDS_CUDA = {"compile", "cuda_graph"}
 WARM_UP = 20  # updates, in which graphs are compiled and recorded

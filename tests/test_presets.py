@@ -387,7 +387,7 @@ def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
 
 def test_switches_are_passed_on_to_policy_and_trainer() -> None:
     trainer = tiny(overlap=True, refresh_priorities="round", updates_per_round=4, precision="float32", compile="auto")
-    assert tiny(act_on="auto", device="cpu").policy.device.type == "cpu"
+    assert tiny(act_on="cpu", device="cpu").policy.device.type == "cpu"
     assert (trainer.overlap, trainer.refresh_priorities, trainer.updates_per_round) == (True, "round", 4)
     assert trainer.policy.recipe["arguments"]["compile"] == "auto"
     with pytest.raises(tk.ConfigError, match="cuda_graph needs a policy on CUDA"):

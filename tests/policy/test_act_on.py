@@ -1,11 +1,9 @@
-"""Where a Q-learner acts: the same actions from either place, and by measuring the quicker one.
+"""Where a Q-learner acts: the same actions by its copy on the CPU.
 
-The policies are on the CPU and are told of a place to choose as those on CUDA are.
+The policies are on the CPU and are given a copy as those on CUDA are.
 """
 
 import copy
-import itertools
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,7 @@ from torch import Tensor, nn
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, small_net
 from tests.policy.test_cpu_copy import IMAGES
-from trainkit.policy.act_on import ActingPlace, ActOn
-from trainkit.policy.cpu_copy import CpuCopy, Parts
+from trainkit.policy.cpu_copy import ActOn, CpuCopy
 
 CUDA = torch.device("cuda")
 KINDS = [
@@ -29,15 +26,15 @@ KINDS = [
 ]
 
 
-def unplaced(space: Any = None, **options: Any) -> tk.DQNPolicy:
-    """Make a policy that asks its network about most rows."""
+def plain(space: Any = None, **options: Any) -> tk.DQNPolicy:
+    """Make a policy that acts by its own network, seldom at random."""
     return made(space, **{"exploration": tk.EpsilonGreedy(0.2)} | options)
 
 
-def placed(act_on: ActOn = "cpu", space: Any = None, **options: Any) -> tk.DQNPolicy:
-    """Make a policy that has a place to choose, as on CUDA."""
-    policy = unplaced(space, **options)
-    policy._place = ActingPlace.wanted("DQNPolicy", act_on, CUDA, can_copy=True)
+def copied(space: Any = None, **options: Any) -> tk.DQNPolicy:
+    """Make a policy that acts by a copy, as on CUDA."""
+    policy = plain(space, **options)
+    policy._cpu_copy = CpuCopy.wanted("DQNPolicy", "cpu", CUDA, can_copy=True)
     return policy
 
 
@@ -59,16 +56,15 @@ def live(policy: tk.DQNPolicy, n_turns: int, space: Any = None) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("act_on", ["cpu", "auto"])
-def test_a_life_is_the_same_wherever_it_acts(kind: dict[str, Any], act_on: ActOn) -> None:
-    one, other = placed(act_on, **kind), unplaced(**kind)
+def test_a_life_is_the_same_wherever_it_acts(kind: dict[str, Any]) -> None:
+    one, other = copied(**kind), plain(**kind)
     assert_same(live(one, 30, kind.get("space")), live(other, 30, kind.get("space")))
     assert_same(one.training_state(), other.training_state())
     assert_same(one.read_metrics(), other.read_metrics())
 
 
 def test_the_copy_is_nobodys_module() -> None:
-    one, other = placed(normalize_obs=True), unplaced(normalize_obs=True)
+    one, other = copied(normalize_obs=True), plain(normalize_obs=True)
     for policy in (one, other):
         policy.act(batch_of(3).obs, explore=True)
     assert [name for name, _ in one.named_modules()] == [name for name, _ in other.named_modules()]
@@ -79,18 +75,18 @@ def test_the_copy_is_nobodys_module() -> None:
 
 
 def test_a_deep_copy_acts_by_weights_of_its_own() -> None:
-    one = placed(noisy=True)
+    one = copied(noisy=True)
     live(one, 3)
     twin = copy.deepcopy(one)
     for policy in (one, twin):
-        plain = unplaced(noisy=True)
-        plain.load_training_state(copy.deepcopy(policy.training_state()))
+        other = plain(noisy=True)
+        other.load_training_state(copy.deepcopy(policy.training_state()))
         policy.load_training_state(copy.deepcopy(policy.training_state()))
-        assert_same(live(policy, 4), live(plain, 4))
+        assert_same(live(policy, 4), live(other, 4))
 
 
 def test_seeds_draw_the_same_weights_and_noise() -> None:
-    one, other = placed(noisy=True, seed=None), unplaced(noisy=True, seed=None)
+    one, other = copied(noisy=True, seed=None), plain(noisy=True, seed=None)
     obs = batch_of(4).obs
     for policy in (one, other):
         policy.act(obs)
@@ -101,7 +97,7 @@ def test_seeds_draw_the_same_weights_and_noise() -> None:
 def test_predictions_and_probabilities_follow_every_update() -> None:
     one, other = (
         policy(observation_space=FOUR_NUMBERS, exploration=tk.SoftQ(1.0), store_action_prob=True)
-        for policy in (placed, unplaced)
+        for policy in (copied, plain)
     )
     for step in range(4):
         obs = batch_of(5, seed=step).obs
@@ -117,15 +113,14 @@ def test_who_saved_it_says_nothing_of_where_it_acted(tmp_path: Path) -> None:
     assert policy.recipe is not None
     assert "act_on" not in policy.recipe["arguments"]
     loaded = tk.load_policy(policy.save(tmp_path / "saved"), device="cpu")
-    assert loaded._place is None
+    assert loaded._cpu_copy is None
 
 
-@pytest.mark.parametrize("act_on", ["cpu", "auto"])
-def test_a_run_is_the_same_run(act_on: ActOn) -> None:
+def test_a_run_is_the_same_run() -> None:
     def run(act_on: ActOn) -> Any:
         envs, tests = (tk.make_envs("CartPole-v1", n, seed=n) for n in (2, 3))
         policy = tk.DQNPolicy.for_envs(envs, hidden=(16,), double=True, normalize_obs=True, device="cpu")
-        policy._place = ActingPlace.wanted("DQNPolicy", act_on, CUDA, can_copy=True)
+        policy._cpu_copy = CpuCopy.wanted("DQNPolicy", act_on, CUDA, can_copy=True)
         trainer = tk.OffpolicyTrainer(
             policy,
             tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(500)),
@@ -144,127 +139,11 @@ def test_a_run_is_the_same_run(act_on: ActOn) -> None:
             results = list(trainer)
         return policy.training_state(), [result.stats["test/returns/mean"] for result in results]
 
-    assert_same(run(act_on), run("device"))
-
-
-# ---- which place ----
-
-
-class Clock:
-    """Time that passes when somebody acts."""
-
-    def __init__(self) -> None:
-        self.now, self.acted = 0.0, ""
-
-    def __call__(self) -> float:
-        return self.now
-
-    def act(self, where: str, seconds: float) -> NDArray[np.float32]:
-        self.now += seconds
-        self.acted += where
-        return np.zeros((1, 2), np.float32)
-
-
-class SlowCopy(CpuCopy):
-    """A copy that takes so long to act, and to keep up first."""
-
-    def __init__(self, clock: Clock, acting: float, keeping_up: float) -> None:
-        super().__init__()
-        self.clock, self.acting, self.keeping_up, self.n_updates = clock, acting, keeping_up, -1
-
-    def takes(self, parts: Parts) -> bool:
-        return True
-
-    def action_values(self, obs: Any, noise: Tensor | None, *, n_updates: int) -> NDArray[np.float32]:
-        behind, self.n_updates = n_updates != self.n_updates, n_updates
-        return self.clock.act("c", self.acting + (self.keeping_up if behind else 0.0))
-
-
-class Slow:
-    """A policy that takes so long to act where it is."""
-
-    preprocess, value = nn.Identity(), tk.ExpectedValue()
-    network: nn.Module = nn.Identity()
-
-    def __init__(self, clock: Clock, acting: float) -> None:
-        self.clock, self.acting, self.n_updates = clock, acting, 0
-
-    def values_here(self, obs: Any, noise: Tensor | None) -> NDArray[np.float32]:
-        return self.clock.act("d", self.acting)
-
-
-def measured(here: float, copied: float, keeping_up: float, *acts_per_update: int, n_turns: int = 40) -> str:
-    """Return where so many turns were acted, "d" on the device and "c" by the copy."""
-    acts = itertools.cycle(acts_per_update or (1,))
-    clock = Clock()
-    place, policy = ActingPlace("auto", clock=clock), Slow(clock, here)
-    place._copy = SlowCopy(clock, copied, keeping_up)
-    for policy.n_updates in range(n_turns):
-        for _ in range(next(acts)):
-            place.action_values(policy, None, None, explore=True)
-    return clock.acted
-
-
-def test_both_are_tried_in_turn_and_the_quicker_is_stayed_with() -> None:
-    assert measured(3.0, 1.0, 1.0) == 12 * "dc" + 16 * "c"
-    assert measured(1.0, 3.0, 1.0) == 12 * "dc" + 16 * "d"
-
-
-def test_a_copy_is_not_worth_it_for_a_gain_that_is_none() -> None:
-    assert measured(1.0, 0.97, 0.0).endswith("ddd")
-
-
-def test_keeping_up_counts_as_often_as_it_is_needed() -> None:
-    assert measured(2.0, 1.0, 4.0, 1).endswith("d")  # 5 for an act
-    assert measured(2.0, 1.0, 4.0, 2).endswith("d")  # 6 for two
-    assert measured(2.0, 1.0, 4.0, 8).endswith("c")  # 12 for eight
-
-
-def test_turns_of_more_acts_are_no_slower() -> None:
-    assert measured(2.0, 1.0, 0.0, 1, 4).endswith("cccc")
-    assert measured(1.0, 2.0, 0.0, 4, 1).endswith("dddd")
-
-
-def test_a_turn_is_from_one_update_to_the_next() -> None:
-    assert measured(3.0, 1.0, 1.0, 3).startswith("dddcccdddccc")
-
-
-def test_nothing_is_tried_before_learning_began() -> None:
-    assert measured(3.0, 1.0, 1.0, 500, n_turns=1) == 500 * "d"
-
-
-def test_evaluation_is_not_measured_and_stays_on_the_device_until_it_is_decided() -> None:
-    clock = Clock()
-    place, policy = ActingPlace("auto", clock=clock), Slow(clock, 3.0)
-    place._copy = SlowCopy(clock, 1.0, 1.0)
-    for policy.n_updates in range(40):
-        place.action_values(policy, None, None, explore=False)
-    assert clock.acted == 40 * "d"
-    for policy.n_updates in range(40, 80):
-        place.action_values(policy, None, None, explore=True)
-    clock.acted = ""
-    place.action_values(policy, None, None, explore=False)
-    assert clock.acted == "c"
-
-
-def test_what_was_chosen_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "trainkit"):
-        measured(0.003, 0.001, 0.001)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told == "an act takes 3 ms on device, 2 ms on cpu: act_on='cpu'"
-
-
-def test_a_policy_measures_by_the_clock_and_lets_go_of_a_copy_that_is_slower() -> None:
-    policy = placed("auto")
-    live(policy, 40)
-    place = policy._place
-    assert place is not None
-    assert place._trial is None
-    assert (place._copy._twin is not None) is place.by_copy
+    assert_same(run("cpu"), run("policy"))
 
 
 def test_acting_whose_hooks_wait_stays_where_they_are() -> None:
-    policy, heard = placed(), []
+    policy, heard = copied(), []
     policy.network.register_forward_hook(lambda *told: heard.append(told))
     for explore in (False, True):
         policy.action_values(batch_of(3).obs, explore=explore)
@@ -274,19 +153,32 @@ def test_acting_whose_hooks_wait_stays_where_they_are() -> None:
 # ---- what is refused ----
 
 
-@pytest.mark.parametrize("act_on", ["device", "cpu", "auto"])
-def test_a_policy_on_the_cpu_acts_there_and_measures_nothing(act_on: ActOn) -> None:
-    assert made(act_on=act_on)._place is None
+@pytest.mark.parametrize("act_on", ["policy", "cpu"])
+def test_a_policy_on_the_cpu_acts_there_without_a_copy(act_on: ActOn) -> None:
+    assert made(act_on=act_on)._cpu_copy is None
 
 
 def test_the_default_on_cuda_is_to_act_there() -> None:
-    assert ActingPlace.wanted("DQNPolicy", "device", CUDA, can_copy=True) is None
+    assert CpuCopy.wanted("DQNPolicy", "policy", CUDA, can_copy=True) is None
 
 
-@pytest.mark.parametrize("wanted", ["gpu", None, 1, True])
+@pytest.mark.parametrize("wanted", ["gpu", None, 1, True, ["cpu"]])
 def test_another_place_is_refused(wanted: Any) -> None:
-    with pytest.raises(tk.ConfigError, match=r"act_on must be one of \['device', 'cpu', 'auto'\], got"):
+    with pytest.raises(tk.ConfigError, match=r"DQNPolicy\.act_on must be one of \['policy', 'cpu'\], got"):
         made(act_on=wanted)
+
+
+@pytest.mark.parametrize(
+    ("former", "remedy"),
+    [
+        ("auto", "run a few thousand steps with each and give the faster one"),
+        ("device", "it is called 'policy' now"),
+    ],
+)
+def test_the_error_for_a_former_place_says_what_to_give_instead(former: Any, remedy: str) -> None:
+    with pytest.raises(tk.ConfigError) as error:
+        made(act_on=former)
+    assert str(error.value) == f"DQNPolicy.act_on must be 'policy' or 'cpu', got '{former}': {remedy}"
 
 
 class Cautious(tk.DQNPolicy):
@@ -298,9 +190,9 @@ class Cautious(tk.DQNPolicy):
 
 @pytest.mark.parametrize("kind", [Cautious, tk.DiscreteBCQPolicy])
 def test_acting_of_ones_own_is_not_copied(kind: type[tk.DQNPolicy]) -> None:
-    with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'device', got 'cpu': it acts in a way of its own"):
+    with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'policy', got 'cpu': it acts in a way of its own"):
         kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="cpu")
-    kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="device")
+    kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="policy")
 
 
 class Uncopied(nn.Module):
@@ -325,20 +217,11 @@ class Uncopied(nn.Module):
 def test_a_network_whose_copy_cannot_answer_is_refused_when_it_is_bound() -> None:
     policy = tk.DQNPolicy(Uncopied(), device="cpu")
     policy.target_network = policy.network  # type: ignore[assignment]  # the other copy is not of interest
-    policy._place = ActingPlace("cpu")
+    policy._cpu_copy = CpuCopy()
     refusal = r"act_on needs a network .* leave act_on out. RuntimeError: these weights are on cuda"
     for _ in range(2):
         with pytest.raises(tk.ConfigError, match=refusal):
             policy.check_spaces(*Spaces())
-
-
-def test_with_auto_a_network_whose_copy_cannot_answer_acts_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    policy = tk.DQNPolicy(Uncopied(), device="cpu")
-    policy.target_network = policy.network  # type: ignore[assignment]  # the other copy is not of interest
-    policy._place = ActingPlace("auto")
-    policy.check_spaces(*Spaces())
-    assert "as its copy cannot answer: these weights are on cuda" in caplog.text
-    assert policy.act(batch_of(3).obs, explore=True).action.shape == (3,)
 
 
 class Hidden(nn.Module):
@@ -356,7 +239,7 @@ class Hidden(nn.Module):
 @pytest.mark.parametrize("number", [torch.tensor(1.0), np.ones(1, np.float32)])
 def test_what_may_change_unseen_is_not_copied_and_told(number: Any, caplog: pytest.LogCaptureFixture) -> None:
     policy = tk.DQNPolicy(Hidden(number), device="cpu", exploration=tk.Greedy())
-    policy._place = ActingPlace("cpu")
+    policy._cpu_copy = CpuCopy()
     policy.check_spaces(*Spaces())
     assert "a copy is not taken" in caplog.text
     obs = batch_of(3).obs
@@ -367,9 +250,9 @@ def test_what_may_change_unseen_is_not_copied_and_told(number: Any, caplog: pyte
 
 def test_a_plain_number_is_seen_when_it_is_replaced() -> None:
     policy = tk.DQNPolicy(Hidden(1.0), device="cpu", exploration=tk.Greedy())
-    policy._place = ActingPlace("cpu")
+    policy._cpu_copy = CpuCopy()
     obs = batch_of(3).obs
     before = policy.action_values(obs)
-    assert policy._place._copy._twin is not None
+    assert policy._cpu_copy._twin is not None
     policy.network.module.number = 10.0  # type: ignore[union-attr]  # of our network
     np.testing.assert_allclose(policy.action_values(obs), 10 * before, rtol=1e-5)

@@ -5,10 +5,11 @@ modules: it is neither saved, nor counted among parameters, nor copied with its 
 """
 
 import copy
+import logging
 from itertools import chain
 from operator import is_
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import Obs
+from trainkit.errors import Checks, ConfigError
 from trainkit.policy.device import legal_mask, to_device
 from trainkit.policy.draws import Draw, ask
 from trainkit.policy.host.acting import HostNetwork
@@ -25,6 +27,13 @@ from trainkit.policy.host.watchers import Hooks, hooks_of
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value
 
+_log = logging.getLogger(__name__)
+
+ActOn = Literal["policy", "cpu"]
+_INSTEAD: dict[object, str] = {
+    "auto": ": run a few thousand steps with each and give the faster one",
+    "device": ": it is called 'policy' now",
+}
 _CPU = torch.device("cpu")
 _TABLES = frozenset(vars(nn.Module()))  # torch's own
 _PLAIN = bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size
@@ -50,6 +59,46 @@ class CpuCopy:
     def __init__(self) -> None:
         self._original: _Original | None = None
         self._twin: _Twin | None = None
+
+    @classmethod
+    def wanted(cls, subject: str, act_on: ActOn, device: torch.device, *, can_copy: bool) -> "CpuCopy | None":
+        """Return a copy to act by; None where the policy acts by itself, as one on the CPU always does.
+
+        Args:
+            subject: the policy's class, for errors.
+            act_on: "policy" or "cpu".
+            device: where the policy is.
+            can_copy: whether its acting is what a copy does too.
+        """
+        checks = Checks(subject)
+        if isinstance(act_on, str) and act_on in _INSTEAD:
+            checks.require(False, f".act_on must be 'policy' or 'cpu', got {act_on!r}{_INSTEAD[act_on]}")
+        elif checks.one_of("act_on", act_on, ["policy", "cpu"]) and act_on != "policy":
+            rule = f".act_on must be 'policy', got {act_on!r}: it acts in a way of its own, which is not copied"
+            checks.require(can_copy, rule)
+        checks.done()
+        return None if act_on == "policy" or device.type == "cpu" else cls()
+
+    def check(self, subject: str, parts: Parts, blank: Obs, *, n_updates: int) -> None:
+        """Call the copy with a blank observation [1, ...]; warn where these parts are not copied.
+
+        Raises:
+            ConfigError: it does not work on the CPU.
+        """
+        if not self.takes(parts):
+            _log.warning(
+                "%s acts on its device: a copy is not taken where hooks wait for a pass, nor where a module of yours "
+                "keeps what may change unseen, an array, a list, a tensor that is no buffer",
+                subject,
+            )
+            return
+        try:
+            self.action_values(blank, None, n_updates=n_updates)
+        except Exception as error:
+            raise ConfigError(
+                f"{subject}.act_on needs a network and preprocessing that can be copied to the CPU, and "
+                f"these cannot answer there: leave act_on out. {type(error).__name__}: {error}"
+            ) from error
 
     def takes(self, parts: Parts) -> bool:
         """Whether it may answer for these parts.
@@ -78,10 +127,6 @@ class CpuCopy:
             self._original.note(n_updates)
         assert self._twin is not None, "a new original has changed"
         return self._twin.action_values(obs, noise)
-
-    def forget(self) -> None:
-        """Let go of the copy, and of what it is a copy of."""
-        self._original = self._twin = None
 
     def __getstate__(self) -> dict[str, None]:
         """Leave out the copy: another owner has other originals."""

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from trainkit import tree
 from trainkit.data import ACTION_PROB, Q_VALUES, ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
 from trainkit.errors import ConfigError, all_made, check_flag
-from trainkit.policy.act_on import ActingPlace, ActOn
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.compiling import Compile
+from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts
 from trainkit.policy.cuda_graph import CudaGraph, check_cuda_graph
 from trainkit.policy.device import TensorBatch, blank_row, in_float32, legal_mask, rows_of, to_device
 from trainkit.policy.draws import Draws, ask
@@ -71,8 +71,7 @@ class DQNPolicy(Policy):
         cuda_graph: record all that an update does on CUDA, from the fourth one on, and repeat it by one launch, with or
             without `compile`. What parts of yours do in Python they do once then: numbers that change must be tensors.
         precision: what networks multiply in while they learn, "float32" or "bf16"; parameters, losses, acting: float32.
-        act_on: "device", where the policy is; "cpu", by a copy there that keeps up with it; "auto" tries both between
-            the first updates and stays with the quicker. For a policy on the CPU they are the same.
+        act_on: "policy", where the policy is, or "cpu", by a copy that keeps up with it; the same for one on the CPU.
         store_action_prob: store how likely each action was, as `action_prob`.
         store_q_values: store the values [A] that each action was chosen by, of illegal actions too, as `q_values`.
 
@@ -102,7 +101,7 @@ class DQNPolicy(Policy):
         compile: Compile = False,
         cuda_graph: bool = False,
         precision: Precision = "float32",
-        act_on: ActOn = "device",
+        act_on: ActOn = "policy",
         store_action_prob: bool = False,
         store_q_values: bool = False,
     ) -> None:
@@ -144,7 +143,7 @@ class DQNPolicy(Policy):
         self._host_learner = HostLearner.for_parts(*parts) if is_ours and not by_torch else None
         self._graph = CudaGraph(self._learn_columns, self) if cuda_graph else None
         acts_as_we_do = self._keeps(DQNPolicy, "action_values", "values_here", "_predict")
-        self._place = ActingPlace.wanted(type(self).__name__, act_on, self.device, can_copy=acts_as_we_do)
+        self._cpu_copy = CpuCopy.wanted(type(self).__name__, act_on, self.device, can_copy=acts_as_we_do)
         self.eval()
 
     @classmethod
@@ -258,9 +257,14 @@ class DQNPolicy(Policy):
         check_flag(self, "action_values(explore=)", explore)
         self.enter(training=False)
         noise = self._draws.noise(len(tree.first_leaf(obs)), self.generator) if explore else None
-        if self._place is None:
-            return self.values_here(obs, noise)
-        return self._place.action_values(self, obs, noise, explore=explore)
+        if self._cpu_copy is not None and self._cpu_copy.takes(self._acting_parts):
+            return self._cpu_copy.action_values(obs, noise, n_updates=self.n_updates)
+        return self.values_here(obs, noise)
+
+    @property
+    def _acting_parts(self) -> Parts:
+        """What turns raw observations into action values."""
+        return Parts(self.preprocess, self.network, self.value)
 
     def values_here(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
         """Return the expected returns [K, A] as they are found where the policy is."""
@@ -380,6 +384,6 @@ class DQNPolicy(Policy):
         extras = self._blank_extras()
         if extras is not None:
             refuse_losses(parts, lambda: self._loss(blank_row(obs, self.preprocess, extras), *networks)[:2])
-        if self._place is not None:
-            self._place.check(self, blank)
+        if self._cpu_copy is not None:
+            self._cpu_copy.check(type(self).__name__, self._acting_parts, blank, n_updates=self.n_updates)
         super().check_spaces(observation_space, action_space)

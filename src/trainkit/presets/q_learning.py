@@ -22,8 +22,8 @@ from trainkit.policy import (
     Target,
     Value,
 )
-from trainkit.policy.act_on import ActOn
 from trainkit.policy.backups import Backup
+from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
 from trainkit.policy.precision import Precision
 from trainkit.presets.base import Preset, Switches, given
