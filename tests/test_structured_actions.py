@@ -20,6 +20,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import trainkit as tk
+from tests.helpers.engine import note_numpy_passes
+from tests.helpers.learning import Spaces
+from tests.helpers.rollouts import played
 from trainkit import tree
 from trainkit.policy.distributions import Hybrid, distribution_for
 from trainkit.spaces import space_from_plain, space_to_plain
@@ -598,10 +601,13 @@ def test_mean_squared_error_and_previous_actions_reject_rows_of_both_kinds() -> 
         tk.make_envs(Turrets, processors=[tk.PreviousStep()])
 
 
-def test_torch_acts_and_learns_where_numpy_has_no_such_distribution() -> None:
-    policy = tk.PPOPolicy.for_envs(Turrets(), hidden=(8,), device="cpu", seed=1)
-    assert policy._host is None
-    assert policy._host_learner is None
+def test_torch_acts_and_learns_where_numpy_has_no_such_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    note_numpy_passes(monkeypatch, lambda: passes.append(1))
+    for spaces_of, in_numpy in ((Turrets(), False), (Spaces(), True)):
+        policy = tk.PPOPolicy.for_envs(spaces_of, hidden=(8,), device="cpu", seed=1)
+        list(policy.learn(played(policy, spaces_of.observation_space), step=0))
+        assert bool(passes) is in_numpy
 
 
 class Fixed(tk.RandomPolicy):

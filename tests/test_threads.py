@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info
 
+from tests.helpers.engine import note_numpy_passes
 from tests.helpers.learning import batch_of, made
-from trainkit.policy.host.passes import HostQNetwork
 from trainkit.threads import OneThread
 
 
@@ -58,11 +58,10 @@ def test_one_within_another_threads_does_not_keep_it() -> None:
 
 def test_a_policy_learns_and_acts_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    forward = HostQNetwork.forward
-    monkeypatch.setattr(HostQNetwork, "forward", lambda *given: (seen.extend(counts()), forward(*given))[1])
+    note_numpy_passes(monkeypatch, lambda: seen.extend(counts()))
     policy = made()
-    policy.update(batch_of(16), step=0)
-    assert policy._host is not None
-    policy.act(np.zeros((40, 4), np.float32))
-    assert set(seen) == {1}
+    for use in (lambda: policy.update(batch_of(16), step=0), lambda: policy.act(np.zeros((40, 4), np.float32))):
+        seen.clear()
+        use()
+        assert set(seen) == {1}
     assert set(counts()) == {3}

@@ -81,12 +81,6 @@ def batch_of(n_rows: int, *, seed: int = 0, space: Space[Any] = FOUR_NUMBERS, **
     return TransitionBatch(**drawn | columns)
 
 
-def by_torch(policy: DQNPolicy) -> DQNPolicy:
-    """Let a policy learn by torch where it would in numpy."""
-    policy._host_learner = None
-    return policy
-
-
 def linear(weight: Any, bias: Any = None) -> nn.Linear:
     """Make a linear layer of given numbers."""
     weights = torch.tensor(weight, dtype=torch.float32)

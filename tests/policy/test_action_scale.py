@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trainkit as tk
+from tests.helpers.engine import torch_only
 from tests.helpers.learning import Spaces, batch_of, observations
 from tests.helpers.rollouts import played
 from trainkit import checkpoint as checkpoints
@@ -111,7 +112,7 @@ class TestActing:
             pytest.skip("SAC needs bounds")
         policy = made(kind, space)
         if by_torch:
-            policy._host = None
+            torch_only(policy)
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter += 2.0  # far outside of [-1, 1]
@@ -128,7 +129,7 @@ class TestActing:
     ) -> None:
         policy = made(kind, NARROW, action_bound_method=how, log_std=-0.5)
         if by_torch:
-            policy._host = None
+            torch_only(policy)
         obs = observations(Spaces().observation_space, 50)
         output = policy.act(obs, explore=True)
         drawn = output.extras["policy_action"].astype(np.float64)
@@ -154,7 +155,7 @@ class TestLearning:
         for space in (spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-(2.0**-9), 2.0**-9, (2,))):
             policy = made(kind, space, action_bound_method=how, compile=False)
             if by_torch:
-                policy._host = policy._host_learner = None
+                torch_only(policy)
             for step in range(3):
                 rollout = played(policy, Spaces().observation_space)
                 assert all_of(space, rollout.action.reshape(-1, 2))

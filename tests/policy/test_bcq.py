@@ -10,13 +10,13 @@ from gymnasium import spaces
 from torch import nn
 from torch.testing import assert_close
 
+from tests.helpers.engine import torch_only
 from tests.helpers.learning import (
     FOUR_NUMBERS,
     MASKED,
     NEVER,
     Spaces,
     batch_of,
-    by_torch,
     is_legal,
     observations,
     small_net,
@@ -131,7 +131,7 @@ class TestLearning:
     def test_the_values_learn_as_the_q_learners_where_all_is_plausible(self) -> None:
         """With threshold 0 the update is Double DQN's."""
         mine = made(threshold=0.0, n_step=2)
-        theirs = by_torch(DQNPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", seed=0, double=True, n_step=2))
+        theirs = torch_only(DQNPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", seed=0, double=True, n_step=2))
         for seed in range(20):
             one = mine.update(batch_of(16, seed=seed), step=seed).read_priority()
             other = theirs.update(batch_of(16, seed=seed), step=seed).read_priority()

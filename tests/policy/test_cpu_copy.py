@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.helpers.learning import MASKED, PARTS, Spaces, batch_of, made, observations, small_net
 from trainkit import CategoricalValue, DQNPolicy, QNetwork, QuantileValue, tree
 from trainkit.policy import cpu_copy
@@ -46,8 +47,7 @@ def answer(own: CpuCopy, policy: DQNPolicy, obs: Any, noise: Tensor | None = Non
 
 def slow(policy: DQNPolicy, obs: Any, noise: Tensor | None = None) -> Any:
     """Let a fresh deep copy answer, by torch."""
-    twin = copy.deepcopy(policy)
-    twin._host = None
+    twin = torch_only(copy.deepcopy(policy))
     twin.enter(training=False)
     return twin.values_here(obs, noise)
 
@@ -270,12 +270,13 @@ def test_what_is_replaced_is_copied_anew(change: Callable[..., None], copies: di
     assert copies["made"] == 2
 
 
-def test_a_small_network_is_asked_in_numpy_and_a_large_one_by_torch() -> None:
-    for policy, by_numpy in ((made(), True), (made(hidden=(600,), head=(600,)), False)):
-        own = CpuCopy()
-        answer(own, policy, batch_of(3).obs)
-        assert own._twin is not None
-        assert (own._twin._host is not None) is by_numpy
+def test_a_small_network_is_asked_in_numpy_and_a_large_one_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    note_numpy_passes(monkeypatch, lambda: passes.append(1))
+    answer(CpuCopy(), made(hidden=(600,), head=(600,)), batch_of(3).obs)
+    assert not passes
+    answer(CpuCopy(), made(), batch_of(3).obs)
+    assert passes
 
 
 # ---- whose it is ----

@@ -15,7 +15,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from tests.helpers.learning import PARTS, Spaces, assert_same, batch_of, by_torch, made, parameters_of
+from tests.helpers.engine import torch_only
+from tests.helpers.learning import PARTS, Spaces, assert_same, batch_of, made, parameters_of
 from tests.helpers.tape import TapeCapture
 from tests.policy.test_compiling import MORE_PARTS, batches, learn_alike
 from tests.policy.test_gradient_step import Ours, Twin, assert_nets_close, small_net
@@ -72,7 +73,7 @@ def learn(policy: DQNPolicy, steps: range, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("parts", ALL_PARTS)
 def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
     parts = {"target": Target(3, "updates")} | parts
-    learn_alike(made(**parts, cuda_graph=True), by_torch(made(**parts)), batches(10, parts.get("space")))
+    learn_alike(made(**parts, cuda_graph=True), torch_only(made(**parts)), batches(10, parts.get("space")))
     assert TapeCapture.n_recorded == 1
 
 
@@ -149,13 +150,13 @@ def test_priorities_may_be_read_after_the_next_updates() -> None:
 @pytest.mark.usefixtures("taped")
 def test_batches_of_another_size_have_a_recording_of_their_own() -> None:
     sizes = [batch for n in (16, 5, 16, 5, 3) for batch in batches(4, n_rows=n)]
-    learn_alike(made(cuda_graph=True), by_torch(made()), sizes)
+    learn_alike(made(cuda_graph=True), torch_only(made()), sizes)
     assert TapeCapture.n_recorded == 3
 
 
 @pytest.mark.usefixtures("taped")
 def test_acting_between_updates_changes_nothing() -> None:
-    recorded, plain = made(noisy=True, cuda_graph=True), by_torch(made(noisy=True))
+    recorded, plain = made(noisy=True, cuda_graph=True), torch_only(made(noisy=True))
     for start, batch in enumerate(batches(8)):
         for policy in (recorded, plain):
             policy.act(batch.obs, explore=True)
@@ -232,7 +233,7 @@ ELSEWHERE = [load_all, load_twice, assign, seed_anew, move_the_target, replace_t
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
 def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None]) -> None:
     options: dict[str, Any] = {"noisy": True, "double": True, "normalize_obs": True}
-    recorded, plain = made(**options, cuda_graph=True), by_torch(made(**options))
+    recorded, plain = made(**options, cuda_graph=True), torch_only(made(**options))
     told = batches(14)
     learn_alike(recorded, plain, told[:6])
     for policy in (recorded, plain):
@@ -243,7 +244,7 @@ def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None])
 
 @pytest.mark.usefixtures("taped")
 def test_a_copy_learns_on_by_itself() -> None:
-    one, plain = made(noisy=True, cuda_graph=True), by_torch(made(noisy=True))
+    one, plain = made(noisy=True, cuda_graph=True), torch_only(made(noisy=True))
     learn_alike(one, plain, batches(6))
     other = copy.deepcopy(one)
     learn_alike(other, copy.deepcopy(plain), batches(12)[6:])

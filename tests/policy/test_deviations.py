@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.trainer.runs import Slide, make_sac
 from tests.trainer.toys import make_onpolicy_trainer, make_trainer
 from trainkit.policy.deviations import Deviations
@@ -32,15 +33,17 @@ def test_ppos_are_its_parameter(log_std: float) -> None:
 
 
 @pytest.mark.parametrize("is_in_numpy", [True, False])
-def test_sacs_are_those_predicted_for_each_observation(is_in_numpy: bool) -> None:
+def test_sacs_are_those_predicted_for_each_observation(is_in_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    note_numpy_passes(monkeypatch, lambda: passes.append(1))
     envs = tk.make_envs(Slide, 2)
     policy = tk.SACPolicy.for_envs(envs, hidden=(8,), device="cpu", seed=1)
-    assert policy._host is not None
     if not is_in_numpy:
-        policy._host = None
+        torch_only(policy)
     collector = tk.Collector(policy, envs, buffer := tk.ReplayBuffer(1_000))
     policy.act(np.full((2, 2), 9.0, np.float32), explore=True)  # of no collect
     stats = collector.collect(n_step=600)  # more draws than are kept
+    assert bool(passes) is is_in_numpy
     (rows,) = buffer.transitions()
     expected = predicted(policy, rows.obs)
     assert expected.std() > 1e-4

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from tests.helpers.engine import torch_only
 from tests.helpers.learning import (
     MASKED,
     NEVER,
@@ -160,6 +161,22 @@ class TestWeights:
     def test_show_in_the_gradient(self) -> None:
         # mse: the gradient of the chosen action's bias is -(0.25 * 2 * 2 + 1 * 2 * 0.5) / 2
         assert one_update(ExpectedValue("mse"), [2.0, 0.5], [0.25, 1.0])["grad_norm"] == pytest.approx(1.0)
+
+    @pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "torch"])
+    def test_multiply_each_rows_gradient(self, by_torch: bool) -> None:
+        def gradient(rows: slice, weight: list[float]) -> dict[str, Tensor]:
+            policy = made(dueling=True, max_grad_norm=None)
+            both = batch_of(2)
+            columns = {name: getattr(both, name)[rows] for name in ("obs", "action", "reward", "discount", "next_obs")}
+            batch = batch_of(len(weight), **columns, weight=np.array(weight, np.float32))
+            (torch_only(policy) if by_torch else policy).update(batch, step=0)
+            return {name: p.grad.clone() for name, p in policy.network.named_parameters() if p.grad is not None}
+
+        first, second = gradient(slice(1), [1.0]), gradient(slice(1, 2), [1.0])
+        together = gradient(slice(2), [0.25, 1.0])
+        assert together
+        for name, own in together.items():
+            torch.testing.assert_close(own, (0.25 * first[name] + second[name]) / 2)
 
     def test_are_shown_and_do_not_touch_priorities_and_td(self) -> None:
         metrics = one_update(ExpectedValue("mse"), [2.0, 0.5], [0.25, 1.0])

@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
+from tests.helpers.engine import torch_only
 from tests.helpers.learning import Spaces, batch_of, observations
 from tests.helpers.rollouts import played
 from trainkit import tree
@@ -45,14 +46,7 @@ every = pytest.mark.parametrize(("how", "by_torch"), EVERY)
 def made(how: str, by_torch: bool) -> Any:
     kind, action_space, options = (OFF_POLICY | ON_POLICY)[how]
     policy = kind.for_envs(Spaces(OBS, action_space), hidden=(8,), device="cpu", seed=0, **options)
-    return without_numpy(policy) if by_torch else policy
-
-
-def without_numpy(policy: Any) -> Any:
-    for name in ("_host", "_host_learner"):
-        if hasattr(policy, name):
-            setattr(policy, name, None)
-    return policy
+    return torch_only(policy) if by_torch else policy
 
 
 def in_dtype(rows: Any, dtype: Any) -> Any:

@@ -61,6 +61,14 @@ class TestDueling:
 
         assert numbers.isfinite().all()
 
+    def test_raising_one_action_lowers_the_others_advantages(self) -> None:
+        network = constant([1, 2, 6], [10])
+        network(torch.zeros(1, 2)).numbers[0, 1, 0].backward()  # V + A_1 - (A_0 + A_1 + A_2) / 3
+
+        assert network.heads.state_value is not None
+        assert_close(network.heads.advantage.layers[0].bias.grad, torch.tensor([-1 / 3, 2 / 3, -1 / 3]))
+        assert_close(network.heads.state_value.layers[0].bias.grad, torch.tensor([1.0]))
+
     @pytest.mark.parametrize("width", [1, 5])
     def test_both_streams_learn(self, width: int) -> None:
         network = QNetwork((2,), 3, width=width, hidden=(4,), dueling=True)

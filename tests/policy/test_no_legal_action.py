@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
+from tests.helpers.engine import torch_only
 from tests.helpers.learning import MASKED, Spaces, batch_of
 from tests.helpers.rollouts import played
 
@@ -70,7 +71,7 @@ def test_it_is_learned_from_like_a_termination(how: str, by_torch: bool) -> None
     weights, metrics = [], []
     for policy, batch in zip(policies, (empty, ended, legal), strict=True):
         if by_torch:
-            policy._host_learner = None
+            torch_only(policy)
         policy.update(batch, step=0)
         weights.append(policy.get_weights())
         metrics.append(policy.read_metrics())

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.helpers.learning import MASKED, NEVER, batch_of, by_torch, echo, made
+from tests.helpers.engine import torch_only
+from tests.helpers.learning import MASKED, NEVER, batch_of, echo, made
 from trainkit import (
     CategoricalValue,
     ConfigError,
@@ -80,7 +81,7 @@ class TestInTheUpdate:
 
     def test_priorities_are_of_the_error_alone(self) -> None:
         batch = batch_of(8)
-        mine, theirs = (by_torch(made(penalty=p)).update(batch, step=0) for p in (ConservativePenalty(9.0), None))
+        mine, theirs = (torch_only(made(penalty=p)).update(batch, step=0) for p in (ConservativePenalty(9.0), None))
         np.testing.assert_array_equal(mine.read_priority(), theirs.read_priority())
 
     def test_masked_rows_are_charged_for_legal_actions_alone(self) -> None:

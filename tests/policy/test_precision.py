@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 from torch.testing import assert_close
 
-from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, by_torch, made, parameters_of
+from tests.helpers.engine import torch_only
+from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made, parameters_of
 from trainkit import ConfigError, ImplicitQNetwork, NatureCNN, QNetwork
 from trainkit.policy.draws import Draw, ask
 from trainkit.policy.precision import in_precision
@@ -27,7 +28,7 @@ def learn(policy: Any, n_updates: int, space: Any) -> list[Any]:
 @pytest.mark.parametrize("parts", PARTS)
 def test_learns_nearly_the_same_in_bf16_and_not_the_same(parts: dict[str, Any]) -> None:
     space = spaces.Box(-1.0, 1.0, (4,), np.float32)
-    rough, exact = made(space, **parts, precision="bf16"), by_torch(made(space, **parts))
+    rough, exact = made(space, **parts, precision="bf16"), torch_only(made(space, **parts))
     before = parameters_of(exact)
     for one, other in zip(learn(rough, 10, space), learn(exact, 10, space), strict=True):
         assert one.dtype == np.float32

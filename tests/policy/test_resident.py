@@ -11,7 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, by_torch, made, parameters_of
+from tests.helpers.engine import note_numpy_passes, torch_only
+from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
 from tests.helpers.tape import TapeCapture
 from tests.policy.test_cuda_graph import taped
 from trainkit import (
@@ -166,7 +167,7 @@ LEARNERS: list[Any] = [
         id="rainbow of an image, numbers and a mask",
     ),
     pytest.param(SMALL, lambda: made(SMALL), id="dqn in numpy"),
-    pytest.param(SMALL, lambda: by_torch(made(SMALL)), id="dqn of numbers by torch"),
+    pytest.param(SMALL, lambda: torch_only(made(SMALL)), id="dqn of numbers by torch"),
     pytest.param(STACKED, lambda: BCPolicy.for_envs(Spaces(STACKED), hidden=(8,), device="cpu", seed=0), id="bc"),
     pytest.param(
         STACKED, lambda: DiscreteBCQPolicy.for_envs(Spaces(STACKED), hidden=(8,), device="cpu", seed=0), id="bcq"
@@ -289,11 +290,12 @@ def test_a_leaf_that_is_no_array_says_how_to_make_it_one() -> None:
         leaf.astype(np.float32)
 
 
-def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy() -> None:
+def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    note_numpy_passes(monkeypatch, lambda: passes.append(1))
     policy, source = made(SMALL), Source(SMALL)
     source.write(3)
     batch = source.draw()[1]
     assert isinstance(batch.obs, Lookup)
-    parts = policy.network, policy.target_network, policy.value, policy.backup
-    assert policy._host_learner is not None
-    assert policy._host_learner.takes(batch, policy.preprocess, *parts)
+    policy.update(batch, step=0)
+    assert passes

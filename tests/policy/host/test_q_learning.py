@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.helpers.engine import torch_only
 from tests.helpers.learning import (
     FOUR_NUMBERS,
     MASKED,
@@ -20,7 +21,6 @@ from tests.helpers.learning import (
     Spaces,
     assert_same,
     batch_of,
-    by_torch,
     linear,
     made,
     parameters_of,
@@ -74,7 +74,7 @@ def pair(parts: dict[str, Any]) -> tuple[DQNPolicy, DQNPolicy, Any]:
     """Make one policy that learns in numpy and one that learns by torch, and their observation space."""
     space = parts.get("space", FOUR_NUMBERS)
     rest = {name: part for name, part in parts.items() if name != "space"}
-    mine, theirs = made(space, **rest), by_torch(made(space, **rest))
+    mine, theirs = made(space, **rest), torch_only(made(space, **rest))
     assert mine._host_learner is not None
     return mine, theirs, space
 
@@ -415,7 +415,7 @@ def turn_sooner(policy: DQNPolicy) -> None:
 )
 @pytest.mark.parametrize("n_before", [0, 3])
 def test_what_changes_later_is_seen(change: Any, n_before: int) -> None:
-    mine, theirs = made(hidden=(8, 8, 8)), by_torch(made(hidden=(8, 8, 8)))
+    mine, theirs = made(hidden=(8, 8, 8)), torch_only(made(hidden=(8, 8, 8)))
     for policy in (mine, theirs):
         for step in range(n_before):
             policy.update(batch_of(8, seed=step), step=step)
@@ -471,7 +471,7 @@ def move_the_target(policy: DQNPolicy) -> None:
 
 @pytest.mark.parametrize("change", [load, convert, forget, replace_a_layer, move_the_target])
 def test_weights_that_were_replaced_are_learnt_on(change: Any) -> None:
-    mine, theirs = made(), by_torch(made())
+    mine, theirs = made(), torch_only(made())
     for policy in (mine, theirs):
         for step in range(3):
             policy.update(batch_of(8, seed=step), step=step)
