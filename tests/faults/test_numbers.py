@@ -12,7 +12,6 @@ import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
 from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
 from trainkit.policy.divergence import Skips
-from trainkit.policy.gradient_step import ByHand
 from trainkit.policy.meter import Meter
 from trainkit.stats import CollectStats, EpochStats, TimeStats
 from trainkit.trainer.alarms import Alarms
@@ -192,36 +191,16 @@ def test_means_leave_out_what_was_skipped() -> None:
 
 
 def spoil(trainer: Any, every: Callable[[int], bool]) -> None:
-    """Let updates of some numbers have a loss that is nan."""
-    step = next(iter(trainer.policy._gradient_steps.values()))
-    call, n_calls = step.__call__, 0
+    """Let the network give nan in the passes with gradients, one per update, of some numbers."""
+    n_passes = 0
 
-    def spoilt(loss: Any, *, step: int) -> Any:
-        nonlocal n_calls
-        n_calls += 1
+    def spoilt(_: Any, features: Any, output: Any) -> Any:
+        nonlocal n_passes
+        n_passes += torch.is_grad_enabled()
+        is_spoilt = torch.is_grad_enabled() and every(n_passes)
+        return type(output)(output[0] * NAN, *output[1:]) if is_spoilt else output
 
-        def worse() -> Any:
-            value = loss.write() if isinstance(loss, ByHand) else loss()
-            return (value[0] * NAN, value[1]) if isinstance(value, tuple) else value * NAN
-
-        ruined = ByHand(worse, loss.modules) if isinstance(loss, ByHand) else worse
-        return call(ruined if every(n_calls) else loss, step=step)
-
-    name = next(iter(trainer.policy._gradient_steps))
-    trainer.policy._gradient_steps[name] = _Called(step, spoilt)
-
-
-class _Called:
-    """A gradient step whose call is another."""
-
-    def __init__(self, step: Any, call: Any) -> None:
-        self._step, self._call = step, call
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._step, name)
-
-    def __call__(self, loss: Any, *, step: int) -> Any:
-        return self._call(loss, step=step)
+    trainer.policy.network.register_forward_hook(spoilt)
 
 
 @pytest.mark.parametrize("make", [make_trainer, make_onpolicy_trainer])
