@@ -10,7 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainkit import ConfigError, ImplicitQuantileValue, QuantileValue
 from trainkit.policy.quantiles import DrawnFractions, midpoints, quantile_huber
@@ -105,6 +107,115 @@ class TestLoss:
 
     def test_priority_carries_no_gradient(self) -> None:
         assert not quantile_huber(row(0.0).requires_grad_(), row(1.0), row(0.5), 1.0)[1].requires_grad
+
+
+def pairs(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+    """Compute loss and priority from the table [B, W, W'] of all pairs, in float64."""
+    td = target.double().unsqueeze(1) - chosen.double().unsqueeze(2)
+    size = functional.huber_loss(td, torch.zeros_like(td), reduction="none", delta=kappa) / kappa if kappa else td.abs()
+    share = (fractions.double().unsqueeze(2) - (td.detach() < 0).double()).abs()
+    return (share * size).mean(dim=2).sum(dim=1), td.detach().abs().mean(dim=(1, 2))
+
+
+def assert_equals_pairs(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> None:
+    """Compare loss, priority and gradient with the pairs', relative to the largest in the batch."""
+    results = []
+    for compute in (quantile_huber, pairs):
+        leaf = chosen.clone().requires_grad_()
+        loss, priority = compute(leaf, target, fractions, kappa)
+        (grad,) = torch.autograd.grad(loss.sum(), leaf)
+        results.append((loss, priority, grad))
+    for fast, slow in zip(*results, strict=True):
+        np.testing.assert_allclose(fast.detach(), slow.detach(), rtol=0, atol=2e-7 * float(slow.detach().abs().max()))
+
+
+KAPPAS = [0.0, 0.3, 1.0]
+
+
+class TestWithoutPairs:
+    """The loss is computed from sorted targets: the numbers are those of all pairs."""
+
+    @given(
+        shape=st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(1, 40)),
+        kappa=st.sampled_from([*KAPPAS, 1e-3, 20.0]),
+        scale=st.sampled_from([1e-3, 1.0, 30.0, 1e4]),
+        center=st.sampled_from([0.0, -3.0, 1e4]),
+        n_decimals=st.sampled_from([0, 1, 7]),
+        fractions_per_row=st.booleans(),
+        seed=st.integers(0, 2**20),
+    )
+    def test_equals_pairs(
+        self,
+        shape: tuple[int, int, int],
+        kappa: float,
+        scale: float,
+        center: float,
+        n_decimals: int,
+        fractions_per_row: bool,
+        seed: int,
+    ) -> None:
+        n_rows, width, target_width = shape
+        rng = np.random.default_rng(seed)
+
+        def numbers(n: int) -> Tensor:
+            rounded = rng.normal(size=(n_rows, n)).round(n_decimals)  # with few decimals many are equal
+            return torch.tensor(center + scale * rounded, dtype=torch.float32)
+
+        fractions = torch.tensor(rng.random((n_rows, width)), dtype=torch.float32)
+        at = fractions if fractions_per_row else midpoints(width)
+        assert_equals_pairs(numbers(width), numbers(target_width), at, kappa)
+
+    @pytest.mark.parametrize("kappa", KAPPAS)
+    def test_one_target_far_from_the_others_costs_no_accuracy(self, kappa: float) -> None:
+        chosen, target = torch.linspace(-1, 1, 32).unsqueeze(0), torch.linspace(-2, 1, 32).unsqueeze(0)
+        for far in (-1e6, 1e6):
+            target[0, 3] = far
+            grads = []
+            for compute in (quantile_huber, pairs):
+                leaf = chosen.clone().requires_grad_()
+                grads.append(torch.autograd.grad(compute(leaf, target, midpoints(32), kappa)[0].sum(), leaf)[0])
+            np.testing.assert_allclose(*grads, rtol=0, atol=1e-7)
+
+    def test_a_target_that_is_met_has_no_gradient_at_kappa_0(self) -> None:
+        chosen = row(1, 1, 5).requires_grad_()
+        quantile_huber(chosen, row(1, 2, 1, 0), row(0.25, 0.75, 0.5), 0.0)[0].sum().backward()
+
+        # Below 1 lies 0, above it 2, of 4: (1 - f) / 4 - f / 4. All lie below 5.
+        assert chosen.grad is not None
+        assert chosen.grad.tolist() == [[0.125, -0.125, 0.5]]
+
+    @pytest.mark.parametrize("kappa", KAPPAS)
+    @pytest.mark.parametrize("where", ["chosen", "target"])
+    @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+    def test_a_row_with_a_non_finite_number_has_a_non_finite_loss(
+        self, number: float, where: str, kappa: float
+    ) -> None:
+        tables = {"chosen": torch.tensor([[0.0, 1, 2], [3, 4, 5]]), "target": torch.tensor([[2.0, 1], [1, 0]])}
+        tables[where][0, 1] = number
+        loss, priority = quantile_huber(tables["chosen"], tables["target"], midpoints(3), kappa)
+
+        assert torch.isfinite(loss).tolist() == [False, True]
+        assert torch.isfinite(priority).tolist() == [False, True]
+
+    def test_tensors_of_any_strides_are_taken(self) -> None:
+        chosen, target = torch.linspace(-2, 2, 20).view(5, 4).T, torch.linspace(3, -2, 24).view(6, 4).T
+        assert_equals_pairs(chosen, target, midpoints(5), 1.0)
+        assert_equals_pairs(chosen[:, :1].expand(4, 5), target[:1].expand(4, 6), midpoints(5), 1.0)
+
+    def test_no_table_of_all_pairs_is_built(self) -> None:
+        class Largest(TorchDispatchMode):
+            size = 0
+
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = func(*args, **(kwargs or {}))
+                for one in result if isinstance(result, tuple) else (result,):
+                    self.size = max(self.size, one.numel())
+                return result
+
+        chosen, target = torch.zeros(2, 50, requires_grad=True), torch.ones(2, 60)
+        with Largest() as largest:
+            quantile_huber(chosen, target, midpoints(50), 1.0)[0].sum().backward()
+        assert largest.size <= 2 * 61  # [B, W' + 1]
 
 
 NUMBER = st.one_of(st.floats(-5, 5, width=32), st.sampled_from([0.0, 1.0, -1.0]))

@@ -114,22 +114,56 @@ def midpoints(n: int) -> Tensor:
     return ((2 * torch.arange(n, dtype=torch.float32) + 1) / (2 * n)).unsqueeze(0)
 
 
-def quantile_huber(chosen: Tensor, goal: Tensor, fractions: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
-    """Return the quantile Huber loss [B] and the mean absolute difference [B], the priority.
+def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+    """Return the quantile Huber loss [B] and the mean absolute TD error [B], the priority.
 
-    The sum over own quantiles i of the mean over goals j of |fraction_i - 1(td_ij < 0)| * huber(td_ij) / kappa, with
-    td_ij = goal_j - chosen_i: Dabney et al. (2018, QR-DQN), equations 9 and 10, over kappa as in IQN's equation 3.
+    With td_ij = target_j - chosen_i, the loss is the sum over i of the mean over j of
+
+        |fraction_i - 1(td_ij < 0)| * huber(td_ij) / kappa
+
+    (Dabney et al., 2018, QR-DQN, equations 9 and 10; over kappa as in IQN's equation 3). The table [B, W, W'] of all
+    td_ij is not built. For a quantile x at fraction f, a target y contributes
+
+        (1 - f) * (x - y - kappa / 2)      y < x - kappa
+        (1 - f) * (x - y)^2 / (2 kappa)    x - kappa <= y < x
+        f * (x - y)^2 / (2 kappa)          x <= y <= x + kappa
+        f * (y - x - kappa / 2)            x + kappa < y
+
+    With the targets of a row sorted, the sums of 1, x - y and (x - y)^2 over all y below each of the three bounds
+    follow from the prefix sums of y and y^2, and the sums of a piece are their differences. With kappa = 0 the two
+    pieces in the middle are empty: a target equal to x contributes neither loss nor gradient.
 
     Args:
         chosen: [B, W], at `fractions` [B, W] or [1, W].
-        goal: [B, W'], without gradient.
-        fractions: where `chosen` are quantiles.
-        kappa: where the Huber loss turns straight; at 0 it is the absolute value.
+        target: [B, W'], without gradient.
+        fractions: in [0, 1].
+        kappa: where the Huber loss becomes linear; at 0 it is the absolute value.
     """
-    width, goal_width = chosen.shape[1], goal.shape[1]
-    own = chosen.unsqueeze(2).expand(-1, width, goal_width)  # [B, W, W']
-    theirs = goal.unsqueeze(1).expand(-1, width, goal_width)
-    td = theirs - own
-    size = functional.huber_loss(own, theirs, reduction="none", delta=kappa) / kappa if kappa else td.abs()
-    share = (fractions.unsqueeze(2) - (td.detach() < 0).to(td.dtype)).abs()
-    return (share * size).mean(dim=2).sum(dim=1), td.detach().abs().mean(dim=(1, 2))
+    width, curvature = target.shape[1], 1.0 / kappa if kappa else 0.0
+    with torch.no_grad():
+        wide = target.double()  # as differences of prefix sums cancel
+        center = wide.mean(dim=1, keepdim=True)
+        x = (chosen.double() - center).contiguous()
+        y = (wide - center).contiguous().sort(dim=1).values  # sums to 0 in each row
+        sums, squares = (functional.pad(column.cumsum(dim=1), (1, 0)) for column in (y, y * y))
+
+        def below(bound: Tensor, *, included: bool) -> tuple[Tensor, Tensor, Tensor]:
+            """Return the sums [B, W] of 1, x - y and (x - y)^2 / 2 over the targets y below a bound [B, W]."""
+            n = torch.searchsorted(y, bound, right=included)
+            total = sums.gather(1, n)
+            distance = x * n - total
+            return n, distance, 0.5 * (squares.gather(1, n) + x * (distance - total))
+
+        n_low, low, low_square = below(x - kappa, included=False)
+        _, middle, middle_square = below(x, included=False)
+        n_high, high, high_square = below(x + kappa, included=True)
+        n_rest, rest = width - n_high, width * x - high  # the sums over the targets above x + kappa
+        loss_below = low - 0.5 * kappa * n_low + curvature * (middle_square - low_square)
+        loss_above = -rest - 0.5 * kappa * n_rest + curvature * (high_square - middle_square)
+        grad_below = n_low + curvature * (middle - low)
+        grad_above = -n_rest + curvature * (high - middle)
+        loss = ((1.0 - fractions) * loss_below + fractions * loss_above).sum(dim=1) / width
+        grad = ((1.0 - fractions) * grad_below + fractions * grad_above) / width
+        priority = (2.0 * middle - width * x).mean(dim=1) / width
+        loss, grad, priority = (column.to(chosen.dtype) for column in (loss, grad, priority))
+    return loss + (grad * (chosen - chosen.detach())).sum(dim=1), priority
