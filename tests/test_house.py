@@ -31,7 +31,7 @@ LEVELS = [
         "seeding",
         "structured_actions",
     }
-    | {"threads", "tree", "trial"},
+    | {"threads", "tree"},
     {"dashboards", "data", "spaces", "stats", "protocols"},
     {"buffer", "collector", "policy", "logger", "checkpoint", "runs"},
     {"trainer"},

@@ -20,7 +20,7 @@ REFUSED = {
     "log_every": (0, "OffpolicyTrainer.log_every must be a whole number >= 1, got 0"),
     "max_env_step": (0, "OffpolicyTrainer.max_env_step must be a whole number >= 1, got 0"),
     "max_seconds": (0, "OffpolicyTrainer.max_seconds must be in (0, inf), got 0"),
-    "threads": (0, "OffpolicyTrainer.threads must be a whole number >= 1 or 'auto', got 0"),
+    "threads": (0, "OffpolicyTrainer.threads must be a whole number >= 1, got 0"),
     "seed": (-1, "OffpolicyTrainer.seed must be a whole number >= 0, got -1"),
     "train_fn": (3, "OffpolicyTrainer.train_fn must be callable, got 3"),
     "stop_fn": (195.0, "OffpolicyTrainer.stop_fn must be callable, got 195.0"),

@@ -334,7 +334,6 @@ class Trainer(Resumable, Generic[TraineeT]):
                 self._test_early()
             else:
                 self._train_step()
-                self._threads.note(self._watch.updating, self.gradient_step)
                 for checkpoint in self._checkpoints:
                     checkpoint.tick(self)
         self._end_epoch()

@@ -178,13 +178,11 @@ class Stopwatch:
 
     Attributes:
         seconds: in all.
-        updating: of them, those of updates, ever.
         parts: seconds collecting, updating and evaluating, {"collect_seconds": ...}.
     """
 
     def __init__(self, *intervals: Interval) -> None:
         self.intervals = list(intervals)
-        self.updating = 0.0
         self.restart()
         self._since: float | None = None
 
@@ -221,7 +219,6 @@ class Stopwatch:
         self._add(part, seconds)
         if within is not None:
             self._add(within, -seconds)
-        self.updating += seconds if part == "update" else 0.0
 
     def _add(self, part: str, seconds: float) -> None:
         if (name := f"{part}_seconds") in self.parts:

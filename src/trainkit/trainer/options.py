@@ -54,7 +54,7 @@ class _SharedOptions(EventOptions, total=False):
     checkpoint: Checkpoint | str | Path | None
     resume_from: str | Path | None
     on_nan: Literal["raise", "skip"] | None
-    threads: int | Literal["auto"] | None
+    threads: int | None
 
 
 class TrainerOptions(_SharedOptions, total=False):
@@ -110,8 +110,7 @@ class Options:
             whole one of `checkpoint`, and begins anew where there is none.
         on_nan: what becomes of an update whose loss or gradient is not finite, which is never taken: "raise", or
             "skip" up to ten in a row; None is the policy's own.
-        threads: that torch computes on while `next()` runs, no longer; "auto" finds the quickest number in the first
-            updates, and last digits may differ from run to run; None leaves torch its own.
+        threads: that torch computes on while `next()` runs, no longer; None leaves torch its own.
         seed: fills every part that was given none, by named independent streams.
     """
 
@@ -139,7 +138,7 @@ class Options:
     checkpoint: Checkpoint | str | Path | None = None
     resume_from: str | Path | None = None
     on_nan: Literal["raise", "skip"] | None = None
-    threads: int | Literal["auto"] | None = None
+    threads: int | None = None
     seed: int | None = None
 
     @classmethod
@@ -167,9 +166,11 @@ class Options:
             checks.integer("seed", self.seed, low=0)
         if self.on_nan is not None:
             checks.one_of("on_nan", self.on_nan, ["raise", "skip"])
-        can_count = type(self.threads) is int and self.threads >= 1
-        told = f".threads must be a whole number >= 1 or 'auto', got {self.threads!r}"
-        checks.require(can_count or self.threads in (None, "auto"), told)
+        if isinstance(self.threads, str) and self.threads == "auto":
+            remedy = "measure the run with 1 and with 2, and give the faster number"
+            checks.require(False, f".threads must be a whole number >= 1 or None, got 'auto': {remedy}")
+        elif self.threads is not None:
+            checks.integer("threads", self.threads, low=1)
         for name in _FUNCTIONS:
             fn = getattr(self, name)
             checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")

@@ -116,7 +116,7 @@ class Resumable:
                 self._load_components(components)
             if lacking:
                 self._lose_rows()
-        _tell_machine(folder, manifest, self._about())  # now: threads="auto" has taken the saved number
+        _tell_machine(folder, manifest, own)
         self._former_logs = manifest.get("logs", [])
         self._logger.purge(self._as_trainer.clock)
         self._hooks.fire("on_checkpoint_loaded", self._as_trainer, folder)
@@ -174,13 +174,14 @@ class Resumable:
         """
         counters = {name: getattr(self, name) for name in (*_COUNTERS, *_LATER_COUNTERS)}
         reason = None if self.stop_reason in _LIMITS else self.stop_reason
-        others = {"judge": self.judge.state_dict(), "hooks": self._hooks.state_dict()}
-        others |= {"reports": self._reports.state_dict(), "threads": self._threads.state_dict()}
-        return (
-            counters
-            | {"stop_reason": reason, "seconds": self._watch.settle(), "parts": dict(self._watch.parts)}
-            | others
-        )
+        return counters | {
+            "stop_reason": reason,
+            "seconds": self._watch.settle(),
+            "parts": dict(self._watch.parts),
+            "judge": self.judge.state_dict(),
+            "hooks": self._hooks.state_dict(),
+            "reports": self._reports.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved counters."""
@@ -195,8 +196,6 @@ class Resumable:
         self.judge.load_state_dict(state["judge"])
         self._hooks.load_state_dict(state["hooks"])
         self._reports.load_state_dict(state["reports"])
-        if "threads" in state:  # of a run that knew of them
-            self._threads.load_state_dict(state["threads"])
 
     def _make_whole(self) -> None:
         """Bring the run to a moment that can be saved."""
