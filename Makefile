@@ -51,6 +51,9 @@ type: $(READY)  ## check the types
 type-user: $(READY)  ## check the types of examples and of README's and docs' code, by basedpyright and mypy (1 minute)
 	@$(BIN)/python -m tests.user_types
 
+digests: $(READY)  ## print a sha256 of small runs of every algorithm, or AGAINST=COMMIT list what differs (half a minute)
+	@$(BIN)/python -m tests.digests $(if $(AGAINST),--against $(AGAINST)) $(RUNS)
+
 bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 	@$(BIN)/python -m benchmarks.quick
 
@@ -129,5 +132,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-gpu check format lint type type-user bench bench-peers bench-replay bench-footprint \
+.PHONY: help demo test test-slow test-gpu check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
 	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-onpolicy bench-offline results-check docs docs-code build clean
