@@ -1,6 +1,5 @@
 """Options and events by the names of other libraries, and misspelled ones, are answered with ours."""
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 
 import trainkit as tk
 from tests.helpers.learning import Spaces
+from tests.test_house import imports, is_ours
 from trainkit import calls, names, presets
 from trainkit.trainer.callbacks import EVENTS
 from trainkit.trainer.options import CommonOptions
@@ -177,4 +177,4 @@ def test_a_suggested_name_is_one_that_the_call_takes() -> None:
 
 
 def test_the_module_needs_nothing_of_ours() -> None:
-    assert "from trainkit" not in inspect.getsource(names)
+    assert [name for name, _ in imports("trainkit.names") if is_ours(name)] == []
