@@ -1,16 +1,21 @@
-"""The target network: when it follows, how far, and that its clock never drifts."""
+"""The target network: when it follows, how far, that its clock never drifts, and its flat memory."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.helpers.learning import linear
 from trainkit import ConfigError, Target
+from trainkit.policy.gradient_step import Adam, GradientStep
 from trainkit.policy.target import TargetNetwork
 
 
@@ -181,3 +186,195 @@ def test_everything_wrong_with_a_target_is_said_at_once() -> None:
         Target(every=0, unit="x", tau=2.0)
 
     assert str(refusal.value).count("Target.") == 3
+
+
+# ---- parameters in flat memory ----
+
+
+class Layers(nn.Module):
+    """Layers of odd sizes with a buffer, of which one layer may get no gradient."""
+
+    def __init__(self, *, used: bool = True) -> None:
+        super().__init__()
+        self.first, self.second, self.third = linear(torch.ones(7, 3).tolist()), nn.Identity(), linear([[0.5] * 7])
+        self.aside = linear([[1.0, 2.0, 3.0]])
+        self.last = linear([[0.25]])
+        self.register_buffer("shift", torch.zeros(2))
+        self.used = used
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.third(self.second(self.first(x))))
+        return y + self.aside(x) if self.used else y
+
+
+class Learning:
+    """A target network and an online network that learns by `GradientStep`, as in a policy."""
+
+    def __init__(self, online: Layers, tau: float) -> None:
+        self.online = online
+        self.tau = 1.0 - (1.0 - tau)  # as after one period
+        self.step = GradientStep(online, Adam(lr=0.1))
+        self.pair = TargetNetwork(online, Target(every=1, unit="updates", tau=tau))
+        self.n_updates = 0
+
+    def update(self) -> None:
+        """Take a gradient step and follow; the target has the bits of a copy parameter by parameter."""
+        x = torch.linspace(-1, 1, 6).view(2, 3).to(self.online.first.weight.dtype)
+        self.step(lambda: (self.online(x).square().mean(), None), step=0)
+        with torch.no_grad():
+            self.online.shift.add_(1.0)
+        expected = [parameter.clone() for parameter in self.pair.network.parameters()]
+        with torch.no_grad():
+            torch._foreach_lerp_(expected, list(self.online.parameters()), self.tau)
+        self.n_updates += 1
+        self.pair.follow(step=0, n_updates=self.n_updates)
+        for own, wanted in zip(self.pair.network.parameters(), expected, strict=True):
+            assert_close(own, wanted, rtol=0, atol=0)
+        assert_close(self.pair.network.shift, self.online.shift, rtol=0, atol=0)
+
+    def n_copied(self) -> list[int]:
+        """Return how many tensors each call takes that moves the target's parameters."""
+
+        class Calls(TorchDispatchMode):
+            def __init__(self) -> None:
+                super().__init__()
+                self.n_tensors: list[int] = []
+
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if "_foreach_" in str(func):
+                    self.n_tensors.append(len(args[0]))
+                return func(*args, **(kwargs or {}))
+
+        with Calls() as calls:
+            self.pair.follow(step=0, n_updates=self.n_updates + 1)
+        self.n_updates += 1
+        return calls.n_tensors
+
+
+@pytest.mark.parametrize("tau", [0.005, 0.75, 1.0])
+def test_all_parameters_that_learn_are_copied_as_one_tensor(tau: float) -> None:
+    learning = Learning(Layers(), tau)
+    for _ in range(3):
+        learning.update()
+
+    assert learning.n_copied() == [1]
+
+
+def test_a_layer_without_gradient_is_copied_apart() -> None:
+    learning = Learning(Layers(used=False), 0.5)
+    learning.update()
+
+    assert learning.n_copied() == [4]  # the layers before it, its weight, its bias, the layer after it
+
+
+def test_nothing_is_searched_for_again_while_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    learning = Learning(Layers(), 0.5)
+    learning.update()
+    learning.pair.copy(0.5)
+    for name in ("parameters", "buffers", "modules"):
+        monkeypatch.setattr(nn.Module, name, None)
+
+    learning.pair.copy(0.5)
+
+
+def convert(learning: Learning) -> None:
+    learning.online.double()
+    learning.pair.network.double()
+
+
+def assign(learning: Learning) -> None:
+    for module in (learning.online, learning.pair.network):
+        weights = {name: weight + 1.0 for name, weight in module.state_dict().items()}
+        module.load_state_dict(weights, assign=True)
+    learning.pair.network.requires_grad_(False)
+
+
+def load(learning: Learning) -> None:
+    learning.online.load_state_dict({name: weight + 1.0 for name, weight in learning.online.state_dict().items()})
+
+
+def freeze(learning: Learning) -> None:
+    learning.online.aside.requires_grad_(False)
+
+
+def replace_a_layer(learning: Learning) -> None:
+    learning.online.third = linear([[2.0] * 7])
+
+
+def replace_a_layer_of_the_target(learning: Learning) -> None:
+    learning.pair.network.third = linear([[2.0] * 7]).requires_grad_(False)
+
+
+def add_a_layer(learning: Learning) -> None:
+    learning.online.second = linear(torch.eye(7).tolist())
+    learning.pair.network.second = linear(torch.eye(7).tolist()).requires_grad_(False)
+
+
+def replace_a_buffer(learning: Learning) -> None:
+    learning.online.shift = torch.full((2,), 5.0)
+
+
+def replace_the_data(learning: Learning) -> None:
+    learning.online.first.weight.data = torch.zeros(7, 3)
+    learning.pair.network.last.weight.data = torch.zeros(1, 1)
+
+
+def transpose(learning: Learning) -> None:
+    weight = learning.pair.network.first.weight
+    weight.data = weight.data.T.contiguous().T
+
+
+CHANGES = [
+    *(convert, assign, load, freeze, replace_a_layer, replace_a_layer_of_the_target, add_a_layer, replace_a_buffer),
+    *(replace_the_data, transpose),
+]
+
+
+@pytest.mark.parametrize("tau", [0.3, 1.0])
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_is_replaced_is_followed(change: Callable[[Learning], None], tau: float) -> None:
+    learning = Learning(Layers(), tau)
+    for _ in range(2):
+        learning.update()
+    change(learning)
+    for _ in range(3):
+        learning.update()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301
+def test_a_copy_follows_its_own_online_network(duplicate: Callable[[Learning], Learning]) -> None:
+    learning = Learning(Layers(), 0.3)
+    for _ in range(2):
+        learning.update()
+    other = duplicate(learning)
+    kept = [parameter.clone() for parameter in learning.pair.network.parameters()]
+    for _ in range(3):
+        other.update()
+
+    assert other.n_copied() == [1]
+    for now, before in zip(learning.pair.network.parameters(), kept, strict=True):
+        assert_close(now, before, rtol=0, atol=0)
+    learning.update()
+
+
+def test_a_module_of_several_dtypes_is_followed() -> None:
+    online = nn.ModuleList([linear([[1.0]]), linear([[2.0]]).half(), linear([[3.0]])])
+    pair = TargetNetwork(online, Target())
+    with torch.no_grad():
+        for parameter in online.parameters():
+            parameter.zero_()
+    pair.copy(0.5)
+
+    assert [parameter.item() for parameter in pair.network.parameters()] == [0.5, 0.0, 1.0, 0.0, 1.5, 0.0]
+
+
+def test_layers_that_share_a_parameter_go_on_sharing_it() -> None:
+    online = nn.Sequential(linear([[1.0]]), linear([[1.0]]))
+    online[1].weight = online[0].weight
+    pair = TargetNetwork(online, Target())
+    with torch.no_grad():
+        online[0].weight.fill_(3.0)
+    pair.copy(0.5)
+
+    assert pair.network[0].weight is pair.network[1].weight
+    assert pair.network[1].weight.item() == 2.0

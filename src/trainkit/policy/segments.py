@@ -36,6 +36,49 @@ def places_of(module: nn.Module) -> list[Place]:
     return places
 
 
+def lay_flat(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Make parameters of one dtype and device views of one new tensor [N], in their order, and return it."""
+    with torch.no_grad():
+        flat = torch.cat([parameter.reshape(-1) for parameter in parameters])
+        pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.data = piece.view_as(parameter)
+    return flat
+
+
+def joined(*columns: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+    """Return columns of equal length with as few rows: those that are neighbors in memory in all columns are one.
+
+    Rows of one tensor per column come back as they are, without gradient, longer ones as a view [N] of each column.
+    """
+    runs: list[list[tuple[Tensor, ...]]] = []
+    for row in zip(*columns, strict=True):
+        if runs and all(map(_is_next, runs[-1][-1], row)):
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return [tuple(map(_whole, zip(*run, strict=True))) for run in runs]
+
+
+def _is_next(before: Tensor, tensor: Tensor) -> bool:
+    """Return whether a tensor begins in memory where the one before ends."""
+    return (
+        before.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+        and before.dtype == tensor.dtype
+        and before.is_contiguous()
+        and tensor.is_contiguous()
+        and before.storage_offset() + before.numel() == tensor.storage_offset()
+    )
+
+
+def _whole(neighbors: Sequence[Tensor]) -> Tensor:
+    """Return neighbors in memory as one view, a single tensor as it is."""
+    first = neighbors[0].detach()
+    if len(neighbors) == 1:
+        return first
+    return first.as_strided((sum(tensor.numel() for tensor in neighbors),), (1,))
+
+
 _ONE = np.ones((), np.float32)  # numpy is quicker with it than with Python's
 
 
@@ -56,7 +99,7 @@ class Segment:
         first = self._moved[0]
         if any(p.dtype != first.dtype or p.device != first.device for p in self._moved):
             raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
-        self.flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+        self.flat = lay_flat(self._moved)
         self.gradient = torch.zeros_like(self.flat)
         self.mean = torch.zeros_like(self.flat)  # Adam's first moment
         self.square = torch.zeros_like(self.flat)  # Adam's second moment
@@ -65,17 +108,15 @@ class Segment:
         self._count_here = self.count.numpy() if first.is_cpu else None  # numpy's calls are the cheaper ones
         self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
         with torch.no_grad():
-            columns = (self.flat, self.gradient, self.mean, self.square)
+            columns = (self.gradient, self.mean, self.square)
             pieces = zip(*(torch.split(column, sizes) for column in columns), strict=True)
-            for i, parameter, (flat, *others) in zip(indices, self._moved, pieces, strict=True):
-                gradient, mean, square = (other.view_as(parameter) for other in others)
-                flat.copy_(parameter.reshape(-1))
+            for i, parameter, piece in zip(indices, self._moved, pieces, strict=True):
+                gradient, mean, square = (flat.view_as(parameter) for flat in piece)
                 if parameter.grad is not None:
                     gradient.copy_(parameter.grad)
                 if i in moments:
                     mean.copy_(moments[i]["exp_avg"])
                     square.copy_(moments[i]["exp_avg_sq"])
-                parameter.data = flat.view_as(parameter)
                 parameter.grad = gradient
                 self._views.append((gradient, mean, square))
         self._addresses = [parameter.data_ptr() for parameter in self._moved]

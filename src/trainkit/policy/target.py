@@ -2,12 +2,15 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain
+from operator import is_
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trainkit.errors import Checks
+from trainkit.policy.segments import joined, lay_flat
 from trainkit.schedules import Scheduled, as_schedule
 
 
@@ -40,6 +43,8 @@ class TargetNetwork:
         self._tau = as_schedule("Target", "tau", spec.tau, low=0, high=1, above_low=True)
         self.network = copy.deepcopy(online).requires_grad_(False)
         self.network.eval()
+        _lay_out(self.network)
+        self._pairs: _Pairs | None = None
         self._periods_done: int | None = None  # whole periods of the clock that have been followed
         self.n_updates = 0
 
@@ -59,13 +64,14 @@ class TargetNetwork:
     @torch.no_grad()
     def copy(self, tau: float = 1.0) -> None:
         """Move parameters by `tau` and copy buffers."""
-        mine: list[Tensor] = list(self.network.parameters())
-        theirs: list[Tensor] = list(self.online.parameters())
+        if self._pairs is None or not self._pairs.are_current():
+            self._pairs = _Pairs(self.network, self.online)
+        pairs = self._pairs
         if tau == 1.0:
-            torch._foreach_copy_(mine, theirs)
+            torch._foreach_copy_(pairs.own, pairs.online)
         else:
-            torch._foreach_lerp_(mine, theirs, tau)
-        for own, online in zip(self.network.buffers(), self.online.buffers(), strict=True):
+            torch._foreach_lerp_(pairs.own, pairs.online, tau)
+        for own, online in pairs.buffers:
             own.copy_(online)
 
     def state_dict(self) -> dict[str, int | None]:
@@ -76,3 +82,44 @@ class TargetNetwork:
         """Take over saved counters."""
         self._periods_done = state["periods_done"]
         self.n_updates = state["n_updates"] or 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the pairs: a copy has tensors of its own."""
+        return vars(self) | {"_pairs": None}
+
+
+class _Pairs:
+    """A target network's tensors and the online network's: one pair of parameters where both networks lie flat.
+
+    `GradientStep` lays out the online network's parameters, those that learn. Parameters that are neighbors in memory
+    in both networks make one pair.
+    """
+
+    def __init__(self, network: nn.Module, online: nn.Module) -> None:
+        modules = [*network.modules(), *online.modules()]
+        self._tables: list[dict[str, Any]] = [t for m in modules for t in (m._modules, m._parameters, m._buffers)]
+        self._children = [child for table in self._tables for child in table.values()]
+        _lay_out(network)
+        parameters = list(network.parameters()), list(online.parameters())
+        self._addresses = [(parameter, parameter.data_ptr()) for parameter in chain(*parameters)]
+        pairs = joined(*parameters)  # these views keep the memory, so no other parameter comes to lie there
+        self.own, self.online = [own for own, _ in pairs], [online for _, online in pairs]
+        self.buffers = list(zip(network.buffers(), online.buffers(), strict=True))
+
+    def are_current(self) -> bool:
+        """Return whether both networks have the modules and tensors that they had, where they were."""
+        now = chain.from_iterable(map(dict.values, self._tables))
+        if sum(map(len, self._tables)) != len(self._children) or not all(map(is_, now, self._children)):
+            return False
+        return all(parameter.data_ptr() == address for parameter, address in self._addresses)
+
+
+def _lay_out(network: nn.Module) -> None:
+    """Make a network's parameters views of one tensor for each dtype and device, where they are not."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for parameter in network.parameters():
+        if parameter.is_contiguous():
+            groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    for group in groups.values():
+        if len(joined(group)) > 1:
+            lay_flat(group)
