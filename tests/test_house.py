@@ -25,6 +25,7 @@ LEVELS = [
         "hints",
         "names",
         "memory",
+        "parts",
         "reading",
         "scaling",
         "schedules",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit import tree
 from trainkit.errors import Checks, DeviceError
+from trainkit.parts import Part
 from trainkit.scaling import ReturnScale
 from trainkit.stats import EpochStats, RunInfo
 
@@ -224,7 +225,7 @@ RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Cal
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon:
+class Horizon(Part):
     """Say what return a policy learns from; the buffer computes it on read.
 
     Args:

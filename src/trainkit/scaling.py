@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.errors import Checks, ConfigError
+from trainkit.parts import Part
 
 
-class ReturnScale:
+class ReturnScale(Part):
     """Divide rewards by the deviation of the discounted return so far, and clip them.
 
     Each environment's running return is R = gamma * R + reward, begun anew with every episode; the deviation is the

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from trainkit.errors import Checks, ConfigError
+from trainkit.parts import Part
 
 
 @runtime_checkable
@@ -18,7 +19,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Part):
     """Hold one value."""
 
     value: float
@@ -38,7 +39,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Piecewise:
+class Piecewise(Part):
     """Join knots `(step, value)` by straight lines: exact at each knot, the last value held after it.
 
     The first knot is at step 0 and steps grow strictly. Two knots are RLlib's and Dopamine's linear decay.

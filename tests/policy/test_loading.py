@@ -13,8 +13,7 @@ from numpy.testing import assert_array_equal
 
 import trainkit as tk
 from trainkit.checkpoint import read_manifest
-from trainkit.policy.recipes import from_plain, recipe_of, to_plain
-from trainkit.scaling import ReturnScale
+from trainkit.policy.recipes import recipe_of
 from trainkit.spaces import Spaces
 
 BOX = gym.spaces.Box(-1, 1, (3,), np.float32)
@@ -178,51 +177,6 @@ def test_weights_alone_go_into_a_policy_that_is_there(tmp_path: Path) -> None:
 
 
 # ---- recipes ----
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        tk.Adam([(0, 1e-3), (9, 0.0)], betas=(0.5, 0.9), eps=1e-3, weight_decay=0.1),
-        tk.Clip(3.0, by="norm"),
-        tk.Horizon((1, 3), 0.9, (-1.0, 1.0)),
-        tk.Target(7, "updates", [(0, 0.5), (9, 1.0)]),
-        tk.Constant(0.5),
-        tk.Piecewise([(0, 1.0), (5, 0.0)]),
-    ],
-)
-def test_records_come_back_equal(part: Any) -> None:
-    made = from_plain(to_plain(part))
-    assert type(made) is type(part)
-    assert to_plain(made) == to_plain(part)
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        tk.ExpectedValue("mse", delta=2.0, rescale=1e-2),
-        tk.CategoricalValue(5, -1.0, 2.0, priority="ce"),
-        tk.QuantileValue(7, kappa=0.5, rescale=1e-3),
-        tk.ImplicitQuantileValue(3, target_quantiles=4, acting_quantiles=5, kappa=0.0),
-        tk.MaxBackup(),
-        tk.DoubleBackup(),
-        tk.MunchausenBackup(0.5, alpha=0.1, lowest=-2.0),
-        tk.ConservativePenalty(0.25),
-        tk.Greedy(),
-        tk.EpsilonGreedy([(0, 1.0), (9, 0.1)], per_env=[0.5, 1.0]),
-        tk.SoftQ(0.3),
-        ReturnScale(0.9, clip=3.0),
-    ],
-)
-def test_parts_are_made_of_the_arguments_they_were_given(part: Any) -> None:
-    plain = to_plain(part)
-    made = from_plain(plain)
-    assert type(made) is type(part)
-    assert to_plain(made) == plain
-    assert vars(made).keys() == vars(part).keys()
-    for name, own in vars(part).items():
-        if isinstance(own, (int, float, str)):
-            assert getattr(made, name) == own, name
 
 
 def test_a_recipe_leaves_out_what_is_this_machines_affair_and_names_what_is_unknown(tmp_path: Path) -> None:

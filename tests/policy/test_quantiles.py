@@ -349,7 +349,7 @@ class TestImplicitQuantileValue:
     def test_defaults_are_the_papers(self) -> None:
         value = ImplicitQuantileValue()
 
-        assert (value.width, value.target_width, value.kappa) == (64, 64, 1.0)
+        assert (value.width, value.target_quantiles, value.kappa) == (64, 64, 1.0)
         assert value.acting_fractions.shape == (1, 32)
 
     def test_is_known_by_what_it_has_on_every_python(self) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainkit.errors import Checks, ConfigError
+from trainkit.parts import Part
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.networks import Prediction
 from trainkit.policy.values import ExpectedValue, ReturnValue, Value
@@ -21,7 +22,7 @@ class Backup(Protocol):
     def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]: ...
 
 
-class MaxBackup:
+class MaxBackup(Part):
     """Follow the action the target network thinks best (Mnih et al., 2015)."""
 
     def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
@@ -31,7 +32,7 @@ class MaxBackup:
         return pick(numbers, best_action(value.mean(numbers), batch.next_legal)), batch.reward
 
 
-class DoubleBackup:
+class DoubleBackup(Part):
     """Follow the action the online network thinks best, as the target network values it (van Hasselt et al., 2016).
 
     With distributions, the online network's expected values choose and the target's distribution is taken.
@@ -43,7 +44,7 @@ class DoubleBackup:
         return pick(numbers, best_action(q, batch.next_legal)), batch.reward
 
 
-class MunchausenBackup:
+class MunchausenBackup(Part):
     """Follow the softmax policy of the target network, and reward it for being sure (Vieillard et al., 2020).
 
     With pi = softmax(q / temperature), equation 1 and its clip:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainkit.arrays import is_finite
 from trainkit.data import ACTION_PROB, ArraySpec
 from trainkit.errors import Checks, ConfigError, DivergedError
+from trainkit.parts import Part
 from trainkit.schedules import Scheduled, as_schedule
 from trainkit.spaces import random_legal
 
@@ -51,7 +52,7 @@ class HasProbability(Exploration, Protocol):
     ) -> NDArray[np.float64]: ...
 
 
-class Greedy:
+class Greedy(Part):
     """Take the best action; what exploring there is comes from noise in the network."""
 
     def choose(
@@ -82,7 +83,7 @@ class Greedy:
         return {}
 
 
-class EpsilonGreedy:
+class EpsilonGreedy(Part):
     """Take a random legal action with probability epsilon, else the best; every row has a coin of its own.
 
     Args:
@@ -147,7 +148,7 @@ class EpsilonGreedy:
         return {"epsilon": self.epsilon(step)}
 
 
-class SoftQ:
+class SoftQ(Part):
     """Draw actions with the probabilities softmax(q / temperature); every row by itself.
 
     Args:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.errors import CheckpointError, Checks, ConfigError
+from trainkit.parts import Part
 from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
 from trainkit.policy.meter import Scalar
 from trainkit.policy.networks import PlainModule
@@ -26,7 +27,7 @@ ClipBy = Literal["global_norm", "norm", "value"]
 
 
 @dataclass(frozen=True, slots=True)
-class Adam:
+class Adam(Part):
     """Specify Adam (Kingma & Ba, 2015, whose numbers are the defaults); `lr` may be a schedule of the step."""
 
     lr: Scheduled = 1e-3
@@ -48,7 +49,7 @@ class Adam:
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class Clip(Part):
     """Specify a gradient clip: of all gradients' norm together, of each parameter's norm, or of each number."""
 
     limit: float

@@ -12,13 +12,13 @@ from torch.overrides import TorchFunctionMode
 
 from trainkit.checkpoint import find_checkpoints, load_checkpoint, read_manifest
 from trainkit.errors import CheckpointError, ConfigError
+from trainkit.parts import from_plain
 from trainkit.policy.base import Policy
 from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
-from trainkit.policy.recipes import from_plain
 from trainkit.policy.sac import SACPolicy
 from trainkit.reading import decoding
 from trainkit.spaces import Spaces

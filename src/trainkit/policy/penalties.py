@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from trainkit.errors import Checks
+from trainkit.parts import Part
 
 
 class Penalty(Protocol):
@@ -16,7 +17,7 @@ class Penalty(Protocol):
         ...
 
 
-class ConservativePenalty:
+class ConservativePenalty(Part):
     """Charge for every action's value, and give back the value of the action in the data (CQL; Kumar et al., 2020).
 
     weight * (log sum over legal a of exp q(s, a) - q(s, action)): equation 4, CQL(H). Where the data never took an

@@ -30,8 +30,13 @@ class QuantileValue(ReturnValue):
         checks.number("kappa", kappa, low=0)
         checks.done()
         super().__init__(rescale)
-        self.width, self.kappa = quantiles, float(kappa)
+        self.quantiles, self.kappa = quantiles, float(kappa)
         self.register_buffer("fractions", midpoints(quantiles), persistent=False)
+
+    @property
+    def width(self) -> int:
+        """One number per quantile."""
+        return self.quantiles
 
     def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         return quantile_huber(chosen, goal, self.fractions, self.kappa)
@@ -88,9 +93,14 @@ class ImplicitQuantileValue(ReturnValue):
         checks.number("kappa", kappa, low=0)
         checks.done()
         super().__init__(rescale)
-        self.width, self.target_width, self.kappa = quantiles, target_quantiles, float(kappa)
-        self.acting_width = acting_quantiles
+        self.quantiles, self.target_quantiles, self.acting_quantiles = quantiles, target_quantiles, acting_quantiles
+        self.kappa = float(kappa)
         self.register_buffer("_midpoints", midpoints(acting_quantiles), persistent=False)
+
+    @property
+    def width(self) -> int:
+        """One number per fraction of the online network."""
+        return self.quantiles
 
     @property
     def acting_fractions(self) -> Tensor:
@@ -99,9 +109,9 @@ class ImplicitQuantileValue(ReturnValue):
 
     def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw fractions uniformly, [B, N] for the online network and [B, N'] for the target."""
-        shape, device = (rows, self.width + self.target_width), generator.device
+        shape, device = (rows, self.quantiles + self.target_quantiles), generator.device
         drawn = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
-        return drawn[:, : self.width], drawn[:, self.width :]
+        return drawn[:, : self.quantiles], drawn[:, self.quantiles :]
 
     def loss(self, chosen: Tensor, goal: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return (loss [B], priority [B]) of quantiles at `fractions` [B, W], the midpoints where none are given."""

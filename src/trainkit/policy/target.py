@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from trainkit.errors import Checks
+from trainkit.parts import Part
 from trainkit.policy.segments import joined, lay_flat
 from trainkit.schedules import Scheduled, as_schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Target(Part):
     """Specify when and how far the target follows: target = tau * online + (1 - tau) * target.
 
     tau = 1 every few hundred steps is the hard copy of Mnih et al. (2015); `Target(every=1, unit="updates",

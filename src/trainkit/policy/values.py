@@ -3,19 +3,23 @@
 Here are one number and a distribution over fixed returns; `quantiles` has the returns at fixed or drawn fractions.
 """
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.errors import Checks
+from trainkit.parts import Part
 
 
 class Value(Protocol):
     """Interpret the last axis of a network's numbers."""
 
-    width: int
+    @property
+    def width(self) -> int:
+        """W, how many numbers stand for one return."""
+        ...
 
     def mean(self, numbers: Tensor) -> Tensor:
         """Return the expected return, [...], of numbers [..., W]."""
@@ -40,7 +44,7 @@ class Value(Protocol):
         ...
 
 
-class ReturnValue(nn.Module):
+class ReturnValue(nn.Module, Part):
     """Base of the values whose numbers are returns: one of them, or W quantiles.
 
     With `rescale` they are h(return), so that returns of any size can be learnt unclipped (Pohlen et al., 2018):
@@ -101,6 +105,9 @@ class ExpectedValue(ReturnValue):
         super().__init__(rescale)
         self.kind, self.delta = loss, delta
 
+    def arguments(self) -> dict[str, Any]:
+        return {"loss": self.kind, "delta": self.delta, "rescale": self.rescale}
+
     def mean(self, numbers: Tensor) -> Tensor:
         return self.returns(numbers).squeeze(-1)
 
@@ -117,7 +124,7 @@ class ExpectedValue(ReturnValue):
         return functional.huber_loss(chosen, goal, reduction="none", delta=self.delta), priority
 
 
-class CategoricalValue(nn.Module):
+class CategoricalValue(nn.Module, Part):
     """Logits of a distribution over fixed returns z_i, `atoms` of them evenly in [v_min, v_max] (C51).
 
     Bellemare et al. (2017): the goal is the distribution of R + discount * z, each atom's mass shared between its two
@@ -137,11 +144,16 @@ class CategoricalValue(nn.Module):
         checks.one_of("priority", priority, ["kl", "ce"])
         checks.done()
         super().__init__()
-        self.width, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
+        self.atoms, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
         self._gap = (self.v_max - self.v_min) / (atoms - 1)
         self.register_buffer(
             "support", torch.linspace(self.v_min, self.v_max, atoms, dtype=torch.float32), persistent=False
         )
+
+    @property
+    def width(self) -> int:
+        """One logit per atom."""
+        return self.atoms
 
     def mean(self, numbers: Tensor) -> Tensor:
         return functional.softmax(numbers, dim=-1) @ self.support
