@@ -158,22 +158,22 @@ def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: flo
         sums, squares = (functional.pad(column.cumsum(dim=1), (1, 0)) for column in (y, y * y))
 
         def below(bound: Tensor, *, included: bool) -> tuple[Tensor, Tensor, Tensor]:
-            """Return the sums [B, W] of 1, x - y and (x - y)^2 / 2 over the targets y below a bound [B, W]."""
+            """Return the sums [B, W] of 1, x - y and (x - y)^2 over the targets y below a bound [B, W]."""
             n = torch.searchsorted(y, bound, right=included)
             total = sums.gather(1, n)
             distance = x * n - total
-            return n, distance, 0.5 * (squares.gather(1, n) + x * (distance - total))
+            return n, distance, squares.gather(1, n) + x * (distance - total)
 
         n_low, low, low_square = below(x - kappa, included=False)
         _, middle, middle_square = below(x, included=False)
         n_high, high, high_square = below(x + kappa, included=True)
-        n_rest, rest = width - n_high, width * x - high  # the sums over the targets above x + kappa
-        loss_below = low - 0.5 * kappa * n_low + curvature * (middle_square - low_square)
-        loss_above = -rest - 0.5 * kappa * n_rest + curvature * (high_square - middle_square)
+        every = width * x  # the sum of x - y over all targets
+        loss_below = low - 0.5 * kappa * n_low + 0.5 * curvature * (middle_square - low_square)
+        loss_above = high - every + 0.5 * kappa * (n_high - width) + 0.5 * curvature * (high_square - middle_square)
         grad_below = n_low + curvature * (middle - low)
-        grad_above = -n_rest + curvature * (high - middle)
-        loss = ((1.0 - fractions) * loss_below + fractions * loss_above).sum(dim=1) / width
-        grad = ((1.0 - fractions) * grad_below + fractions * grad_above) / width
-        priority = (2.0 * middle - width * x).mean(dim=1) / width
+        grad_above = n_high - width + curvature * (high - middle)
+        loss = (loss_below + fractions * (loss_above - loss_below)).sum(dim=1) / width
+        grad = (grad_below + fractions * (grad_above - grad_below)) / width
+        priority = (2.0 * middle - every).mean(dim=1) / width
         loss, grad, priority = (column.to(chosen.dtype) for column in (loss, grad, priority))
     return loss + (grad * (chosen - chosen.detach())).sum(dim=1), priority
