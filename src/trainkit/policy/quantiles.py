@@ -154,7 +154,7 @@ def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: flo
         wide = target.double()  # as differences of prefix sums cancel
         center = wide.mean(dim=1, keepdim=True)
         x = (chosen.double() - center).contiguous()
-        y = (wide - center).contiguous().sort(dim=1).values  # sums to 0 in each row
+        y = (wide - center).contiguous().sort(dim=1).values
         sums, squares = (functional.pad(column.cumsum(dim=1), (1, 0)) for column in (y, y * y))
 
         def below(bound: Tensor, *, included: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,7 +167,7 @@ def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: flo
         n_low, low, low_square = below(x - kappa, included=False)
         _, middle, middle_square = below(x, included=False)
         n_high, high, high_square = below(x + kappa, included=True)
-        every = width * x  # the sum of x - y over all targets
+        every = width * x - sums[:, -1:]  # the sum of x - y over all targets
         loss_below = low - 0.5 * kappa * n_low + 0.5 * curvature * (middle_square - low_square)
         loss_above = high - every + 0.5 * kappa * (n_high - width) + 0.5 * curvature * (high_square - middle_square)
         grad_below = n_low + curvature * (middle - low)
