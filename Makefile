@@ -31,6 +31,9 @@ test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs,mujoco,notebooks,tune]'
 	@$(BIN)/pytest -m 'slow and not gpu' --timeout=3600
 
+test-torch: .torch/$(VERSION)/.ready  ## run the engine's and policies' tests with another torch: make test-torch VERSION=2.10.0
+	@.torch/$(VERSION)/bin/python -m pytest -q tests/engine tests/policy
+
 test-gpu: $(READY)  ## run the tests that need a CUDA device
 	@$(BIN)/pytest -m gpu --timeout=600
 
@@ -94,6 +97,9 @@ bench-gpu: $(READY)  ## measure updates and Pong on a GPU, by each switch, besid
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[atari]'
 	@$(BIN)/python -m benchmarks.gpu --out benchmarks/results/gpu.md
 
+bench-engine: $(READY)  ## measure the numpy engine beside torch and the hand-written numpy it replaced (15 minutes)
+	@$(BIN)/python -m benchmarks.engine_speed
+
 bench-onpolicy: $(READY)  ## learn what PPO and SAC must: CartPole, LunarLander, Pendulum (20 minutes)
 	@$(BIN)/python $(PIP) -c constraints.txt 'gymnasium[box2d]'
 	@$(BIN)/python -m benchmarks.learning_onpolicy
@@ -104,6 +110,14 @@ bench-offline: $(READY)  ## learn from data that play badly, without an environm
 results-check: $(READY)  ## rerun sampled rows of the published learning results at their seeds (10 minutes)
 	@$(BIN)/python $(PIP) -c constraints.txt 'box2d>=2.3.10' pygame-ce && $(BIN)/python $(PIP) --no-deps minatar
 	@$(BIN)/python -m benchmarks.results_check
+
+.torch/%/.ready: pyproject.toml constraints.txt
+	@echo "installing torch $* into .torch/$* (gigabytes)"
+	@$(PYTHON) -m venv .torch/$*
+	@grep -v '^\(torch\|triton\|nvidia-.*\|setuptools\)==' constraints.txt > .torch/$*/constraints.txt
+	@.torch/$*/bin/python $(PIP) 'torch==$*'
+	@.torch/$*/bin/python $(PIP) -c .torch/$*/constraints.txt -e '.[dev]'
+	@touch $@
 
 .peers/%/.ready: constraints.txt
 	@echo "installing $* into .peers/$*"
@@ -132,5 +146,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-gpu check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-onpolicy bench-offline results-check docs docs-code build clean
+.PHONY: help demo test test-slow test-torch test-gpu check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
+	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean

@@ -30,19 +30,17 @@ from trainkit.spaces import Spaces
 FRAMES, ACTIONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
 SIDES: dict[str, dict[str, Any]] = {
     "eager": {},
-    "compiled": {"compile": True},
-    "graph": {"cuda_graph": True},
-    "graph, compiled": {"cuda_graph": True, "compile": True},
-    "graph, bf16, channels last": {"cuda_graph": True, "precision": "bf16", "channels_last": True},
+    "compiled": {"engine": "compile"},
+    "graph": {"engine": "cuda_graph"},
+    "graph, bf16, channels last": {"engine": "cuda_graph", "precision": "bf16", "channels_last": True},
     "bf16, channels last": {"precision": "bf16", "channels_last": True},
     "drawn": {"drawn_from": "host"},
-    "graph, drawn": {"drawn_from": "host", "cuda_graph": True},
-    "graph, drawn from frames on the GPU": {"drawn_from": "device", "cuda_graph": True},
+    "graph, drawn": {"drawn_from": "host", "engine": "cuda_graph"},
+    "graph, drawn from frames on the GPU": {"drawn_from": "device", "engine": "cuda_graph"},
 }
 ACTING: dict[str, dict[str, Any]] = {
-    "graph, acting on the CPU": {"cuda_graph": True, "act_on": "cpu"},
+    "graph, acting on the CPU": {"engine": "cuda_graph", "act_on": "cpu"},
 }  # of whole runs alone
-NEEDS_CUDA = {"compile", "cuda_graph"}
 WARM_UP = 20  # updates, in which graphs are compiled and recorded
 STORED = 20_000  # frames in a buffer that is drawn from
 
@@ -61,7 +59,8 @@ def flops(n_rows: int) -> float:
 def made(device: str, **switches: Any) -> tk.DQNPolicy:
     """Return the learner."""
     at = Spaces(observation_space=FRAMES, action_space=ACTIONS)
-    return tk.DQNPolicy.for_envs(at, double=True, target=tk.Target(2_000, "updates"), device=device, seed=1, **switches)
+    options = {"engine": "torch", "device": device, "seed": 1} | switches
+    return tk.DQNPolicy.for_envs(at, double=True, target=tk.Target(2_000, "updates"), **options)
 
 
 def frames_of(n_rows: int, seed: int) -> tk.TransitionBatch:
@@ -145,7 +144,7 @@ def updates_per_second(
 def pong_steps_per_second(n_steps: int, device: str, drawn_from: str = "host", **switches: Any) -> float:
     """Return the rate of a whole run: 32 games, prioritised replay, an update of 32 rows for every fourth step."""
     envs = tk.make_envs("ALE/Pong-v5", 32, seed=1, **ATARI_ENVS)
-    policy = tk.DQNPolicy.for_envs(envs, double=True, device=device, seed=1, **switches)
+    policy = tk.DQNPolicy.for_envs(envs, double=True, **{"engine": "torch", "device": device, "seed": 1} | switches)
     frames = tk.DeviceFrames(device) if drawn_from == "device" else None
     trainer = tk.OffpolicyTrainer(
         policy,
@@ -182,7 +181,7 @@ def measure(options: argparse.Namespace) -> list[str]:
     """Measure all sides in turn, and return the page."""
     device = options.device
     usable, acting = (
-        {side: how for side, how in sides.items() if device != "cpu" or not any(how.get(name) for name in NEEDS_CUDA)}
+        {side: how for side, how in sides.items() if device != "cpu" or "engine" not in how}
         for sides in (SIDES, ACTING)
     )
     name = "the CPU" if device == "cpu" else torch.cuda.get_device_name(device)

@@ -111,13 +111,13 @@ def update_cost(work: Work) -> Cost:
 
 
 def step_cost(work: Work) -> Cost:
-    """Return what a vector step asks, stored: the environments' time, rows, a forward pass unless all is random."""
-    actor, asks = networks(work)[0], work.learner == "sac" or work.epsilon < 1.0
+    """Return what a vector step asks, stored: the environments' time, rows, a forward pass."""
+    actor = networks(work)[0]
     row = work.n_envs * (84 * 84 if work.sees_images else work.n_inputs * FLOAT)
     return Cost(
-        flops=2 * work.n_envs * actor.multiplications * asks,
-        n_bytes=FLOAT * actor.parameters * asks + 2 * row,
-        torch_calls=2 * actor.layers * asks,
+        flops=2 * work.n_envs * actor.multiplications,
+        n_bytes=FLOAT * actor.parameters + 2 * row,
+        torch_calls=2 * actor.layers,
         numpy_calls=COLUMNS,
         env_us=environments_us(work),
     )

@@ -28,7 +28,6 @@ PEERS = {
     "tianshou2": [".peers/tianshou@2.0.1/bin/python", "-m", "benchmarks.side_tianshou2"],
     "rllib": [".peers/ray[rllib]@2.60.0/bin/python", "-m", "benchmarks.side_rllib"],
 }
-WAYS: dict[str, list[str]] = {"default": [], "auto": ["--compile"]}
 
 
 class Comparison(NamedTuple):
@@ -37,8 +36,7 @@ class Comparison(NamedTuple):
     title: str
     work: str
     peer: str
-    bars: Mapping[tuple[str, str], float] = {}  # {(way of ours, rate): ratio}
-    ways: Sequence[str] = tuple(WAYS)
+    bars: Mapping[str, float] = {}  # {rate: ratio}
     rates: tuple[str, ...] = RATES
     is_short_at_resets: bool = False  # on one side a vector step has no row of an environment that only resets
 
@@ -50,54 +48,34 @@ class Comparison(NamedTuple):
 
 
 COMPARISONS = [
-    Comparison(
-        "one step, huber, clipped",
-        "huber",
-        "sb3",
-        {("default", LOOP): 1.6, ("auto", LOOP): 2.1, ("default", UPDATES): 1 / 0.55, ("auto", UPDATES): 2.5},
-    ),
-    Comparison("the same, 64-64", "small", "sb3", {("default", UPDATES): 1 / 0.55, ("auto", UPDATES): 2.5}),
+    Comparison("one step, huber, clipped", "huber", "sb3", {LOOP: 2.1, UPDATES: 2.5}),
+    Comparison("the same, 64-64", "small", "sb3", {UPDATES: 2.5}),
     Comparison("the same, 128-128-128, 64 environments", "many", "sb3"),
-    Comparison(
-        "one step, huber, clipped", "huber", "rllib", {("default", LOOP): 12.0}, rates=(LOOP,), is_short_at_resets=True
-    ),
-    Comparison(
-        "one step, mse",
-        "mse",
-        "tianshou",
-        {("default", LOOP): 2.7, ("auto", LOOP): 3.7, ("default", COLLECT): 4.5},
-    ),
-    Comparison("one step, mse", "mse", "tianshou2", {("default", LOOP): 3.3}),
+    Comparison("one step, huber, clipped", "huber", "rllib", {LOOP: 12.0}, rates=(LOOP,), is_short_at_resets=True),
+    Comparison("one step, mse", "mse", "tianshou", {LOOP: 3.7, COLLECT: 4.5}),
+    Comparison("one step, mse", "mse", "tianshou2", {LOOP: 3.3}),
     Comparison(
         "the same, one action in twenty at random",
         "acting",
         "tianshou",
-        {("default", COLLECT): 4.5},
-        ways=["default"],
+        {COLLECT: 4.5},
         rates=(COLLECT,),  # by networks that have not learnt: what they learn would make episodes longer
     ),
-    Comparison(
-        "prioritised, 3-step, double, mse",
-        "prioritised",
-        "tianshou",
-        {("default", LOOP): 2.7, ("auto", LOOP): 3.5},
-    ),
+    Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou", {LOOP: 3.5}),
     Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou2"),
-    Comparison("Rainbow, 128-128, batch 32", "rainbow", "tianshou", ways=["default"], rates=(UPDATES, LOOP)),
+    Comparison("Rainbow, 128-128, batch 32", "rainbow", "tianshou", rates=(UPDATES, LOOP)),
     Comparison(
         "one step, mse; ours on gymnasium's vector CartPole in rounds of 16; both 160 steps per collect",
         "rounds",
         "tianshou",
-        {("auto", LOOP): 5.0, ("auto", COLLECT): 6.5},
-        ways=["auto"],
+        {LOOP: 5.0, COLLECT: 6.5},
         is_short_at_resets=True,
     ),
     Comparison(
         "the same, one action in twenty at random",
         "acting, own",
         "tianshou",
-        {("auto", COLLECT): 6.5},
-        ways=["auto"],
+        {COLLECT: 6.5},
         rates=(COLLECT,),
         is_short_at_resets=True,
     ),
@@ -105,17 +83,16 @@ COMPARISONS = [
         "one step, mse; gymnasium's vector CartPole, 64 environments",
         "many, own",
         "tianshou",
-        ways=["default"],
         is_short_at_resets=True,
     ),
     Comparison(
         "SAC on Pendulum, 1 environment, batch 256, 256-256",
         "sac",
         "sb3",
-        {("default", LOOP): 1.5},
+        {LOOP: 1.5},
         rates=(UPDATES, LOOP),
     ),
-    Comparison("Pong, 8 environments, batch 32, Nature CNN", "pong", "sb3", ways=["default"], is_short_at_resets=True),
+    Comparison("Pong, 8 environments, batch 32, Nature CNN", "pong", "sb3", is_short_at_resets=True),
 ]
 
 
@@ -147,8 +124,7 @@ def take_turn(side: Live, rate: str, comparison: Comparison, n_cores: int) -> Tu
 def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> dict[str, Rounds]:
     """Let all sides of a comparison take turns; return {rate: rounds}."""
     asked = [comparison.work, "--threads", str(len(cores))]
-    commands = {"peer": [*PEERS[comparison.peer], *asked]}
-    commands |= {way: [*OURS, *asked, *WAYS[way]] for way in comparison.ways}
+    commands = {"peer": [*PEERS[comparison.peer], *asked], "trainkit": [*OURS, *asked]}
     found: dict[str, Rounds] = {}
     with ExitStack() as stack:
         sides = {name: stack.enter_context(Live(command, cores)) for name, command in commands.items()}
@@ -161,19 +137,18 @@ def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> dict[s
 
 
 def rows(comparison: Comparison, found: Mapping[str, Rounds]) -> Iterator[str]:
-    """Yield a row per rate and way of ours."""
-    for way in comparison.ways:
-        for rate, rounds in found.items():
-            bar = comparison.bars.get((way, rate))
-            theirs, ours = ([one[side].rate for one in rounds] for side in ("peer", way))
-            ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
-            ratio = statistics.median(ratios)
-            verdict = "" if bar is None else f"{bar:.2f}: {'stands' if ratio >= bar else '**falls**'}"
-            yield (
-                f"| {comparison.title} | {rate} | {comparison.peer} {rounds[0]['peer'].version} | {way} | "
-                f"{statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | {ratio:.2f} | "
-                f"{min(ratios):.2f} to {max(ratios):.2f} | {verdict} |"
-            )
+    """Yield a row per rate."""
+    for rate, rounds in found.items():
+        bar = comparison.bars.get(rate)
+        theirs, ours = ([one[side].rate for one in rounds] for side in ("peer", "trainkit"))
+        ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
+        ratio = statistics.median(ratios)
+        verdict = "" if bar is None else f"{bar:.2f}: {'stands' if ratio >= bar else '**falls**'}"
+        yield (
+            f"| {comparison.title} | {rate} | {comparison.peer} {rounds[0]['peer'].version} | "
+            f"{statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | {ratio:.2f} | "
+            f"{min(ratios):.2f} to {max(ratios):.2f} | {verdict} |"
+        )
 
 
 def heading(options: argparse.Namespace) -> list[str]:
@@ -194,11 +169,10 @@ def heading(options: argparse.Namespace) -> list[str]:
         f"of its own (trainkit: gymnasium's SyncVectorEnv); MLP {work.hidden} and batch {work.batch} where no other is "
         f"named, gamma {GAMMA}, one update per vector step, uniform replay where no other is named. `updates/s` counts "
         "drawing the batch, its returns and, where prioritised, writing priorities back. Q-learners act at random "
-        "where it is not said otherwise, so that episodes are as short on all sides; Tianshou and RLlib ask their "
-        "networks all the same, trainkit (but for Rainbow's noisy one) and Stable-Baselines3 do not, which spares "
-        "them a forward pass per vector step. With one action in twenty at random all must ask. `default` is trainkit "
-        "as it comes, which lets numbers below 1e-38 count as 0 within an update; `auto` adds `compile='auto'`, which "
-        "compiles what is not differentiated by hand: Nature CNN's here, and nothing else.",
+        "where it is not said otherwise, so that episodes are as short on all sides; trainkit, Tianshou and RLlib "
+        "call their networks all the same, Stable-Baselines3 does not, which spares it a forward pass per vector step. "
+        "With one action in twenty at random all do. trainkit is as it comes: `engine='auto'`, and numbers below "
+        "1e-38 count as 0 within an update.",
         "",
         "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
         "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "
@@ -209,8 +183,8 @@ def heading(options: argparse.Namespace) -> list[str]:
         "process, whose CPU time counts; its helpers' does not. It wants gymnasium 1.2.2, Tianshou 1.2 wants 0.28.1, "
         "the others have ours; all have the torch of constraints.txt.",
         "",
-        "| work | rate | peer | trainkit | peer's | trainkit's | ratio | of rounds | bar |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| work | rate | peer | peer's | trainkit's | ratio | of rounds | bar |",
+        "|---|---|---|---|---|---|---|---|",
     ]
 
 

@@ -22,7 +22,7 @@ from benchmarks.running import run
 OURS, COMPILED = "trainkit", "trainkit, compiled"
 SIDES = {
     OURS: [sys.executable, "-m", "benchmarks.ppo_trainkit"],
-    COMPILED: [sys.executable, "-m", "benchmarks.ppo_trainkit", "--compile"],
+    COMPILED: [sys.executable, "-m", "benchmarks.ppo_trainkit", "--engine", "compile"],
     "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.ppo_sb3"],
     "tianshou": [".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.ppo_tianshou"],
 }
@@ -61,8 +61,8 @@ def report(measured: Mapping[str, Runs], command: str) -> str:
         f"one in a loop of its own. After {work.WARMUP_ROLLOUTS} rollouts, {work.ROLLOUTS} are measured; each side did "
         f"{work.DONE['rows']:,} rows and {work.DONE['minibatches']:,} steps of Adam on {work.DONE['parameters']:,} "
         "parameters, or there would be no page. trainkit lets numbers below 1e-38 count as 0 within an update, as it "
-        "does by default; nothing is compiled, save on its second side, whose `compile=True` the peers have not. Per "
-        "1,000 steps, ended episodes say how much resetting there was.",
+        "does by default; nothing is compiled, save on its second side, whose `engine='compile'` the peers have not. "
+        "Per 1,000 steps, ended episodes say how much resetting there was.",
     ]
     for name, runs in measured.items():
         lines += ["", f"The policy is {name}: learning rate {work.LRS[name]:g}.", "", *_table(runs)]

@@ -3,11 +3,13 @@
 import argparse
 import json
 import time
+from typing import get_args
 
 import torch
 
 import trainkit as tk
 from benchmarks import ppo_work as work
+from trainkit.engine import EngineName
 
 
 def main() -> None:
@@ -15,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--engine", choices=get_args(EngineName), default="auto")
     options = parser.parse_args()
     torch.set_num_threads(1)
     envs = tk.make_envs(work.TASK, work.N_ENVS, seed=options.seed)
@@ -32,7 +34,7 @@ def main() -> None:
         max_grad_norm=work.MAX_GRAD_NORM,
         device="cpu",
         seed=options.seed,
-        compile=options.compile,
+        engine=options.engine,
     )
     collector = tk.Collector(policy, envs, tk.RolloutBuffer())
 

@@ -1,7 +1,7 @@
 """Our side: collect, update and the whole loop."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 import trainkit as tk
 from benchmarks import side
 from benchmarks.work import ATOMS, GAMMA, LR, RETURNS, Work
+from trainkit.engine import EngineName
 from trainkit.presets.atari import ATARI_ENVS
 
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
@@ -107,11 +108,9 @@ class Ours:
 def main() -> None:
     """Do the work and print its rates."""
     parser = side.options()
-    parser.add_argument(
-        "--compile", action="store_true", help="gradients in one graph, where they are not written by hand"
-    )
+    parser.add_argument("--engine", choices=get_args(EngineName), default="auto")
     asked = parser.parse_args()
-    side.play(lambda work: Ours(work, compile="auto" if asked.compile else False), asked)
+    side.play(lambda work: Ours(work, engine=asked.engine), asked)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ WRITTEN = (".md", ".ipynb")  # files whose words have links
 ROOMS = {
     "trainer": "Trainers, evaluation, callbacks",
     "policy": "Policies and their parts",
+    "engine": "Engines",
     "collector": "Environments and collectors",
     "buffer": "Buffers and datasets",
     "data": "What passes between rooms",

@@ -2,8 +2,8 @@
 
     python examples/own_algorithm.py
 
-A value-based one is a part: everything else of the Q-learner stays. An actor-critic is a policy: it says how to act
-and what to minimise; counting, statistics, seeds and checkpoints are there already.
+A value-based one is a part: everything else of the Q-learner stays. An actor-critic is a policy: it gives `act` and a
+loss for each gradient step; weighting, counting, statistics, seeds and checkpoints are there already.
 """
 
 from typing import Any
@@ -43,39 +43,36 @@ class SoftActorCritic(tk.Policy):
         self.temperature = temperature
         self.actor = tk.QNetwork(preprocess.shapes, n_actions)  # a logit per action
         self.critics = tk.QNetwork(preprocess.shapes, n_actions, width=2)  # two values per action
-        self.add_gradient_step("critic", self.critics, tk.Adam(lr))
-        self.add_gradient_step("actor", self.actor, tk.Adam(lr))
-        self.targets = self.add_target("critic", self.critics, tk.Target(every=1, unit="updates", tau=0.02))
+        self.target_critics = self.add_target("critic", self.critics, tk.Target(every=1, unit="updates", tau=0.02))
+        self.add_gradient_step("critic", self.critics, tk.Adam(lr), loss=self.critic_loss)
+        self.add_gradient_step("actor", self.actor, tk.Adam(lr), loss=self.actor_loss)
 
     def act(self, obs: Any, *, explore: bool = False, **_: Any) -> tk.ActOutput:
-        """Take the likeliest action, or draw one."""
-        with torch.no_grad():
-            logits = self.actor(self.features(obs)).numbers[:, :, 0].cpu().numpy()  # [K, A]
+        """Take the most probable action, or sample one."""
+        logits = self.engine.call("logits", self.logits, obs)["logits"]  # [K, A]
         if explore:
             logits = logits + self.rng.gumbel(size=logits.shape)  # the largest is distributed as the softmax
         return tk.ActOutput(logits.argmax(axis=1), {}, None)
 
-    def update(self, batch: tk.TransitionBatch, *, step: int) -> tk.UpdateResult:
-        """Teach the critics by what the actor would do next, then the actor by the critics."""
-        rows = self.tensors(batch)
+    def logits(self, obs: Any) -> dict[str, Tensor]:
+        """Return the actor's logits [K, A] for raw observations."""
+        return {"logits": self.actor(self.preprocess(obs)).numbers[:, :, 0]}
+
+    def critic_loss(self, rows: tk.TensorBatch) -> tk.Loss:
+        """Return the squared TD errors of both critics."""
         with torch.no_grad():
-            goal = rows.reward + rows.discount * self._soft_value(self.targets, rows.next_obs)
+            target = rows.reward + rows.discount * self.soft_value(self.target_critics, rows.next_obs)
+        index = rows.action.view(-1, 1, 1).expand(-1, 1, 2)
+        q = self.critics(rows.obs).numbers.gather(1, index).squeeze(1)  # [B, 2]
+        td_error = q - target.unsqueeze(1)
+        return tk.Loss(td_error.square().sum(dim=1), metrics={"target_mean": target.mean()})
 
-        def critic_loss() -> Tensor:
-            index = rows.action.view(-1, 1, 1).expand(-1, 1, 2)
-            chosen = self.critics(rows.obs).numbers.gather(1, index).squeeze(1)  # [B, 2]
-            loss: Tensor = (rows.weight * (chosen - goal.unsqueeze(1)).square().sum(dim=1)).mean()
-            return loss
+    def actor_loss(self, rows: tk.TensorBatch) -> tk.Loss:
+        """Return what following the actor is worth, negated."""
+        return tk.Loss(-self.soft_value(self.critics, rows.obs))
 
-        def actor_loss() -> Tensor:
-            return -(rows.weight * self._soft_value(self.critics, rows.obs)).mean()
-
-        self.minimise("critic", critic_loss, step=step)
-        self.minimise("actor", actor_loss, step=step)
-        return self.end_update(step=step, goal_mean=goal.mean())
-
-    def _soft_value(self, critics: torch.nn.Module, obs: Any) -> Tensor:
-        """Return the value [B] of following the actor, its entropy counted in; gradients reach the actor alone."""
+    def soft_value(self, critics: torch.nn.Module, obs: Any) -> Tensor:
+        """Return the expected value [B] of the actor's action plus its entropy; gradients reach the actor alone."""
         log_policy = self.actor(obs).numbers[:, :, 0].log_softmax(dim=1)
         with torch.no_grad():
             q = critics(obs).numbers.min(dim=2).values  # [B, A]

@@ -182,6 +182,7 @@ def test_what_an_annotation_says_fits(value: Any, hint: Any) -> None:
         (3, str | Path, "must be a str or a Path, got 3"),
         (int, type[tk.ReplayBuffer], "must be a class like ReplayBuffer, got <class 'int'>"),
         (3, Quacks, "must be a Quacks, got 3, which has no quack, volume"),
+        ("3", Quacks, "must be a Quacks, got '3'"),
         (small_net(), tk.Adam, "must be an Adam, got Sequential"),
     ],
 )

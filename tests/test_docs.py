@@ -1,5 +1,7 @@
 """The site of the docs: it builds by itself, loads nothing from elsewhere, and its ported scripts are what they say."""
 
+import ast
+import contextlib
 import importlib.util
 import inspect
 import json
@@ -47,6 +49,27 @@ def test_what_the_page_of_missing_features_names_is_missing() -> None:
     assert sorted(name for name in missing if hasattr(trainkit, name)) == []
     instead = {name for row in rows for name in re.findall(r"`tk\.(\w+)`", row[2])}
     assert sorted(name for name in instead if not hasattr(trainkit, name)) == []
+
+
+def lines_of_code(page: str) -> list[str]:
+    """List the lines of our code that a page shows: in its table of lines, and in blocks of no language."""
+    table = re.search(r"^\| line \| file \|\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^\| `(.+?)` \|", table[1], re.MULTILINE) if table else []
+    for block in re.findall(r"^```\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        lines = [line.partition("  #")[0] for line in block.splitlines()]
+        with contextlib.suppress(SyntaxError):  # equations are none
+            ast.parse("def f():\n" + "\n".join(f"    {line}" for line in lines))
+            shown += [line for line in lines if not line.startswith("tk.")]
+    return shown
+
+
+def test_lines_of_code_on_the_pages_of_algorithms_are_in_the_sources() -> None:
+    sources = [" ".join(path.read_text().split()) for path in (ROOT / "src").rglob("*.py")]
+    shown = [
+        (page.stem, line) for page in (DOCS / "algorithms").glob("*.md") for line in lines_of_code(page.read_text())
+    ]
+    assert len(shown) > 25
+    assert [one for one in shown if not any(" ".join(one[1].split()) in source for source in sources)] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:

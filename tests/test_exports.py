@@ -20,6 +20,7 @@ PUBLIC = """
     ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns
+    Engine Loss
     Schedule Constant Piecewise Linear
     Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate run_with_restart
     Callback Checkpoint Curriculum LogInfo RecordVideo SaveBest SaveEvery StopAt

@@ -215,7 +215,10 @@ def test_linear_is_stretched_over_the_run() -> None:
     [
         ({"double": True, "munchausen": True}, "presets.dqn was told both double and munchausen"),
         ({"temperature": 1.0}, "presets.dqn was told both epsilon and temperature"),
-        ({"value": "median"}, "presets.dqn.value must be 'expected' or 'categorical' or 'quantile' or 'implicit', got"),
+        (
+            {"value": "median"},
+            "'expected' or 'categorical' or 'quantile' or 'implicit' or a Value, got 'median'",
+        ),
         ({"value": "categorical", "rescale": 1e-3}, "presets.dqn cannot rescale a categorical value"),
         ({"value": "categorical", "munchausen": True}, "MunchausenBackup adds to returns"),
     ],
@@ -336,6 +339,31 @@ def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     assert value == read(tiny(presets.dqn, **NEEDS.get(setting, {}), **{setting: value}))
 
 
+def test_a_value_part_is_copied_for_every_policy() -> None:
+    part = tk.QuantileValue(7, kappa=0.5)
+    config = presets.dqn.config("CartPole-v1", value=part, device="cpu", test_collector=None)
+    values = [config.build().policy.value for _ in range(2)]
+    assert all(isinstance(value, tk.QuantileValue) for value in values)
+    assert len({id(value) for value in (part, *values)}) == 3
+    assert values[0].arguments() == part.arguments()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"value": tk.Target(9)}, r"presets\.dqn\.value must be 'expected' or .* or a Value, got"),
+        (
+            {"value": tk.QuantileValue(), "atoms": 9},
+            r"presets\.dqn\.atoms does nothing here: value is QuantileValue\(\)",
+        ),
+        ({"value": tk.QuantileValue(), "rescale": 1e-3}, r"presets\.dqn cannot rescale a value part"),
+    ],
+)
+def test_a_value_part_is_checked(options: Any, message: str) -> None:
+    with pytest.raises(tk.ConfigError, match=message):
+        tiny(presets.dqn, **options)
+
+
 @pytest.mark.parametrize("domain", ["classic", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: presets.QPreset, domain: Any) -> None:
@@ -386,12 +414,14 @@ def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
 
 
 def test_switches_are_passed_on_to_policy_and_trainer() -> None:
-    trainer = tiny(overlap=True, refresh_priorities="round", updates_per_round=4, precision="float32", compile="auto")
+    trainer = tiny(overlap=True, refresh_priorities="round", updates_per_round=4, precision="float32", engine="torch")
     assert tiny(act_on="cpu", device="cpu").policy.device.type == "cpu"
     assert (trainer.overlap, trainer.refresh_priorities, trainer.updates_per_round) == (True, "round", 4)
-    assert trainer.policy.recipe["arguments"]["compile"] == "auto"
-    with pytest.raises(tk.ConfigError, match="cuda_graph needs a policy on CUDA"):
-        tiny(cuda_graph=True, device="cpu")
+    assert trainer.policy.engine.name == "torch"
+    with pytest.raises(tk.ConfigError, match="engine='cuda_graph' needs a policy on CUDA, got device cpu"):
+        tiny(engine="cuda_graph", device="cpu")
+    with pytest.raises(tk.ConfigError, match=r"presets\.rainbow\.engine must be"):
+        tiny(engine="jax")
     with pytest.raises(tk.ConfigError, match=r"\.act_on must be"):
         tiny(act_on="gpu")
     with pytest.raises(tk.ConfigError, match=r"\.overlap must be"):

@@ -160,5 +160,5 @@ def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:
 def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
     annotation = inspect.signature(type(preset).__call__).parameters["overrides"].annotation
     assert annotation.__args__ == (presets.OnpolicyOverrides,)
-    known = {*presets.OnpolicySettings.__annotations__, "compile", *TrainerOptions.__annotations__}
+    known = {*presets.OnpolicySettings.__annotations__, "engine", *TrainerOptions.__annotations__}
     assert set(presets.OnpolicyOverrides.__annotations__) == known

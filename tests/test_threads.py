@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info
 
-from tests.helpers.engine import note_numpy_passes
 from tests.helpers.learning import batch_of, made
+from trainkit.engine.program import Builder
 from trainkit.threads import OneThread
 
 
@@ -56,11 +57,19 @@ def test_one_within_another_threads_does_not_keep_it() -> None:
     assert set(counts()) == {3}
 
 
-def test_a_policy_learns_and_acts_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_whose_products_would_be_threaded_learns_and_acts_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    note_numpy_passes(monkeypatch, lambda: seen.extend(counts()))
-    policy = made()
-    for use in (lambda: policy.update(batch_of(16), step=0), lambda: policy.act(np.zeros((40, 4), np.float32))):
+    build = Builder.build
+
+    def noting(builder: Builder, **options: Any) -> Any:
+        program, there = build(builder, **options)
+        program.calls = [*program.calls, (lambda: seen.extend(counts()), ())]
+        return program, there
+
+    monkeypatch.setattr(Builder, "build", noting)
+    policy = made(hidden=(256, 256))
+    obs = np.zeros((256, 4), np.float32)
+    for use in (lambda: policy.update(batch_of(256), step=0), lambda: policy.act(obs)):
         seen.clear()
         use()
         assert set(seen) == {1}

@@ -33,6 +33,7 @@ from trainkit.collector import (
     make_envs,
 )
 from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
+from trainkit.engine import Engine, Loss
 from trainkit.errors import (
     BadEnvDataError,
     BusyError,
@@ -155,6 +156,7 @@ __all__ = [
     "DivergedError",
     "DoubleBackup",
     "EmptyBufferError",
+    "Engine",
     "EnvContext",
     "EnvError",
     "Envs",
@@ -176,6 +178,7 @@ __all__ = [
     "JsonlLogger",
     "Linear",
     "LogInfo",
+    "Loss",
     "MLP",
     "MapActions",
     "MapObs",

@@ -47,7 +47,8 @@ def misfit(value: object, hint: Any) -> str | None:
     if len(shown) > 60 or "\n" in shown:
         shown = type(value).__name__
     protocols = [kind for kind in map(_origin, _members(hint)) if is_protocol(kind)]
-    lacking = ", ".join(_lacking(value, protocols[0])[:3]) if protocols and value is not None else ""
+    is_plain = isinstance(value, (str, NoneType))  # no object of which a part is missing
+    lacking = ", ".join(_lacking(value, protocols[0])[:3]) if protocols and not is_plain else ""
     return f"must be {_in_words(hint)}, got {shown}" + (f", which has no {lacking}" if lacking else "")
 
 

@@ -219,8 +219,12 @@ EVENTS_ELSEWHERE: dict[str, str] = {
     "on_load_checkpoint": "on_checkpoint_loaded",
 }
 
-# Words that several of them, or none, use for an option of ours.
+# Words that several of them, or none, use for an option of ours, and our own former ones.
 _SYNONYMS: dict[str, Ours] = {
+    "compile": _is('engine="compile"'),
+    "cuda_graph": _is('engine="cuda_graph"'),
+    "cudagraphs": _is('engine="cuda_graph"'),
+    "torch_compile": _is('engine="compile"'),
     "learning_rates": _is("lr"),
     "normalize_reward": _is('reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
     "env_kwargs": _is('env_options={"env_kwargs": {...}}'),

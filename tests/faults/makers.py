@@ -107,6 +107,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "BCPolicy": Call(tk.BCPolicy, {"network": small_net((4, 8, 3)), "action_space": THREE_ACTIONS, **CPU}),
         "BCPolicy.for_envs": Call(tk.BCPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
         "CategoricalValue": Call(tk.CategoricalValue, {}),
+        "HLGaussValue": Call(tk.HLGaussValue, {}),
         "Checkpoint": Call(tk.Checkpoint, {"folder": folder / "checkpoint"}),
         "Clip": Call(tk.Clip, {"limit": 1.0}),
         "Collector": Call(tk.Collector, {"policy": learner(), "envs": envs(), "buffer": tk.ReplayBuffer(10)}),

@@ -25,6 +25,7 @@ RECORDS = {
     "EpochResult",
     "EpochStats",
     "Estimate",
+    "Loss",
     "Prediction",
 }
 RECORDS |= {
@@ -37,7 +38,7 @@ RECORDS |= {
     "TransitionBatch",
     "UpdateResult",
 }
-BASES = {"Callback", "Processor", "Schedule", "Trainer", "plot", "presets"}
+BASES = {"Callback", "Engine", "Processor", "Schedule", "Trainer", "plot", "presets"}
 NEEDS_AN_EXTRA = {"from_minari"}
 
 WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
+from tests.engine.test_cuda_graph import ELSEWHERE, IN_PLACE
 from tests.helpers.learning import MASKED, PARTS, batch_of, made
-from tests.policy.test_cuda_graph import ELSEWHERE, IN_PLACE
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,7 +49,7 @@ def assert_answers(policy: tk.DQNPolicy, obs: Any) -> None:
     np.testing.assert_allclose(told, here, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("switches", [{}, {"cuda_graph": True}], ids=["eager", "graph"])
+@pytest.mark.parametrize("switches", [{}, {"engine": "cuda_graph"}], ids=["eager", "graph"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_copy_answers_as_the_device_does_after_every_update(kind: dict[str, Any], switches: Any) -> None:
     policy = there(**kind, **switches)
@@ -63,7 +63,7 @@ def test_the_copy_answers_as_the_device_does_after_every_update(kind: dict[str, 
 
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
 def test_what_is_replaced_is_acted_on(meddle: Callable[[tk.DQNPolicy], None]) -> None:
-    policy = there(noisy=True, double=True, normalize_obs=True, cuda_graph=True)
+    policy = there(noisy=True, double=True, normalize_obs=True, engine="cuda_graph")
     for step in range(12):
         policy.update(batch_of(16, seed=step), step=step)
         assert_answers(policy, batch_of(5, seed=step).obs)
@@ -95,7 +95,7 @@ def test_a_deep_copy_acts_by_weights_of_its_own() -> None:
 
 def test_a_run_acts_by_the_copy_and_reports_finite_numbers() -> None:
     envs = tk.make_envs("CartPole-v1", 4)
-    policy = tk.DQNPolicy.for_envs(envs, hidden=(32,), noisy=True, device=CUDA, act_on="cpu", cuda_graph=True)
+    policy = tk.DQNPolicy.for_envs(envs, hidden=(32,), noisy=True, device=CUDA, act_on="cpu", engine="cuda_graph")
     trainer = tk.OffpolicyTrainer(
         policy,
         tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(2000)),

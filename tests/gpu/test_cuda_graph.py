@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 from torch.testing import assert_close
 
+from tests.engine.test_cuda_graph import ELSEWHERE, IN_PLACE, NAN, Curious
 from tests.helpers.learning import PARTS, assert_same, batch_of, made, parameters_of
-from tests.policy.test_cuda_graph import ELSEWHERE, IN_PLACE, NAN, Curious
 from trainkit import (
     Collector,
     ConfigError,
@@ -33,8 +33,8 @@ CUDA = "cuda"
 IMAGES = spaces.Box(0, 255, (4, 44, 44), np.uint8)
 SWITCHES: list[Any] = [
     pytest.param({}, id="eager"),
-    pytest.param({"cuda_graph": True}, id="graph"),
-    pytest.param({"cuda_graph": True, "precision": "bf16"}, id="graph bf16"),
+    pytest.param({"engine": "cuda_graph"}, id="graph"),
+    pytest.param({"engine": "cuda_graph", "precision": "bf16"}, id="graph bf16"),
 ]
 
 
@@ -73,25 +73,25 @@ def counted_waits() -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_a_graph_learns_as_plain_updates_do(parts: dict[str, Any]) -> None:
-    recorded, plain = made(**parts, device=CUDA, cuda_graph=True), made(**parts, device=CUDA)
+    recorded, plain = made(**parts, device=CUDA, engine="cuda_graph"), made(**parts, device=CUDA)
     learn_alike(recorded, plain, range(30))
     assert n_recorded(recorded) == 1
 
 
 def test_a_graph_of_convolutions_learns_as_plain_updates_do() -> None:
     options: dict[str, Any] = {"hidden": None, "head": (32,), "double": True, "device": CUDA, "channels_last": True}
-    recorded, plain = made(IMAGES, **options, cuda_graph=True), made(IMAGES, **options)
+    recorded, plain = made(IMAGES, **options, engine="cuda_graph"), made(IMAGES, **options)
     learn_alike(recorded, plain, range(12), space=IMAGES)
 
 
 @pytest.mark.slow
-def test_a_graph_of_what_is_compiled_learns_as_plain_updates_do() -> None:
+def test_what_is_compiled_learns_as_plain_updates_do() -> None:
     options: dict[str, Any] = {"double": True, "dueling": True, "noisy": True, "device": CUDA}
-    learn_alike(made(**options, cuda_graph=True, compile=True), made(**options), range(20))
+    learn_alike(made(**options, engine="compile"), made(**options), range(20))
 
 
 def test_every_update_counts_once() -> None:
-    policy = made(device=CUDA, cuda_graph=True)
+    policy = made(device=CUDA, engine="cuda_graph")
     for n_updates in range(1, 8):
         learn(policy, range(n_updates, n_updates + 1))
         moments = policy.training_state()["optimizers"]["network"]["state"]
@@ -113,7 +113,7 @@ def test_images_are_learnt_from_nearly_as_on_the_cpu(options: Any) -> None:
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
 def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None]) -> None:
     options: dict[str, Any] = {"noisy": True, "double": True, "normalize_obs": True, "device": CUDA}
-    recorded, plain = made(**options, cuda_graph=True), made(**options)
+    recorded, plain = made(**options, engine="cuda_graph"), made(**options)
     learn_alike(recorded, plain, range(6))
     for policy in (recorded, plain):
         meddle(policy)
@@ -122,7 +122,7 @@ def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None])
 
 
 def test_a_copy_learns_on_by_itself() -> None:
-    one, plain = made(noisy=True, device=CUDA, cuda_graph=True), made(noisy=True, device=CUDA)
+    one, plain = made(noisy=True, device=CUDA, engine="cuda_graph"), made(noisy=True, device=CUDA)
     learn_alike(one, plain, range(6))
     other = copy.deepcopy(one)
     learn_alike(other, copy.deepcopy(plain), range(6, 12))
@@ -130,7 +130,7 @@ def test_a_copy_learns_on_by_itself() -> None:
 
 
 def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
-    one, other = (made(device=CUDA, cuda_graph=True) for _ in range(2))
+    one, other = (made(device=CUDA, engine="cuda_graph") for _ in range(2))
     for step in range(12):
         kept, spoilt = (batch_of(4096, seed=step) for _ in range(2))
         one.update(kept, step=step)
@@ -141,13 +141,13 @@ def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
 
 
 def test_priorities_may_be_read_after_the_next_updates() -> None:
-    late, at_once = (made(device=CUDA, cuda_graph=True) for _ in range(2))
+    late, at_once = (made(device=CUDA, engine="cuda_graph") for _ in range(2))
     results = [late.update(batch_of(16, seed=step), step=step) for step in range(8)]
     assert_same([result.read_priority() for result in results], learn(at_once, range(8)))
 
 
 def test_a_step_that_is_not_finite_is_not_taken_and_told_at_the_next_read() -> None:
-    policy = made(device=CUDA, cuda_graph=True)
+    policy = made(device=CUDA, engine="cuda_graph")
     learn(policy, range(6))
     policy.check_divergence()
     before = parameters_of(policy)
@@ -158,8 +158,8 @@ def test_a_step_that_is_not_finite_is_not_taken_and_told_at_the_next_read() -> N
 
 
 def test_a_part_that_waits_for_the_device_is_refused_when_it_is_recorded() -> None:
-    policy = made(backup=Curious(), device=CUDA, cuda_graph=True)
-    with pytest.raises(ConfigError, match="cuda_graph cannot record an update"):
+    policy = made(backup=Curious(), device=CUDA, engine="cuda_graph")
+    with pytest.raises(ConfigError, match="engine='cuda_graph' cannot record an update"):
         learn(policy, range(10))
 
 

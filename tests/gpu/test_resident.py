@@ -23,8 +23,8 @@ pytestmark = [
 CUDA = "cuda"
 SWITCHES: list[Any] = [
     pytest.param({}, id="eager"),
-    pytest.param({"cuda_graph": True}, id="graph"),
-    pytest.param({"cuda_graph": True, "precision": "bf16", "channels_last": True}, id="graph bf16 channels last"),
+    pytest.param({"engine": "cuda_graph"}, id="graph"),
+    pytest.param({"engine": "cuda_graph", "precision": "bf16", "channels_last": True}, id="graph bf16 channels last"),
 ]
 DQN: dict[str, Any] = {"hidden": None, "head": (32,), "double": True, "device": CUDA}
 
@@ -71,7 +71,7 @@ def test_a_graph_is_recorded_anew_where_images_were_claimed_anew() -> None:
     source = Source(STACKED, CUDA, capacity=100)
     source.write(3)
     before = frames_of(source.draw()[1])
-    learn_alike(made(STACKED, **DQN), made(STACKED, **DQN, cuda_graph=True), source, 14)
+    learn_alike(made(STACKED, **DQN), made(STACKED, **DQN, engine="cuda_graph"), source, 14)
     assert frames_of(source.draw()[1]) != before
 
 
@@ -91,7 +91,7 @@ def test_nobody_waits_to_write_to_draw_or_to_learn(switches: Any) -> None:
 
 def test_rows_written_after_an_update_was_asked_for_do_not_reach_it() -> None:
     def learnt(in_a_hurry: bool) -> Any:
-        policy, source = made(STACKED, **DQN, cuda_graph=True), Source(STACKED, CUDA)
+        policy, source = made(STACKED, **DQN, engine="cuda_graph"), Source(STACKED, CUDA)
         for step in range(12):
             source.write(20)  # the whole ring
             policy.update(source.draw(512)[1], step=step)

@@ -1,32 +1,38 @@
-"""Which way a policy computes: the one place of the tests outside tests/policy/host that knows how numpy is chosen."""
+"""What executes a policy's losses and forward passes: how tests choose it, and how they notice numpy."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 P = TypeVar("P")
+COMPILES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+needs_compile = pytest.mark.skipif(
+    not COMPILES, reason=f"engine='compile' needs torch 2.13, and this is {torch.__version__}"
+)
 
 
 def torch_only(policy: P) -> P:
-    """Let a policy, or a copy of one, act and learn by torch where it would in numpy, and return it."""
-    for name in ("_host", "_host_learner"):
+    """Let torch execute a policy, or a copy of one, and return it."""
+    if hasattr(policy, "engine"):
+        policy.engine = "torch"
+        return policy
+    for name in ("_host", "_host_learner"):  # at commits without engines, which `tests.digests` compares with
         if hasattr(policy, name):
             setattr(policy, name, None)
     return policy
 
 
 def note_numpy_passes(monkeypatch: pytest.MonkeyPatch, note: Callable[[], object]) -> None:
-    """Call `note` before each forward pass of layers that is made in numpy."""
-    from trainkit.policy.host.acting import HostPass
-    from trainkit.policy.host.layers import HostMLP
+    """Call `note` before each call of a function that was derived into numpy."""
+    from trainkit.engine.derived import NumpyFunction  # which older commits do not have
 
-    def noted(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **options: Any) -> Any:
-            note()
-            return forward(*given, **options)
+    call = NumpyFunction.__call__
 
-        return call
+    def noted(function: NumpyFunction, inputs: Any) -> Any:
+        note()
+        return call(function, inputs)
 
-    for owner, name in ((HostMLP, "forward"), (HostMLP, "ask"), (HostPass, "_mlp")):
-        monkeypatch.setattr(owner, name, noted(getattr(owner, name)))
+    monkeypatch.setattr(NumpyFunction, "__call__", noted)

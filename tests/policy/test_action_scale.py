@@ -153,7 +153,7 @@ class TestLearning:
         """A power of 2 changes no bit of the units; of the seeds every one draws the same."""
         weights = []
         for space in (spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-(2.0**-9), 2.0**-9, (2,))):
-            policy = made(kind, space, action_bound_method=how, compile=False)
+            policy = made(kind, space, action_bound_method=how)
             if by_torch:
                 torch_only(policy)
             for step in range(3):

@@ -130,7 +130,7 @@ class TestLearning:
 
     def test_the_values_learn_as_the_q_learners_where_all_is_plausible(self) -> None:
         """With threshold 0 the update is Double DQN's."""
-        mine = made(threshold=0.0, n_step=2)
+        mine = torch_only(made(threshold=0.0, n_step=2))
         theirs = torch_only(DQNPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", seed=0, double=True, n_step=2))
         for seed in range(20):
             one = mine.update(batch_of(16, seed=seed), step=seed).read_priority()

@@ -8,10 +8,12 @@ import pytest
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from trainkit.engine.engine import Engine, EngineName
 from trainkit.errors import SpaceMismatchError
-from trainkit.policy.distributions import Distribution, Gaussian, HostDistribution, distribution_for
+from trainkit.policy.device import CPU
+from trainkit.policy.distributions import Distribution, Gaussian, distribution_for
 from trainkit.policy.squashed import SquashedGaussian
 
 N_DRAWS = 20_000
@@ -36,10 +38,15 @@ def numbers_for(family: Distribution, n_rows: int) -> Tensor:
     return torch.randn(n_rows, family.width, generator=generator(1))
 
 
+def sampled(family: Distribution, numbers: Tensor, legal: Tensor | None = None, seed: int = 0) -> Tensor:
+    """Draw an action of each row's distribution."""
+    return family.sample(numbers, legal, family.draw_noise(len(numbers), generator(seed)))
+
+
 def draw(space: spaces.Space[Any], numbers: list[float], legal: list[int] | None = None) -> Tensor:
     """Draw many actions of one row's distribution."""
     mask = None if legal is None else torch.tensor([legal]).bool().expand(N_DRAWS, -1)
-    return distribution_for(space).sample(torch.tensor([numbers]).expand(N_DRAWS, -1), mask, generator())
+    return sampled(distribution_for(space), torch.tensor([numbers]).expand(N_DRAWS, -1), mask)
 
 
 def assert_is_frequency(hits: Tensor, probability: float) -> None:
@@ -63,7 +70,7 @@ class TestEveryFamily:
     def test_gives_actions_of_the_space_in_its_shape(self, space: spaces.Space[Any]) -> None:
         family = distribution_for(space)
         numbers = numbers_for(family, 50)
-        for actions in (family.sample(numbers, None, generator()), family.mode(numbers, None)):
+        for actions in (sampled(family, numbers), family.mode(numbers, None)):
             assert actions.shape == (50, *space.shape)
             if isinstance(space, spaces.Discrete):  # actions count from 0, whatever the space starts with
                 assert set(actions.tolist()) <= {0, 1, 2}
@@ -73,7 +80,7 @@ class TestEveryFamily:
     def test_gives_one_log_probability_and_one_entropy_per_row(self, space: spaces.Space[Any]) -> None:
         family = distribution_for(space)
         numbers = numbers_for(family, 4)
-        action = family.sample(numbers, None, generator())
+        action = sampled(family, numbers)
         assert family.log_prob(numbers, action, None).shape == (4,)
         assert family.entropy(numbers, None).shape == (4,)
 
@@ -81,28 +88,28 @@ class TestEveryFamily:
         family = distribution_for(space)
         numbers = numbers_for(family, 200)
         best = family.log_prob(numbers, family.mode(numbers, None), None)
-        drawn = family.log_prob(numbers, family.sample(numbers, None, generator()), None)
+        drawn = family.log_prob(numbers, sampled(family, numbers), None)
         assert (best >= drawn).all()
         assert (best > drawn).any()
 
     def test_the_same_generator_draws_the_same_and_another_does_not(self, space: spaces.Space[Any]) -> None:
         family = distribution_for(space)
         numbers = numbers_for(family, 50)
-        one, same, other = (family.sample(numbers, None, generator(seed)) for seed in (0, 0, 1))
+        one, same, other = (sampled(family, numbers, seed=seed) for seed in (0, 0, 1))
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
 
     def test_entropy_is_the_mean_of_minus_the_log_probability(self, space: spaces.Space[Any]) -> None:
         family = distribution_for(space)
         numbers = numbers_for(family, 1).expand(N_DRAWS, -1)
-        log_prob = family.log_prob(numbers, family.sample(numbers, None, generator()), None).detach()
+        log_prob = family.log_prob(numbers, sampled(family, numbers), None).detach()
         spread = 4 * float(log_prob.std()) / math.sqrt(N_DRAWS)
         assert float(-log_prob.mean()) == pytest.approx(family.entropy(numbers, None)[0].item(), abs=spread)
 
     def test_log_probability_and_entropy_are_torchs(self, space: spaces.Space[Any]) -> None:
         family = distribution_for(space)
         numbers = numbers_for(family, 6)
-        action = family.sample(numbers, None, generator())
+        action = sampled(family, numbers)
         if isinstance(space, spaces.MultiDiscrete):
             digits = (action - torch.as_tensor(space.start)).flatten(1)
             places = torch.split(numbers, space.nvec.ravel().tolist(), dim=1)
@@ -239,7 +246,7 @@ class TestGaussian:
 
     def test_draws_have_the_mean_and_the_deviation(self) -> None:
         family = Gaussian(spaces.Box(-1, 1, (2,)), log_std=LOG(2))
-        actions = family.sample(torch.tensor([[1.0, 5.0]]).expand(N_DRAWS, -1), None, generator()).detach()
+        actions = sampled(family, torch.tensor([[1.0, 5.0]]).expand(N_DRAWS, -1)).detach()
         bound = 4 * 2 / math.sqrt(N_DRAWS)
         np.testing.assert_allclose(actions.mean(dim=0), [1, 5], atol=bound)
         np.testing.assert_allclose(actions.std(dim=0), [2, 2], atol=bound / math.sqrt(2))
@@ -260,15 +267,33 @@ def test_a_space_without_a_distribution_is_refused_by_name(space: spaces.Space[A
         distribution_for(space)
 
 
-# ---- acting in numpy ----
+# ---- acting, by either engine ----
 
 NARROW = spaces.Box(np.array([-2.0, 10.0], np.float32), np.array([4.0, 11.0], np.float32))
 FAMILIES: list[Any] = [
     *(pytest.param(lambda space=one.values[0]: distribution_for(space), id=one.id) for one in SPACES),
     pytest.param(lambda: Gaussian(NARROW, log_std=-1.0), id="Box of other deviations"),
     pytest.param(lambda: SquashedGaussian(NARROW, log_std=-0.5), id="squashed"),
-    pytest.param(lambda: SquashedGaussian(NARROW, log_std=None), id="squashed, deviations told"),
+    pytest.param(lambda: SquashedGaussian(NARROW, log_std=None), id="squashed, deviations of the network"),
 ]
+
+
+class Actor(nn.Module):
+    """Act by network outputs that are given, as a policy does."""
+
+    def __init__(self, family: Any, engine: EngineName) -> None:
+        super().__init__()
+        self.family = family
+        self.engine = Engine(self, engine, CPU)
+
+    def forward(self, given: Any) -> dict[str, Tensor]:
+        numbers, legal, noise = given
+        sampled = self.family.mode(numbers, legal) if noise is None else self.family.sample(numbers, legal, noise)
+        return {"action": sampled, "log_prob": self.family.log_prob(numbers, sampled, legal)}
+
+    def act(self, numbers: Tensor, legal: Tensor | None, noise: Tensor | None) -> tuple[Any, Any]:
+        answer = self.engine.call("act", self, (numbers, legal, noise))
+        return answer["action"], answer["log_prob"]
 
 
 def assert_fits(counts: NDArray[Any], probability: NDArray[Any]) -> None:
@@ -284,106 +309,93 @@ def assert_uniform(share: Tensor) -> None:
     assert_fits(np.histogram(share.numpy(), 20, (0.0, 1.0))[0], np.full(20, 1 / 20))
 
 
-def host_draws(family: Any, numbers: Tensor, legal: list[bool] | None = None) -> Tensor:
-    """Draw many actions of one row's distribution in numpy."""
-    mask = None if legal is None else np.tile(legal, (N_DRAWS, 1))
-    rows = np.tile(numbers.numpy().astype(np.float32), (N_DRAWS, 1))
-    return torch.from_numpy(family.host_act(rows, mask, np.random.default_rng(0))[0])
+@pytest.fixture(params=["torch", "numpy"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
-class TestInNumpy:
+def draws_of(engine: EngineName, family: Any, numbers: list[float], legal: list[bool] | None = None) -> Tensor:
+    """Draw many actions of one row's distribution."""
+    mask = None if legal is None else torch.tensor([legal]).repeat(N_DRAWS, 1)
+    rows = torch.tensor([numbers]).repeat(N_DRAWS, 1)
+    return torch.from_numpy(Actor(family, engine).act(rows, mask, family.draw_noise(N_DRAWS, generator()))[0])
+
+
+class TestActing:
     @pytest.mark.parametrize("explore", [False, True])
     @pytest.mark.parametrize("make", FAMILIES)
-    def test_actions_and_log_probabilities_are_like_torchs(self, make: Any, explore: bool) -> None:
+    def test_both_engines_act_alike_on_the_same_noise(self, make: Any, explore: bool) -> None:
         family = make()
         numbers = numbers_for(family, 64)
-        action, log_prob = family.host_act(numbers.numpy(), None, np.random.default_rng(0) if explore else None)
-        theirs = family.sample(numbers, None, generator()).detach()
-        assert (action.shape, torch.from_numpy(action).dtype) == (tuple(theirs.shape), theirs.dtype)
-        assert (log_prob.shape, log_prob.dtype) == ((64,), np.float32)
-        expected = family.log_prob(numbers, torch.from_numpy(action), None).detach().numpy()
-        np.testing.assert_allclose(log_prob, expected, rtol=1e-6, atol=1e-6)
-        if not explore:
-            np.testing.assert_allclose(action, family.mode(numbers, None).numpy(), rtol=1e-6)
-
-    @pytest.mark.parametrize("make", FAMILIES)
-    def test_the_same_generator_draws_the_same_and_another_does_not(self, make: Any) -> None:
-        family = make()
-        numbers = numbers_for(family, 64).numpy()
-        one, same, other = (family.host_act(numbers, None, np.random.default_rng(seed))[0] for seed in (0, 0, 1))
-        np.testing.assert_array_equal(one, same)
-        assert (one != other).any()
+        noise = family.draw_noise(64, generator()) if explore else None
+        (mine, my_log_prob), (theirs, their_log_prob) = (
+            Actor(family, engine).act(numbers, None, noise) for engine in ("numpy", "torch")
+        )
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+        assert my_log_prob.shape == (64,)
+        assert my_log_prob.dtype == their_log_prob.dtype == np.float32
+        np.testing.assert_allclose(
+            my_log_prob, their_log_prob, rtol=1e-4, atol=1e-4
+        )  # of a squashed action's own digits
 
     @pytest.mark.parametrize("explore", [False, True])
-    def test_a_mask_counts_like_torchs(self, explore: bool) -> None:
+    def test_a_mask_counts(self, explore: bool, engine: Any) -> None:
         family = distribution_for(spaces.Discrete(5))
         numbers = numbers_for(family, 400)
         legal = np.random.default_rng(1).random((400, 5)) < 0.4
         legal[np.arange(400), np.arange(400) % 5] = True
-        rng = np.random.default_rng(0) if explore else None
-        action, log_prob = family.host_act(numbers.numpy(), legal, rng)
-        assert legal[np.arange(400), action].all()
         mask = torch.from_numpy(legal)
+        noise = family.draw_noise(400, generator()) if explore else None
+        action, log_prob = Actor(family, engine).act(numbers, mask, noise)
+        assert legal[np.arange(400), action].all()
         expected = family.log_prob(numbers, torch.from_numpy(action), mask)
-        np.testing.assert_allclose(log_prob, expected, rtol=1e-6, atol=1e-6)
-        if not explore:
-            np.testing.assert_array_equal(action, family.mode(numbers, mask))
+        np.testing.assert_allclose(log_prob, expected, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("legal", [[True] * 4, [False, True, True, False]])
-    def test_a_choice_fits_the_softmax(self, legal: list[bool]) -> None:
-        drawn = host_draws(distribution_for(spaces.Discrete(4)), torch.tensor([LOG(1), LOG(2), LOG(5), LOG(2)]), legal)
+    def test_a_choice_fits_the_softmax(self, legal: list[bool], engine: Any) -> None:
+        drawn = draws_of(engine, distribution_for(spaces.Discrete(4)), [LOG(1), LOG(2), LOG(5), LOG(2)], legal)
         odds = np.array([1, 2, 5, 2]) * legal
         counts = np.bincount(drawn.numpy(), minlength=4)
         assert (counts[odds == 0] == 0).all()
         assert_fits(counts[odds > 0], odds[odds > 0] / odds.sum())
 
-    def test_a_draw_at_either_end_is_a_legal_action(self) -> None:
-        class Ends:
-            """Draw the least and the largest number there is below 1."""
+    @pytest.mark.parametrize("extreme", [1e-16, 40.0])  # about the least and the most that torch draws
+    def test_an_extreme_draw_is_a_legal_action(self, extreme: float, engine: Any) -> None:
+        family = distribution_for(spaces.Discrete(4))
+        logits = 10.0 * torch.randn(2_000, 4, generator=generator())
+        legal, noise = torch.tensor([[False, True, True, False]]).repeat(2_000, 1), torch.full((2_000, 4), extreme)
+        action, _ = Actor(family, engine).act(logits, legal, noise)
+        assert set(action.tolist()) == {1, 2}
 
-            def random(self, n: int) -> NDArray[np.float64]:
-                return np.resize([0.0, 1.0 - 2.0**-53], n)
-
-        family: Any = distribution_for(spaces.Discrete(4))
-        logits = np.random.default_rng(0).normal(size=(2_000, 4)).astype(np.float32)
-        action, _ = family.host_act(logits, np.array([[False, True, True, False]] * 2_000), Ends())
-        np.testing.assert_array_equal(action, np.resize([1, 2], 2_000))
-
-    def test_several_choices_fit_each_places_softmax(self) -> None:
+    def test_several_choices_fit_each_places_softmax(self, engine: Any) -> None:
         family = distribution_for(spaces.MultiDiscrete([2, 3], start=[7, -1]))
-        logits = torch.tensor([LOG(1), LOG(3), LOG(1), LOG(2), LOG(5)])
-        drawn = host_draws(family, logits).numpy() - [7, -1]
+        drawn = draws_of(engine, family, [LOG(1), LOG(3), LOG(1), LOG(2), LOG(5)]).numpy() - [7, -1]
         joint = np.outer([1 / 4, 3 / 4], [1 / 8, 2 / 8, 5 / 8])
         assert_fits(np.bincount(drawn @ [3, 1], minlength=6), joint.ravel())
 
-    def test_coins_fit_the_sigmoid(self) -> None:
-        drawn = host_draws(distribution_for(spaces.MultiBinary(2)), torch.tensor([LOG(3), LOG(1 / 4)])).numpy()
+    def test_coins_fit_the_sigmoid(self, engine: Any) -> None:
+        drawn = draws_of(engine, distribution_for(spaces.MultiBinary(2)), [LOG(3), LOG(1 / 4)]).numpy()
         joint = np.outer([1 / 4, 3 / 4], [4 / 5, 1 / 5])
         assert_fits(np.bincount(drawn @ [2, 1], minlength=4), joint.ravel())
 
-    def test_deviates_fit_the_normal(self) -> None:
-        family = Gaussian(NARROW, log_std=LOG(2))
-        drawn = host_draws(family, torch.tensor([1.0, 5.0]))
+    def test_deviates_fit_the_normal(self, engine: Any) -> None:
+        drawn = draws_of(engine, Gaussian(NARROW, log_std=LOG(2)), [1.0, 5.0])
         for place, mean in enumerate((1.0, 5.0)):
             assert_uniform(torch.distributions.Normal(mean, 2.0).cdf(drawn[:, place]))
         assert abs(float(np.corrcoef(drawn.T)[0, 1])) <= 4 / math.sqrt(N_DRAWS)
 
-    @pytest.mark.parametrize("log_std", [-0.5, None], ids=["own deviations", "told deviations"])
-    def test_squashed_deviates_fit_the_normal(self, log_std: float | None) -> None:
-        family = SquashedGaussian(NARROW, log_std=log_std)
-        told = [0.3, -0.2] if log_std is not None else [0.3, -0.2, -0.5, -0.5]
-        drawn = host_draws(family, torch.tensor(told))
-        u = drawn.atanh()
+    @pytest.mark.parametrize("log_std", [-0.5, None], ids=["own deviations", "deviations of the network"])
+    def test_squashed_deviates_fit_the_normal(self, log_std: float | None, engine: Any) -> None:
+        outputs = [0.3, -0.2] if log_std is not None else [0.3, -0.2, -0.5, -0.5]
+        u = draws_of(engine, SquashedGaussian(NARROW, log_std=log_std), outputs).atanh()
         for place, mean in enumerate((0.3, -0.2)):
             assert_uniform(torch.distributions.Normal(mean, math.exp(-0.5)).cdf(u[:, place]))
 
-    def test_a_gaussian_acts_by_the_deviations_as_they_are_now(self) -> None:
+    def test_a_gaussian_acts_by_the_deviations_as_they_are_now(self, engine: Any) -> None:
         family = Gaussian(NARROW)
-        numbers = np.zeros((8, 2), np.float32)
-        before, _ = family.host_act(numbers, None, np.random.default_rng(0))
-        family.log_std = torch.nn.Parameter(torch.full((2,), LOG(10)))
-        after, _ = family.host_act(numbers, None, np.random.default_rng(0))
+        actor, numbers, noise = Actor(family, engine), torch.zeros(8, 2), family.draw_noise(8, generator())
+        before, _ = actor.act(numbers, None, noise)
+        family.log_std = nn.Parameter(torch.full((2,), LOG(10)))
+        after, _ = actor.act(numbers, None, noise)
         np.testing.assert_allclose(after, 10 * before, rtol=1e-6)
-
-    def test_every_family_of_ours_has_this_form(self) -> None:
-        assert all(isinstance(one.values[0](), HostDistribution) for one in FAMILIES)

@@ -1,6 +1,7 @@
 """Every loss's gradient, through the whole weighted mean of an update, against finite differences in float64."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,30 +22,23 @@ from trainkit import (
     QNetwork,
     QuantileValue,
 )
+from trainkit.engine.loss import objective
 
 GAP = 1e-6
 
 
-def loss_of_an_update(policy: DQNPolicy, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Tensor]:
+def loss_of_an_update(policy: DQNPolicy) -> Callable[[], Tensor]:
     """Return the loss that an update in float64 would minimise, to be called as often as one likes."""
     policy.double()
     batch = batch_of(6)
-    wide = {name: getattr(batch, name).astype(np.float64) for name in ("obs", "reward", "discount", "weight")}
-    wide |= {"next_obs": batch.next_obs.astype(np.float64), "action": batch.action}
-    kept: list[Callable[[], Tensor]] = []
-
-    def keep(name: str, loss: Callable[[], tuple[Tensor, Any]], *, step: int) -> Any:
-        kept.append(lambda: loss()[0])
-        return loss()[1]
-
-    monkeypatch.setattr(policy, "minimise", keep)
-    policy.update(batch_of(6, **wide), step=0)
-    return kept[0]
+    wide = {name: getattr(batch, name).astype(np.float64) for name in ("obs", "next_obs")}
+    rows = policy.tensors(replace(batch, **wide))._replace(inputs=policy.loss_inputs(6, step=0))
+    return lambda: objective(policy.loss, rows)["loss"]
 
 
-def assert_gradient_is_true(policy: DQNPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_gradient_is_true(policy: DQNPolicy) -> None:
     """Compare autograd with central differences, parameter by parameter."""
-    loss = loss_of_an_update(policy, monkeypatch)
+    loss = loss_of_an_update(policy)
     parameters = list(policy.network.parameters())
     gradients = torch.autograd.grad(loss(), parameters)
     largest = 0.0
@@ -80,23 +74,23 @@ def plain(value: Any, **parts: Any) -> DQNPolicy:
 
 
 @pytest.mark.parametrize("value", RETURNS)
-def test_gradients_of_returns(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_gradient_is_true(plain(value), monkeypatch)
+def test_gradients_of_returns(value: Any) -> None:
+    assert_gradient_is_true(plain(value))
 
 
 @pytest.mark.parametrize("value", RETURNS)
-def test_the_soft_backup_lets_no_gradient_through(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_gradient_is_true(plain(value, backup=MunchausenBackup(0.5)), monkeypatch)
+def test_the_soft_backup_lets_no_gradient_through(value: Any) -> None:
+    assert_gradient_is_true(plain(value, backup=MunchausenBackup(0.5)))
 
 
 @pytest.mark.parametrize("backup", [None, DoubleBackup()], ids=["max", "double"])
-def test_gradients_of_distributions(backup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_gradient_is_true(plain(CategoricalValue(7, -2.0, 2.0), backup=backup), monkeypatch)
+def test_gradients_of_distributions(backup: Any) -> None:
+    assert_gradient_is_true(plain(CategoricalValue(7, -2.0, 2.0), backup=backup))
 
 
 @pytest.mark.parametrize("value", [*RETURNS, pytest.param(CategoricalValue(7, -2.0, 2.0), id="categorical")])
-def test_gradients_of_the_conservative_penalty(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_gradient_is_true(plain(value, penalty=ConservativePenalty(0.7)), monkeypatch)
+def test_gradients_of_the_conservative_penalty(value: Any) -> None:
+    assert_gradient_is_true(plain(value, penalty=ConservativePenalty(0.7)))
 
 
 @pytest.mark.parametrize("options", [{}, {"dueling": True, "noisy": True}], ids=["plain", "dueling noisy"])
@@ -107,16 +101,16 @@ def test_gradients_of_the_conservative_penalty(value: Any, monkeypatch: pytest.M
         pytest.param(ImplicitQuantileValue(3, target_quantiles=4, kappa=0.3, rescale=1e-2), id="implicit rescaled"),
     ],
 )
-def test_gradients_of_implicit_quantiles(value: Any, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_implicit_quantiles(value: Any, options: Any) -> None:
     network = ImplicitQNetwork((4,), 3, hidden=(3,), n_cosines=5, activation=torch.tanh, **options)
     parts: dict[str, Any] = {"backup": DoubleBackup(), "penalty": ConservativePenalty(0.7)}
     policy = DQNPolicy(network, value=value, **parts, target=NEVER, device="cpu", seed=0)
 
-    assert_gradient_is_true(policy, monkeypatch)
+    assert_gradient_is_true(policy)
 
 
-def test_gradients_of_a_dueling_noisy_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_a_dueling_noisy_network() -> None:
     network = QNetwork((4,), 3, width=5, hidden=(4,), activation=torch.tanh, dueling=True, noisy=True)
     policy = DQNPolicy(network, value=QuantileValue(5), target=NEVER, device="cpu", seed=0)
 
-    assert_gradient_is_true(policy, monkeypatch)
+    assert_gradient_is_true(policy)

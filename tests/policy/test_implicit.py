@@ -163,7 +163,9 @@ class Listener(ImplicitQuantileValue):
 
 
 def spied(**options: Any) -> DQNPolicy:
-    return DQNPolicy(Recorder(), **{"value": Listener(), "device": "cpu", "seed": 0, "target": NEVER} | options)
+    """Make a policy whose parts write down what they are given: torch calls them at every update."""
+    usual = {"value": Listener(), "device": "cpu", "seed": 0, "target": NEVER, "engine": "torch"}
+    return DQNPolicy(Recorder(), **usual | options)
 
 
 class TestPolicy:
@@ -253,16 +255,19 @@ def slow_loss(
     return total, priorities
 
 
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
 @pytest.mark.parametrize("is_double", [False, True], ids=["max", "double"])
-def test_updates_equal_those_of_a_slow_twin(is_double: bool) -> None:
+def test_updates_equal_those_of_a_slow_reference(is_double: bool, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: dict[str, Any] = {"backup": DoubleBackup()} if is_double else {}
-    policy = spied(optimizer=Adam(1e-2), **parts)
+    policy = spied(optimizer=Adam(1e-2), engine=engine, **parts)
+    draw, drawn = policy.loss_inputs, []
+    monkeypatch.setattr(policy, "loss_inputs", lambda *rows, **at: drawn.append(draw(*rows, **at)) or drawn[-1])
     net = copy.deepcopy(policy.network)
     target, optimizer = copy.deepcopy(net), torch.optim.Adam(net.parameters(), 1e-2)
     for step in range(5):
         batch = batch_of(6, seed=10 * step, space=MASKED)
         priority = policy.update(batch, step=step).read_priority()
-        asked = policy.network.asked[-1], policy.target_network.asked[-1]
+        asked = tuple(draw.fractions for draw in drawn[-1].values())
         loss, expected = slow_loss(net, target, batch, asked, is_double)
         optimizer.zero_grad()
         loss.backward()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tests.helpers.learning import assert_same, linear, parameters_of
 from trainkit import Adam, Clip, DeviceError, DivergedError, Policy, Target, UpdateResult
+from trainkit.policy import base
 
 
 class Several(Policy):
@@ -230,6 +231,13 @@ class Hungry(Several):
         return self.end_update(step=step)
 
 
+@pytest.fixture
+def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let policies take the CPU for a device whose memory may run out."""
+    monkeypatch.setattr(base, "CPU", torch.device("meta"))
+
+
+@pytest.mark.usefixtures("on_a_device")
 @pytest.mark.parametrize("n_before", [0, 3])
 def test_memory_that_runs_out_once_is_given_back_and_the_update_taken(
     n_before: int, monkeypatch: pytest.MonkeyPatch
@@ -249,6 +257,7 @@ def test_memory_that_runs_out_once_is_given_back_and_the_update_taken(
     assert short.read_metrics() == plain.read_metrics()
 
 
+@pytest.mark.usefixtures("on_a_device")
 @pytest.mark.parametrize("n_before", [0, 3])
 def test_memory_that_runs_out_twice_is_told_and_nothing_has_moved(n_before: int) -> None:
     policy = Hungry(0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trainkit import UpdateResult
-from trainkit.policy.meter import Meter, weight_metrics
+from trainkit.policy.meter import Meter
 
 
 def test_means_are_over_everything_added_since_the_last_read() -> None:
@@ -42,6 +42,12 @@ def test_plain_numbers_are_averaged_beside_those_on_the_device() -> None:
     assert meter.read() == {"loss": 3.0, "lr": 0.5}
 
 
+def test_metrics_may_have_any_dtype() -> None:
+    meter = Meter()
+    meter.add({"a": np.array(1.0), "b": 2.0, "c": torch.tensor(3), "d": torch.tensor(True), "e": np.float32(0.5)})
+    assert meter.read() == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0, "e": 0.5}
+
+
 def test_plain_numbers_begin_anew_too() -> None:
     meter = Meter()
     meter.add({"loss": torch.tensor(1.0)}, lr=100.0)
@@ -75,17 +81,6 @@ def test_a_priority_is_read_as_an_array_and_none_stays_none() -> None:
 
     np.testing.assert_array_equal(priority, np.array([1, 2], np.float32))
     assert UpdateResult(None).read_priority() is None
-
-
-def test_weights_are_shown_by_their_mean_and_by_how_much_of_the_batch_they_leave() -> None:
-    told = weight_metrics(torch.tensor([1.0, 1.0, 0.5, 0.5]))
-    assert told["weight_mean"].item() == 0.75
-    assert told["effective_share"].item() == pytest.approx(3.0**2 / (4 * 2.5))  # (sum w)^2 / (B sum w^2)
-
-
-def test_weights_that_are_alike_leave_all_of_the_batch_and_a_single_one_its_share() -> None:
-    assert weight_metrics(torch.full((8,), 0.25))["effective_share"].item() == pytest.approx(1.0)
-    assert weight_metrics(torch.tensor([1.0, 0.0, 0.0, 0.0]))["effective_share"].item() == pytest.approx(0.25)
 
 
 def test_means_hardly_depend_on_how_often_they_are_read() -> None:

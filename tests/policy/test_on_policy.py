@@ -1,5 +1,6 @@
 """What on-policy learners share: acting, dealing a rollout out in batches, what follows a row, and bad numbers."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, assert_same, is_legal, observations, parameters_of
 from tests.helpers.rollouts import PLACE, Table, ended_rows, made, played
 from trainkit import A2CPolicy, Adam, ConfigError, DivergedError, Horizon, PPOPolicy, ReinforcePolicy, Rollout
+from trainkit.engine.loss import Loss
 from trainkit.errors import NoLegalActionError, SpaceMismatchError
 from trainkit.policy.rollout_rows import RolloutRows
 
@@ -19,9 +21,15 @@ MIXED = spaces.Dict({"where": FOUR_NUMBERS, "what": spaces.Tuple((spaces.Discret
 
 
 def looked_up(n_rows: int, **options: Any) -> tuple[PPOPolicy, Table]:
-    """Make a policy of a table with as many places as rows."""
+    """Make a policy of a table with as many places as rows, which torch calls at every update."""
     network = Table(np.zeros((n_rows, 2)), [0.0] * n_rows)
-    own = {"action_space": spaces.Discrete(2), "observation_space": PLACE, "device": "cpu", "seed": 0}
+    own = {
+        "action_space": spaces.Discrete(2),
+        "observation_space": PLACE,
+        "device": "cpu",
+        "seed": 0,
+        "engine": "torch",
+    }
     return PPOPolicy(network, **own | options), network
 
 
@@ -48,13 +56,13 @@ class TestActing:
 
     def test_without_exploring_it_takes_the_mode_and_draws_nothing(self) -> None:
         policy = made()
-        before = policy.streams_state()
+        before, noise = policy.streams_state(), policy.generator.get_state()
         obs = observations(FOUR_NUMBERS, 20)
         numbers, _ = policy.network(torch.from_numpy(obs))
         np.testing.assert_array_equal(policy.act(obs).action, numbers.argmax(dim=1))
         assert_same(policy.streams_state(), before)
         policy.act(obs, explore=True)
-        assert policy.streams_state()["rng"] != before["rng"]
+        assert not torch.equal(policy.generator.get_state(), noise)
 
     @pytest.mark.parametrize("explore", [False, True])
     def test_acts_legally_and_gives_the_masked_log_probability(self, explore: bool) -> None:
@@ -146,15 +154,14 @@ def test_an_update_is_taken_when_it_is_asked_for() -> None:
 
 
 class Ratio(PPOPolicy):
-    """Keep the ratios of the first batch."""
+    """Show how far a ratio of a batch is from 1."""
 
-    first: Tensor | None = None
-
-    def _loss(self, rows: RolloutRows, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.first is None:
+    def loss(self, rows: RolloutRows) -> Loss:
+        result = super().loss(rows)
+        with torch.no_grad():
             numbers, _ = self.network(rows.features)
-            self.first = (self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob).exp().detach()
-        return super()._loss(rows, **scheduled)
+            ratio = (self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob).exp()
+        return replace(result, metrics={**result.metrics, "farthest": (ratio - 1.0).abs().max()})
 
 
 @pytest.mark.parametrize(
@@ -163,13 +170,15 @@ class Ratio(PPOPolicy):
     ids=["vector", "masked", "nested", "box"],
 )
 @pytest.mark.parametrize("batch_size", [1, 7, 64, None])
-@pytest.mark.parametrize("n_rows", [[20, 12, 20], [50, 30, 48]], ids=["acted in numpy", "acted by torch"])
-def test_the_first_batchs_ratio_is_1(space: Any, action_space: Any, batch_size: int | None, n_rows: list[int]) -> None:
-    policy = made(Ratio, space, action_space, hidden=(64, 64))
+@pytest.mark.parametrize("n_rows", [[20, 12, 20], [50, 30, 48]], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_the_first_batchs_ratio_is_1(
+    space: Any, action_space: Any, batch_size: int | None, n_rows: list[int], engine: Any
+) -> None:
+    policy = made(Ratio, space, action_space, hidden=(64, 64), engine=engine)
     next(iter(policy.learn(played(policy, space, n_rows), step=0, batch_size=batch_size)))
-    assert policy.first is not None
     # the network sees other rows beside it than when it acted, which moves the last bits of a product
-    assert float((policy.first - 1).abs().max()) <= 5e-7
+    assert policy.read_metrics()["farthest"] <= 1e-6
 
 
 # ---- what follows a row ----
@@ -182,15 +191,16 @@ class Spy(A2CPolicy):
         self.seen = (reward, value, next_value, *flags)
         return super()._advantages(reward, value, next_value, *flags)
 
-    def _loss(self, rows: RolloutRows, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        self.rows = rows
-        return super()._loss(rows, **scheduled)
+    def loss(self, rows: RolloutRows) -> Loss:
+        self.learned_from = rows
+        return super().loss(rows)
 
 
 def spied() -> tuple[Spy, Rollout]:
     """Learn from environment 0: rows 0, 1 truncated, row 2 cut; environment 1: row 0 terminated, row 1 cut."""
     network = Table(np.zeros((60, 2)), list(range(60)))
-    policy = Spy(network, action_space=spaces.Discrete(2), device="cpu", seed=0, horizon=Horizon(gamma=0.5), lam=0.5)
+    parts: dict[str, Any] = {"device": "cpu", "seed": 0, "engine": "torch", "horizon": Horizon(gamma=0.5), "lam": 0.5}
+    policy = Spy(network, action_space=spaces.Discrete(2), **parts)
     rollout = Rollout(
         obs=np.array([[[0], [10]], [[1], [11]], [[2], [99]]], np.float32),
         action=np.array([[0, 1], [1, 0], [0, 7]]),
@@ -220,7 +230,7 @@ class TestWhatFollows:
 
     def test_advantages_and_returns_reach_their_rows_and_no_others(self) -> None:
         policy, _ = spied()
-        rows = policy.rows
+        rows = policy.learned_from
         # td of environment 0: 1 + 101/2 - 100, 2 + 40/2 - 101, 4 + 50/2 - 102; each next one counts a quarter
         tds = [1 + 50.5 - 100, 2 + 20 - 101, 4 + 25 - 102]
         advantages = {0: tds[0] + tds[1] / 4, 1: tds[1], 2: tds[2], 10: 10 - 110, 11: 20 + 15 - 111}

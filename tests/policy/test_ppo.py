@@ -12,6 +12,7 @@ from gymnasium import spaces
 from tests.helpers.learning import Spaces, parameters_of
 from tests.helpers.rollouts import PLACE, Table, ended_rows, played
 from trainkit import A2CPolicy, Adam, ConfigError, PPOPolicy, ReinforcePolicy
+from trainkit.engine.loss import objective
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.policy.rollout_rows import RolloutRows
 
@@ -211,10 +212,11 @@ def test_the_gradient_is_what_finite_differences_say(kind: Any, options: Any, is
         returns=column(0.3, 4, 3.7, -1),
     )
 
-    scheduled = {name: getattr(policy, name)(0) for name in policy._scheduled}
+    inputs = {name: torch.as_tensor(number) for name, number in policy.loss_inputs(4, step=0).items()}
 
     def loss() -> torch.Tensor:
-        return policy._loss(rows, **scheduled)[0]
+        minimized: torch.Tensor = objective(policy.loss, rows._replace(inputs=inputs))["loss"]
+        return minimized
 
     loss().backward()
     for parameter in network.parameters():

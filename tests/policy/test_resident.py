@@ -11,10 +11,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from tests.engine.test_cuda_graph import taped
 from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
 from tests.helpers.tape import TapeCapture
-from tests.policy.test_cuda_graph import taped
 from trainkit import (
     BCPolicy,
     CategoricalValue,
@@ -189,14 +189,14 @@ def test_sac_of_places_learns_as_of_arrays(space: Any) -> None:
 @pytest.mark.usefixtures("taped")
 @pytest.mark.parametrize("space", [STACKED, MIXED], ids=["images", "mixed"])
 def test_a_graph_gathers_what_lies_there_when_it_is_played(space: Any) -> None:
-    options: dict[str, Any] = {"hidden": None, "head": (8,), "double": True, "noisy": True, "cuda_graph": True}
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "double": True, "noisy": True, "engine": "cuda_graph"}
     learn_alike(made(space, **options), made(space, **options), Source(space), 8)
     assert TapeCapture.n_recorded == 2  # one each
 
 
 @pytest.mark.usefixtures("taped")
 def test_images_are_no_input_of_a_graph() -> None:
-    policy, source = made(STACKED, hidden=None, head=(8,), cuda_graph=True), Source(STACKED)
+    policy, source = made(STACKED, hidden=None, head=(8,), engine="cuda_graph"), Source(STACKED)
     for step in range(5):
         source.write()
         policy.update(source.draw()[1], step=step)
@@ -207,7 +207,7 @@ def test_images_are_no_input_of_a_graph() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_a_graph_is_recorded_anew_where_images_were_claimed_anew() -> None:
-    options: dict[str, Any] = {"hidden": None, "head": (8,), "cuda_graph": True}
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "engine": "cuda_graph"}
     plain, resident = made(STACKED, **options), made(STACKED, **options)
     source = Source(STACKED, capacity=100)
     source.write(3)
@@ -221,7 +221,7 @@ def test_a_graph_is_recorded_anew_where_images_were_claimed_anew() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_a_graph_keeps_no_images_of_a_buffer_that_is_gone() -> None:
-    policy, source = made(STACKED, hidden=None, head=(8,), cuda_graph=True), Source(STACKED)
+    policy, source = made(STACKED, hidden=None, head=(8,), engine="cuda_graph"), Source(STACKED)
     for step in range(6):
         source.write()
         policy.update(source.draw()[1], step=step)
@@ -239,7 +239,7 @@ def test_a_graph_keeps_no_images_of_a_buffer_that_is_gone() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_batches_of_arrays_and_of_places_may_take_turns() -> None:
-    options: dict[str, Any] = {"hidden": None, "head": (8,), "cuda_graph": True}
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "engine": "cuda_graph"}
     plain, resident, source = made(STACKED, **options), made(STACKED, **options), Source(STACKED)
     for step in range(12):
         source.write()
@@ -251,7 +251,7 @@ def test_batches_of_arrays_and_of_places_may_take_turns() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_a_copy_of_a_policy_learns_on_and_takes_no_images_along() -> None:
-    options: dict[str, Any] = {"hidden": None, "head": (8,), "cuda_graph": True}
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "engine": "cuda_graph"}
     plain, resident, source = made(STACKED, **options), made(STACKED, **options), Source(STACKED)
     learn_alike(plain, resident, source, 6)
     learn_alike(copy.deepcopy(plain), copy.deepcopy(resident), source, 6)
@@ -261,10 +261,10 @@ def test_a_copy_of_a_policy_learns_on_and_takes_no_images_along() -> None:
 # ---- what must not be read ----
 
 
-@pytest.mark.parametrize("cuda_graph", [False, True])
+@pytest.mark.parametrize("engine", ["torch", "numpy", "cuda_graph"])
 @pytest.mark.usefixtures("taped")
-def test_a_batch_of_before_is_refused_and_nothing_has_moved(cuda_graph: bool) -> None:
-    policy, source = made(STACKED, hidden=None, head=(8,), cuda_graph=cuda_graph), Source(STACKED)
+def test_a_batch_of_before_is_refused_and_nothing_has_moved(engine: Any) -> None:
+    policy, source = made(STACKED, hidden=None, head=(8,), engine=engine), Source(STACKED)
     for step in range(5):
         source.write()
         policy.update(source.draw()[1], step=step)
@@ -293,7 +293,7 @@ def test_a_leaf_that_is_no_array_says_how_to_make_it_one() -> None:
 def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
     note_numpy_passes(monkeypatch, lambda: passes.append(1))
-    policy, source = made(SMALL), Source(SMALL)
+    policy, source = made(SMALL, engine="numpy"), Source(SMALL)
     source.write(3)
     batch = source.draw()[1]
     assert isinstance(batch.obs, Lookup)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from numpy.testing import assert_allclose
 from torch import nn
@@ -49,9 +48,13 @@ def test_rescaled_numbers_are_told_as_returns() -> None:
     assert_allclose(probability, 1.0)
 
 
-def test_a_value_that_nobody_knows_is_refused() -> None:
-    class Own:
-        width = 1
+def test_a_value_without_a_distribution_has_one_certain_return() -> None:
+    class Largest:
+        width = 2
 
-    with pytest.raises(tk.ConfigError, match="nobody knows which returns the numbers of Own stand for"):
-        distribution([[1.0]], Own())
+        def mean(self, numbers: torch.Tensor) -> torch.Tensor:
+            return numbers.amax(dim=-1)
+
+    returns, probability = distribution([[0.0, 1.0], [3.0, 2.0]], Largest(), n_rows=1)
+    assert_allclose(returns, [[[1.0], [3.0]]], rtol=1e-6)
+    assert_allclose(probability, 1.0)

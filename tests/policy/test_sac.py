@@ -24,6 +24,8 @@ from trainkit import (
     Target,
     TransitionBatch,
 )
+from trainkit.engine.engine import Engine
+from trainkit.engine.loss import objective
 from trainkit.policy.preprocess import WithoutMask
 
 PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
@@ -206,7 +208,7 @@ class TestTemperature:
 # ---- gradients ----
 
 
-def losses_of_an_update(monkeypatch: pytest.MonkeyPatch) -> tuple[SACPolicy, dict[str, Callable[[], Tensor]]]:
+def losses_of_an_update() -> tuple[SACPolicy, dict[str, Callable[[], Tensor]]]:
     """Return the losses that an update in float64 would minimise, to be called as often as one likes."""
     policy = made(temperature="auto", initial_temperature=0.3)
     for module in (policy.actor.encoder.body, policy.critics):  # smooth, so that differences tell slopes
@@ -214,24 +216,20 @@ def losses_of_an_update(monkeypatch: pytest.MonkeyPatch) -> tuple[SACPolicy, dic
     policy.preprocess = WithoutMask()  # our own makes float32 of everything
     policy.double()
     wide = {name: getattr(rows(6), name).astype(np.float64) for name in ("obs", "next_obs", "reward", "discount")}
-    batch = rows(6, **wide, weight=np.linspace(0.2, 1.0, 6))
     noise = torch.randn(2, 6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    monkeypatch.setattr(policy, "_noise", lambda *rows: noise)
-    kept: dict[str, Callable[[], Tensor]] = {}
-
-    def keep(name: str, loss: Callable[[], Any], *, step: int) -> Any:
-        value = loss()
-        kept[name] = (lambda: loss()[0]) if isinstance(value, tuple) else loss
-        return value[1] if isinstance(value, tuple) else None
-
-    monkeypatch.setattr(policy, "minimise", keep)
-    policy.update(batch, step=0)
-    return policy, kept
+    drawn = policy.tensors(rows(6, **wide, weight=np.linspace(0.2, 1.0, 6)))
+    drawn = drawn._replace(inputs={"noise": noise[0], "next_noise": noise[1]})
+    later = drawn._replace(inputs=objective(policy.actor_loss, drawn)["outputs"])
+    return policy, {
+        "critic": lambda: objective(policy.critic_loss, drawn)["loss"],
+        "actor": lambda: objective(policy.actor_loss, drawn)["loss"],
+        "temperature": lambda: objective(policy.temperature_loss, later)["loss"],
+    }
 
 
 @pytest.mark.parametrize("name", ["critic", "actor", "temperature"])
-def test_gradients_are_the_slopes_of_the_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, losses = losses_of_an_update(monkeypatch)
+def test_gradients_are_the_slopes_of_the_loss(name: str) -> None:
+    policy, losses = losses_of_an_update()
     loss, gap, largest = losses[name], 1e-6, 0.0
     parameters = list(policy._gradient_steps[name].module.parameters())
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss(), parameters), strict=True):
@@ -249,24 +247,25 @@ def test_gradients_are_the_slopes_of_the_loss(name: str, monkeypatch: pytest.Mon
     assert largest > 1e-3  # there is something to compare
 
 
-def test_the_actors_loss_leaves_the_critics_without_gradients_and_free_to_learn(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_the_actors_loss_leaves_the_critics_gradients_and_the_critics_free_to_learn(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, seen = made(), []
-    real = policy.minimise
+    policy, seen = made(engine=engine), []
+    minimize = Engine.minimize
 
     def gradients() -> list[Tensor]:
         return [parameter.grad.clone() for parameter in policy.critics.parameters() if parameter.grad is not None]
 
-    def watch(name: str, loss: Any, *, step: int) -> Any:
+    def watch(own: Engine, gradient_step: Any, name: str, *given: Any, step: int) -> Any:
         before = gradients()
-        told = real(name, loss, step=step)
+        taken = minimize(own, gradient_step, name, *given, step=step)
         if name == "actor":
             seen.append(all(map(torch.equal, before, gradients())))
             assert len(before) == len(list(policy.critics.parameters()))
-        return told
+        return taken
 
-    monkeypatch.setattr(policy, "minimise", watch)
+    monkeypatch.setattr(Engine, "minimize", watch)
     for step in range(3):  # the first lays the parameters out
         policy.update(rows(6, seed=step), step=step)
     assert seen == [True] * 3

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.helpers.learning import Spaces, parameters_of
 from tests.helpers.rollouts import played
+from tests.policy.test_distributions import sampled
 from trainkit import A2CPolicy, ConfigError, PPOPolicy, ReinforcePolicy, SpaceMismatchError, SquashedGaussian
 from trainkit.policy.distributions import Gaussian, distribution_for
 
@@ -51,7 +52,7 @@ class TestDensity:
     def test_is_torchs(self, space: spaces.Box, log_std: float | None) -> None:
         family = SquashedGaussian(space, log_std=log_std)
         numbers = numbers_for(family, 50)
-        action = family.sample(numbers, None, generator())
+        action = sampled(family, numbers)
         expected = twin_of(family, numbers).log_prob(action.flatten(1).double())
         torch.testing.assert_close(family.log_prob(numbers, action, None).double(), expected, rtol=1e-3, atol=1e-3)
 
@@ -72,7 +73,7 @@ class TestDensity:
     def test_entropy_is_the_mean_of_minus_the_log_probability(self, log_std: float) -> None:
         family = SquashedGaussian(WIDE, log_std=log_std)
         numbers = torch.tensor([[0.3, -1.2]]).expand(N_DRAWS, -1)
-        log_prob = family.log_prob(numbers, family.sample(numbers, None, generator()), None).detach()
+        log_prob = family.log_prob(numbers, sampled(family, numbers), None).detach()
         spread = 4 * float(log_prob.std()) / math.sqrt(N_DRAWS)
         assert float(-log_prob.mean()) == pytest.approx(family.entropy(numbers, None)[0].item(), abs=spread)
 
@@ -97,7 +98,7 @@ class TestActions:
     def test_are_units_in_the_shape_of_the_space(self, space: spaces.Box, mean: float) -> None:
         family = SquashedGaussian(space)
         numbers = torch.full((200, family.width), mean)
-        for action in (family.sample(numbers, None, generator()), family.mode(numbers, None)):
+        for action in (sampled(family, numbers), family.mode(numbers, None)):
             assert action.shape == (200, *space.shape)
             assert (action.abs() <= 1.0).all()
             assert torch.isfinite(family.log_prob(numbers, action, None)).all()
@@ -107,13 +108,13 @@ class TestActions:
         numbers = torch.tensor([[0.5, -0.7]]).expand(N_DRAWS, -1)
         expected = torch.tensor([math.tanh(0.5), math.tanh(-0.7)])
         torch.testing.assert_close(family.mode(numbers, None)[0], expected)
-        above = (family.sample(numbers, None, generator()) > expected).double().mean(dim=0)
+        above = (sampled(family, numbers) > expected).double().mean(dim=0)
         np.testing.assert_allclose(above, 0.5, atol=4 * 0.5 / math.sqrt(N_DRAWS))
 
     def test_the_same_generator_draws_the_same_and_another_does_not(self) -> None:
         family = SquashedGaussian(WIDE)
         numbers = numbers_for(family, 50)
-        one, same, other = (family.sample(numbers, None, generator(seed)) for seed in (0, 0, 1))
+        one, same, other = (sampled(family, numbers, seed=seed) for seed in (0, 0, 1))
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
 
@@ -217,7 +218,7 @@ class TestOnpolicy:
         assert farthest_from_1(policy, space) < 1e-4
 
     def test_the_log_probability_stored_is_that_of_the_action_stored_to_the_last_bit(self) -> None:
-        policy = made(action_bound_method="tanh", log_std=1.5)
+        policy = made(action_bound_method="tanh", log_std=1.5, engine="torch")
         obs = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
         output = policy.act(obs, explore=True)
         with torch.no_grad():

@@ -14,8 +14,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.helpers.learning import linear
-from trainkit import ConfigError, Target
-from trainkit.policy.gradient_step import Adam, GradientStep
+from trainkit import Adam, ConfigError, Target
+from trainkit.engine.gradient_step import GradientStep
 from trainkit.policy.target import TargetNetwork
 
 

@@ -141,14 +141,14 @@ class Watching(tk.PPOPolicy):
         super().__init__(*parts, **words)
         self.seen: list[tuple[NDArray[Any], Mapping[str, Any]]] = []
 
-    def _loss(self, rows: Any, *given: Any, **scheduled: Any) -> Any:
+    def loss(self, rows: Any) -> Any:
         self.seen.append((rows.features.numpy(), {name: column.numpy() for name, column in rows.extras.items()}))
-        return super()._loss(rows, *given, **scheduled)
+        return super().loss(rows)
 
 
 def test_on_policy_losses_get_the_columns_in_the_order_of_their_rows() -> None:
     envs = tk.make_envs(Walk, 2, seed=1)
-    policy = Watching.for_envs(envs, hidden=(8,), device="cpu", gamma=0.5)
+    policy = Watching.for_envs(envs, hidden=(8,), device="cpu", gamma=0.5, engine="torch")  # calls loss every time
     train = tk.Collector(policy, envs, tk.RolloutBuffer())
     tk.OnpolicyTrainer(policy, train, **options(step_per_collect=20)).run()
 

@@ -169,6 +169,12 @@ def test_another_processor_is_warned_of(
     assert warning.endswith(f"was saved by a run on another machine, the bits may differ: {change}")
 
 
+def test_another_engine_is_warned_of(tmp_path: Path, caplog: Any) -> None:
+    make_trainer(policy={"engine": "torch"}).save(tmp_path / "run")
+    (warning,) = resume_warnings(tmp_path / "run", caplog)
+    assert warning.endswith("the bits may differ: engine 'torch' -> 'auto'")
+
+
 def on_device(device: str) -> Any:
     return lambda trainer: {"threads": 1, "device": device, "processor": "x86_64"}
 

@@ -22,6 +22,7 @@ ORDERS: list[Any] = [
     pytest.param({"overlap": True, "refresh_priorities": "late", "step_per_collect": 6}, id="overlap, late"),
     pytest.param({"overlap": True, "step_per_collect": 8} | ROUND, id="overlap, round"),
 ]
+ON_CPU: dict[str, Any] = {"device": "cpu", "engine": "torch"}  # which gathers images from a device's memory
 
 
 class Screen(gym.Wrapper[Any, Any, Any, Any]):
@@ -49,7 +50,7 @@ class Screen(gym.Wrapper[Any, Any, Any, Any]):
 def made(on_device: bool, *, buffer: Any = tk.PrioritizedReplayBuffer, policy: Any = None, **options: Any) -> Any:
     """Make a quiet trainer of two epochs of 24 steps, whose rings of 24 rows go round."""
     envs = tk.make_envs(Screen, 2, stack=3, **options.pop("env_options", {}))
-    parts = {"hidden": (), "head": (8,), "double": True, "noisy": True, "n_step": 3, "device": "cpu"} | (policy or {})
+    parts = {"hidden": (), "head": (8,), "double": True, "noisy": True, "n_step": 3} | ON_CPU | (policy or {})
     learner = tk.DQNPolicy.for_envs(envs, **parts)
     frames = tk.DeviceFrames("cpu") if on_device else None
     own: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 24, "update_per_step": 0.5, "batch_size": 4, "seed": 1}
@@ -97,7 +98,7 @@ def test_environments_that_fail_and_episodes_that_are_cut_change_nothing(order: 
                 return super().step(action)
 
         envs = tk.make_envs(Failing, 2, stack=3, on_error="restart", max_restarts=1_000)
-        policy = tk.DQNPolicy.for_envs(envs, hidden=(), head=(8,), n_step=3, device="cpu")
+        policy = tk.DQNPolicy.for_envs(envs, hidden=(), head=(8,), n_step=3, **ON_CPU)
         frames = tk.DeviceFrames("cpu") if on_device else None
         collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(24, frames=frames))
         own: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 24, "update_per_step": 0.5, "batch_size": 4}
@@ -182,7 +183,7 @@ def test_an_offline_run_has_every_bit_of_one_without() -> None:
 
     def run(frames: Any) -> Any:
         envs = tk.make_envs(Screen, 1, stack=2)
-        policy = tk.DQNPolicy.for_envs(envs, head=(8,), penalty=tk.ConservativePenalty(0.5), device="cpu")
+        policy = tk.DQNPolicy.for_envs(envs, head=(8,), penalty=tk.ConservativePenalty(0.5), **ON_CPU)
         buffer = tk.ReplayBuffer.from_arrays(**columns, stack=2, frames=frames)
         how: dict[str, Any] = {"max_epoch": 2, "update_per_epoch": 4, "batch_size": 4, "seed": 1, "verbose": False}
         return results_of(tk.OfflineTrainer(policy, buffer, **how, show_progress=False))
@@ -231,7 +232,7 @@ def test_a_callback_that_changes_the_shape_of_images_is_refused() -> None:
 
 def test_a_policy_on_another_device_is_refused_at_construction() -> None:
     envs = tk.make_envs(Screen, 1)
-    policy = tk.DQNPolicy.for_envs(envs, device="cpu")
+    policy = tk.DQNPolicy.for_envs(envs, **ON_CPU)
     collector = tk.Collector(policy, envs, tk.ReplayBuffer(20, frames=tk.DeviceFrames("meta")))
     with pytest.raises(
         tk.ConfigError, match=r"ReplayBuffer\.frames are on meta, DQNPolicy is on cpu: give both the sa"

@@ -53,12 +53,14 @@ class Tally:
         own_seconds = self.env_seconds - self.obs_seconds - self.action_seconds
         steps = self.n_vector_step
         per_step = 1e3 / steps if steps else None
+        columns = self.returns, self.lengths, self.durations
+        returns, lengths, durations = (Summary.of(column) if column else NO_VALUES for column in columns)
         return CollectStats(
             n_step=self.n_step,
             n_episode=len(self.returns),
-            returns=Summary.of(self.returns),
-            lengths=Summary.of(self.lengths),
-            durations=Summary.of(self.durations),
+            returns=returns,
+            lengths=lengths,
+            durations=durations,
             recent_returns=recent_returns,
             seconds=self.seconds,
             episode_returns=tuple(self.returns),

@@ -1,5 +1,6 @@
 """Policies: torch modules that act and learn."""
 
+from trainkit.engine.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.action_scale import ActionScale
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import discounted_returns, gae
@@ -11,7 +12,6 @@ from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
-from trainkit.policy.gradient_step import Adam, Clip, GradientStep
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.loading import load_policy
 from trainkit.policy.meter import UpdateResult

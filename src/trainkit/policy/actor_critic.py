@@ -54,14 +54,15 @@ class ActorCriticNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any) -> Judged:
-        x = self.actor_torso.forward(features)
-        y = x if self.critic_torso is None else self.critic_torso.forward(features)
-        return Judged(self.actor.forward(x), self.critic.forward(y).squeeze(1))
+        x = self.actor_torso(features)
+        y = x if self.critic_torso is None else self.critic_torso(features)
+        return Judged(self.actor(x), self.critic(y).squeeze(1))
 
     def values(self, features: Any) -> Tensor:
         """Return the values [B] alone."""
         torso = self.actor_torso if self.critic_torso is None else self.critic_torso
-        return self.critic.forward(torso.forward(features)).squeeze(1)
+        values: Tensor = self.critic(torso(features)).squeeze(1)
+        return values
 
     def _initialise(self, generator: torch.Generator) -> None:
         draw_orthogonal(self, generator, gain=2**0.5)

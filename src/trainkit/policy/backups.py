@@ -51,8 +51,8 @@ class MunchausenBackup(Part):
     reward + alpha * clip(temperature * log pi(a | s), lowest, 0)
     + discount * sum over a' of pi(a' | s') * (q(s', a') - temperature * log pi(a' | s')).
     With quantiles the sum is taken quantile by quantile. Over n steps the first action alone earns the bonus. The
-    defaults are theirs. The value's numbers must be returns: `ExpectedValue`, `QuantileValue`,
-    `ImplicitQuantileValue`, and not `CategoricalValue`.
+    defaults are theirs. The value's numbers must be returns, as those of `ExpectedValue`, `QuantileValue` and
+    `ImplicitQuantileValue`; logits are none.
     """
 
     def __init__(self, temperature: float = 0.03, *, alpha: float = 0.9, lowest: float = -1.0) -> None:

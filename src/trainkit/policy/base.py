@@ -1,6 +1,6 @@
 """What every policy is: a module that acts on observations, and keeps the books of what it learns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,17 +14,19 @@ from torch import Tensor, nn
 
 from trainkit import seeding, tree
 from trainkit.data import ACTION_PROB, COLUMN_SPECS, ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
+from trainkit.engine.cuda_graph import CudaGraph
+from trainkit.engine.engine import Engine, EngineName
+from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
+from trainkit.engine.loss import Loss, objective
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError, check_flag
 from trainkit.policy.action_scale import ActionScale
-from trainkit.policy.compiling import Loss
-from trainkit.policy.device import CPU, TensorBatch, in_float32, resolve_device, rows_of, to_device, with_room
+from trainkit.policy.device import CPU, TensorBatch, in_float32, resolve_device, rows_of, scalar, to_device, with_room
 from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
 from trainkit.policy.export import Exportable, export_onnx
-from trainkit.policy.gradient_step import Adam, ByHand, Clip, GradientStep
-from trainkit.policy.meter import Meter, Scalar, UpdateResult
+from trainkit.policy.meter import Meter, UpdateResult
 from trainkit.policy.preprocess import WithoutMask
 from trainkit.policy.refusals import read_rows
-from trainkit.policy.resident import frames_of, places_of
+from trainkit.policy.resident import frames_of, gathered, places_of
 from trainkit.policy.saved import Saved
 from trainkit.policy.showing import policy_table
 from trainkit.policy.staging import Staging
@@ -37,14 +39,19 @@ from trainkit.scaling import ReturnScale
 from trainkit.spaces import check_space_keys
 from trainkit.structured_actions import flat_actions, structure_of
 
+_NUMBERS = int, float, np.number
+
 
 class Policy(Saved, Threaded):
     """Base of the policies: spaces, device, random streams, `predict`, and the books of learning.
 
-    A subclass gives `act`, and `update` or `learn`. One that learns names its gradient steps and targets when it is
-    built (`add_gradient_step`, `add_target`), takes them with `minimise` and ends each update with `end_update`;
-    counts, metrics, seeds and checkpoints then work by themselves. Acting is in eval mode, updating in train mode;
-    noise follows `explore`, never the mode.
+    A subclass gives `act`, and lists its gradient steps and targets when it is built (`add_gradient_step`,
+    `add_target`). An update takes the gradient steps that have a loss in their order, then the targets follow; counts,
+    metrics, seeds and checkpoints work by themselves. Acting is in eval mode, updating in train mode; noise follows
+    `explore`, never the mode.
+
+    A subclass may write `update` itself instead: it takes its gradient steps with `minimise` and ends with
+    `end_update`, and torch executes it, whatever the engine.
 
     Args:
         observation_space: of one environment, for `predict` and checks; a collector tells it otherwise.
@@ -54,6 +61,8 @@ class Policy(Saved, Threaded):
         device: "auto", "cpu", "cuda" or a torch device.
         seed: root of initial weights, noise and exploration; None takes the trainer's. A module of your own is
             initialised by you.
+        engine: what executes losses and forward passes: "auto", "torch", "numpy", "compile" or "cuda_graph", see
+            `trainkit.engine`. May be set between any two steps.
 
     Attributes:
         columns: names of stored columns that updates need, besides the usual ones: of `extras_spec`, of
@@ -68,9 +77,12 @@ class Policy(Saved, Threaded):
         action_scale: the map from the policy's units to actions with floats of a Box, None for other spaces and
             policies without one.
         recipe: how `for_envs` made it, None where it did not.
+        unwatched: names of attributes that change while a policy acts and learns, and that no loss reads: the engine
+            records a function again when any other attribute changes.
     """
 
     columns: Sequence[str] = ()
+    unwatched: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -81,6 +93,7 @@ class Policy(Saved, Threaded):
         horizon: Horizon | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
+        engine: EngineName = "auto",
     ) -> None:
         checks = Checks(type(self).__name__)
         if seed is not None:
@@ -110,8 +123,30 @@ class Policy(Saved, Threaded):
         self._staging = Staging(self.device)
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._shown: dict[str, Scalar] = {}  # of the update that runs
+        self._frames: Any = None  # what the places among the observations of the update that runs are of
+        self._engine: Engine
+        self._graph: CudaGraph | None
+        self._of_base = frozenset(vars(self)) | {"_engine", "_graph", "_of_base", "recipe"}
+        self.engine = engine
 
     _repr_html_ = policy_table
+
+    @property
+    def engine(self) -> Engine:
+        """What executes losses and forward passes, and why that: `policy.engine.name`, `policy.engine.reason`."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, wanted: EngineName) -> None:
+        self._engine = Engine(self, wanted, self.device, self._of_base | self.unwatched)
+        self._graph = CudaGraph(self._recorded_steps, self) if wanted == "cuda_graph" else None
+        for gradient_step in self._gradient_steps.values():
+            gradient_step.use(**self._how)
+
+    @property
+    def _how(self) -> dict[str, bool]:
+        """How gradient steps are computed where torch executes them."""
+        return {"compile": self._engine.wanted == "compile", "recorded": self._engine.wanted == "cuda_graph"}
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -266,17 +301,35 @@ class Policy(Saved, Threaded):
 
     # ---- learning ----
 
+    @property
+    def learns_by(self) -> set[str]:
+        """The methods through which it learns: "update" from batches, "learn" from rollouts; none where it does not."""
+        has_loss = any(gradient_step.loss is not None for gradient_step in self._gradient_steps.values())
+        has = {"update": has_loss or type(self).update is not Policy.update, "learn": hasattr(self, "learn")}
+        return {name for name, is_there in has.items() if is_there}
+
     def add_gradient_step(
         self,
         name: str,
         module: nn.Module,
         optimizer: Adam,
         clip: Clip | None = None,
-        **how: Any,
+        *,
+        loss: Callable[[Any], Loss] | None = None,
+        flush_denormals: bool = True,
     ) -> None:
-        """Move a module's parameters by `minimise(name, ...)`, `how` as in `GradientStep`; draw them if seeded."""
+        """Move a module's parameters in each update, after the steps that were added before; draw them if seeded.
+
+        Args:
+            name: of the step, for `minimise` and metrics.
+            module: whose parameters to move, to the device.
+            optimizer, clip, flush_denormals: as in `GradientStep`.
+            loss: rows -> `Loss`. Rows are a `TensorBatch`, with what `loss_inputs` returns in `rows.inputs`. None for a
+                step that an `update` of your own takes by `minimise`.
+        """
         module.to(self.device)
-        self._gradient_steps[name] = GradientStep(module, optimizer, clip, **how)
+        step = GradientStep(module, optimizer, clip, loss=loss, flush_denormals=flush_denormals, **self._how)
+        self._gradient_steps[name] = step
         if self._seed is not None:
             self._draw_weights(name, self._seed)
 
@@ -292,12 +345,14 @@ class Policy(Saved, Threaded):
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device, its observations through the preprocessing."""
         columns = self._columns(batch)
-        if self.device != CPU:
+        if self.device == CPU:
+            columns = to_device(columns, CPU)
+        else:
             columns = tree.map_tree(lambda leaf: leaf.to(self.device, non_blocking=True), columns)
         return rows_of(columns, self.preprocess, frames_of(batch))
 
     def _columns(self, batch: TransitionBatch) -> Any:
-        """Return a batch's columns as tensors, pinned where they have a way to go; of `frames_of` it the places."""
+        """Return a batch's columns: arrays on the CPU, else tensors in pinned memory."""
         self._note_rows(batch)
         missing = [name for name in self.columns if name not in batch.extras]
         if missing:
@@ -306,9 +361,10 @@ class Policy(Saved, Threaded):
                 "columns=policy.columns"
             )
         extras, batch = dict(batch.extras), in_float32(batch)
-        own = batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight, extras
-        columns = places_of(own)
-        return to_device(columns, self.device) if self.device == CPU else self._staging(columns)
+        columns = batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight, extras
+        if not isinstance(batch.obs, np.ndarray):
+            columns = places_of(columns)
+        return columns if self.device == CPU else self._staging(columns)
 
     def _check_discrete(self, batch: TransitionBatch) -> None:
         """Raise `ConfigError` where the actions of a Discrete space are not integers."""
@@ -331,11 +387,108 @@ class Policy(Saved, Threaded):
     def _note_rows(self, batch: TransitionBatch) -> None:
         object.__setattr__(self, "_slots", batch.slots)  # for errors; nn.Module's own way takes 2 us more
 
-    def minimise(self, name: str, loss: Loss | ByHand, *, step: int) -> Any:
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+        """Take the gradient steps in their order, let the targets follow, and return the priorities.
+
+        Raises:
+            DivergedError: see `minimise`.
+        """
+        if not any(one.loss is not None for one in self._gradient_steps.values()):
+            raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
+        self.enter(training=True)
+        frames = None if isinstance(batch.obs, np.ndarray) else frames_of(batch)
+        if frames is not None and self._engine.is_numpy:
+            batch, frames = gathered(batch), None
+        if frames is not self._frames:
+            self._frames = frames
+        given = self._columns(batch), self._inputs(len(batch), step)
+        results = self._take_steps(given, step=step) if self._graph is None else self._replay(self._graph, given, step)
+        if frames is not None:
+            self._frames = None  # as the buffer may be given up
+        priority = results.pop("priority", None)
+        return self.end_update(step=step, priority=priority, **results)
+
+    def loss_inputs(self, n_rows: int, *, step: int) -> Any:
+        """Return what losses need besides their rows, in `rows.inputs`: noise, numbers on a schedule.
+
+        Everything that changes from update to update must be there, or in a parameter or buffer; any other number that
+        a loss reads is a constant of its recording. A dict by name of numbers, which become scalars in float32, arrays
+        and tensors on the device; or another tree of arrays and tensors.
+
+        Args:
+            n_rows: B.
+            step: the environment step.
+        """
+        return {}
+
+    def _inputs(self, n_rows: int, step: int) -> Any:
+        """Return `loss_inputs`, with tensors on the device, or arrays, in the place of numbers."""
+        inputs = self.loss_inputs(n_rows, step=step)
+        if not isinstance(inputs, dict):
+            return inputs
+        return {name: scalar(x, self.device) if isinstance(x, _NUMBERS) else x for name, x in inputs.items()}
+
+    def rows(self, given: Any) -> Any:
+        """Return what losses are given, a `TensorBatch`, from an update's columns and inputs on the device."""
+        columns, inputs = given
+        return rows_of(columns, self.preprocess, self._frames)._replace(inputs=inputs)
+
+    def _take_steps(self, given: Any, *, step: int) -> dict[str, Any]:
+        """Take the gradient steps that have a loss, and return their metrics, and the priority, by name."""
+        columns, inputs = given
+        results: dict[str, Any] = {}
+        for name, gradient_step in self._gradient_steps.items():
+            if gradient_step.loss is None:
+                continue
+            outcome = self._take_step(name, (columns, inputs), with_weights=not results, step=step)
+            results |= outcome["metrics"]
+            if "priority" in outcome:
+                results["priority"] = outcome["priority"]
+            if outcome["outputs"]:
+                inputs = {**inputs, **outcome["outputs"]}
+        return results
+
+    def _recorded_steps(self, given: Any, frames: Any, *, step: int) -> dict[str, Any]:
+        """Take the gradient steps, and return all that is to be reported of them, from tensors alone."""
+        self._frames = frames
+        results = self._take_steps(given, step=step)
+        shown, self._shown = self._shown, {}
+        return {**shown, **results}
+
+    def _take_step(self, name: str, given: Any, *, with_weights: bool, step: int) -> dict[str, Any]:
+        """Take one gradient step down its loss, and return what `objective` does but the loss."""
+        gradient_step = self._gradient_steps[name]
+        loss = gradient_step.loss
+        assert loss is not None, "steps without one are taken by minimise"
+
+        def function(rows: Any) -> dict[str, Any]:
+            return objective(loss, rows, with_weights=with_weights)
+
+        minimize = partial(self._engine.minimize, gradient_step, name, self.rows, function, given, step=step)
+        taken = self._within_memory(minimize, step)
+        outcome: dict[str, Any] = self._note_taken(name, taken, step)
+        return outcome
+
+    def _within_memory(self, take: Callable[[], Taken], step: int) -> Taken:
+        """Take a step; where the device's memory does not hold it, free what torch keeps and take it again."""
+        if self.device == CPU:
+            return take()
+        return with_room(take, f"{type(self).__name__}: update {self.n_updates + 1} at step {step}")
+
+    def _replay(self, graph: CudaGraph, given: Any, step: int) -> dict[str, Any]:
+        """Do what `_take_steps` does by one launch, and bring the priorities out of the way of the next."""
+        for gradient_step in self._gradient_steps.values():
+            gradient_step.prepare(step)
+        results = {**graph(given, self._frames, step=step)}
+        if "priority" in results:
+            results["priority"] = results["priority"].clone()
+        return results
+
+    def minimise(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step down `loss`, a mean over rows; return what it returned besides, `(loss, besides)`.
 
-        It shows loss, grad_norm (before the clip) and lr among the metrics, `name` before them where there are
-        several gradient steps.
+        For an `update` of your own: torch executes it. It shows loss, grad_norm (before the clip) and lr among the
+        metrics, `name` before them where there are several gradient steps.
 
         Raises:
             DivergedError: on the CPU, when the loss or a gradient is not finite; nothing has moved then. On CUDA
@@ -343,13 +496,11 @@ class Policy(Saved, Threaded):
                 `on_nan` is "skip".
             DeviceError: the device's memory does not hold it; nothing has moved then.
         """
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                f"{type(self).__name__} cannot learn inside torch.inference_mode(), whose tensors have no gradients: "
-                "leave it before the update; torch.no_grad() is allowed"
-            )
-        what = f"{type(self).__name__}: update {self.n_updates + 1} at step {step}"
-        taken = with_room(partial(self._gradient_steps[name], loss, step=step), what)
+        taken = self._within_memory(partial(self._gradient_steps[name], loss, step=step), step)
+        return self._note_taken(name, taken, step)
+
+    def _note_taken(self, name: str, taken: Taken, step: int) -> Any:
+        """Raise `DivergedError` for a step that was not taken, note its metrics, and return what its loss returned."""
         is_seen = self.device == CPU and isinstance(taken.skipped, float)  # else nobody waits to be told
         if is_seen and taken.skipped and self.on_nan == "raise":
             self._shown = {}
@@ -363,10 +514,6 @@ class Policy(Saved, Threaded):
         skipped = self._shown.get("skipped")
         self._shown["skipped"] = taken.skipped if skipped is None else skipped + taken.skipped
         return taken.shown
-
-    def _keeps(self, owner: type, *methods: str) -> bool:
-        """Whether these methods are `owner`'s, and no subclass has others."""
-        return all(getattr(type(self), name) is getattr(owner, name) for name in methods)
 
     def enter(self, *, training: bool) -> None:
         """Switch to training or evaluation, where any module does one thing in the one and another in the other."""

@@ -9,17 +9,19 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainkit import tree
 from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.engine.engine import EngineName
+from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.loss import Loss
 from trainkit.errors import Checks, SpaceMismatchError, all_made, check_flag
 from trainkit.policy.action_scale import action_scale_for
 from trainkit.policy.base import Policy
-from trainkit.policy.compiling import Compile
-from trainkit.policy.device import legal_mask, to_device
+from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
-from trainkit.policy.gradient_step import Adam, Clip
-from trainkit.policy.meter import UpdateResult, weight_metrics
+from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
@@ -45,8 +47,8 @@ class BCPolicy(Policy):
         loss: "likelihood", or "mse" of Box actions.
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
-        horizon, observation_space, preprocess, device, seed: as in `Policy`.
-        flush_denormals, compile: see `GradientStep`.
+        horizon, observation_space, preprocess, device, seed, engine: as in `Policy`.
+        flush_denormals: see `GradientStep`.
 
     Metrics: loss, accuracy (share of rows whose action is the most probable, in all discrete columns; not for Box),
     entropy, weight_mean, effective_share (of the weights), grad_norm, lr.
@@ -67,8 +69,8 @@ class BCPolicy(Policy):
         observation_space: Space[Any] | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
+        engine: EngineName = "auto",
         flush_denormals: bool = True,
-        compile: Compile = False,
     ) -> None:
         flat = flat_actions(action_space)
         is_box = isinstance(flat, spaces.Box)
@@ -84,6 +86,7 @@ class BCPolicy(Policy):
             horizon=horizon,
             device=device,
             seed=seed,
+            engine=engine,
         )
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)
@@ -94,7 +97,7 @@ class BCPolicy(Policy):
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
-        self.add_gradient_step("model", self, adam, clip, flush_denormals=flush_denormals, compile=compile)
+        self.add_gradient_step("model", self, adam, clip, loss=self.loss, flush_denormals=flush_denormals)
         self.eval()
 
     @classmethod
@@ -149,17 +152,19 @@ class BCPolicy(Policy):
         check_flag(self, "act(explore=)", explore)
         checked_legal(obs, env_ids)
         self.enter(training=False)
-        with torch.no_grad():
-            on_device = to_device(obs, self.device)
-            legal, numbers = legal_mask(on_device), self._numbers(self.preprocess(on_device))
-            if explore:
-                action = self.distribution.sample(numbers, legal, self.generator)
-            else:
-                action = self.distribution.mode(numbers, legal)
-            is_sound = numbers.isfinite().all(dim=1).cpu().numpy()
-        refuse_unsound(f"{type(self).__name__} gives", is_sound, numbers, env_ids, step)
-        taken = action.cpu().numpy()
-        return ActOutput(taken if self._scale is None else self._scale.to_space(taken), {}, state)
+        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        answer = self._engine.call("act", self._answer, (obs, noise))
+        action, numbers = answer["action"], answer["numbers"]
+        refuse_unsound(f"{type(self).__name__} gives", np.isfinite(numbers).all(axis=1), numbers, env_ids, step)
+        return ActOutput(action if self._scale is None else self._scale.to_space(action), {}, state)
+
+    def _answer(self, given: Any) -> dict[str, Tensor]:
+        """Return actions [K, ...] for raw observations on the device, by noise [K, N] or None, and network outputs."""
+        obs, noise = given
+        legal, numbers = legal_mask(obs), self._numbers(self.preprocess(obs))
+        family = self.distribution
+        action = family.mode(numbers, legal) if noise is None else family.sample(numbers, legal, noise)
+        return {"action": action, "numbers": numbers}
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the likeliest for sure."""
@@ -188,30 +193,22 @@ class BCPolicy(Policy):
         """Learn from one batch; raise `DivergedError` as `minimise` does. There are no priorities."""
         if isinstance(self.distribution, Categorical):
             self._check_discrete(batch)
-        self.enter(training=True)
-        rows = self.tensors(batch)
+        return super().update(batch, step=step)
+
+    def loss(self, rows: TensorBatch) -> Loss:
+        """Return minus the log-likelihood of the data's actions, or their squared distance from the mode."""
+        numbers, legal = self._numbers(rows.obs), rows.legal
         action = rows.action if self._scale is None else self._scale.to_unit(rows.action)
-
-        def loss() -> tuple[Tensor, dict[str, Tensor]]:
-            numbers = self._numbers(rows.obs)
-            per_row, shown = self._loss(numbers, action, rows.legal)
-            return (rows.weight * per_row).mean(), shown
-
-        shown = self.minimise("model", loss, step=step)
-        return self.end_update(step=step, **weight_metrics(rows.weight), **shown)
-
-    def _loss(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (loss [B], scalars to show)."""
         if self._is_mse:
             loss = (self.distribution.mode(numbers, legal) - action).reshape(len(action), -1).square().sum(dim=1)
         else:
             loss = -self.distribution.log_prob(numbers, action, legal)
         with torch.no_grad():
-            shown = {"entropy": self.distribution.entropy(numbers, legal).mean()}
+            metrics = {"entropy": self.distribution.entropy(numbers, legal).mean()}
             if not self._is_box:
                 is_same = (self.distribution.mode(numbers, legal) == action).view(len(action), -1)
-                shown["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
-        return loss, shown
+                metrics["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
+        return Loss(loss, metrics=metrics)
 
     def _numbers(self, features: Any) -> Tensor:
         """Return the numbers [B, width] for the distribution."""

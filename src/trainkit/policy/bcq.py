@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.data import Obs
+from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.loss import Loss
 from trainkit.errors import Checks, SpaceMismatchError
 from trainkit.policy.backups import Network, best_action, pick
 from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.dqn import DQNPolicy
-from trainkit.policy.gradient_step import Adam, Clip
 from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.values import Value
@@ -112,8 +113,8 @@ class DiscreteBCQPolicy(DQNPolicy):
         self.logit_weight = float(logit_weight)
         usual = Adam() if optimizer is None else optimizer
         own = usual if imitation_optimizer is None else imitation_optimizer
-        how = {name: parts[name] for name in ("flush_denormals", "compile") if name in parts}
-        self.add_gradient_step("imitation", plausible, own, **how, recorded=parts.get("cuda_graph", False))
+        how: dict[str, Any] = {"loss": self.imitation_loss, "flush_denormals": parts.get("flush_denormals", True)}
+        self.add_gradient_step("imitation", plausible, own, **how)
         self.eval()
 
     @classmethod
@@ -147,10 +148,12 @@ class DiscreteBCQPolicy(DQNPolicy):
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, -1e8 for those that are not plausible."""
         q = super().action_values(obs, explore=explore)
-        with torch.no_grad():
-            on_device = to_device(obs, self.device)
-            plausible = self.plausible(self.preprocess(on_device), legal_mask(on_device)).cpu().numpy()
+        plausible = self._engine.call("plausible", self._plausible, obs)["plausible"]
         return np.where(plausible, q, np.float32(_NEVER))
+
+    def _plausible(self, obs: Any) -> dict[str, Tensor]:
+        """Return which actions are plausible [K, A] for raw observations on the device."""
+        return {"plausible": self.plausible(self.preprocess(obs), legal_mask(obs))}
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""
@@ -158,18 +161,14 @@ class DiscreteBCQPolicy(DQNPolicy):
         q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)
         return {"action": self._taken_tensors(best_action(q_values, legal)), "q_values": q_values}
 
-    def _learn(self, rows: TensorBatch, step: int) -> dict[str, Any]:
-        """Teach the imitation, then the values."""
-
-        def loss() -> tuple[Tensor, Tensor]:
-            logits = self.plausible.logits(rows.obs)
-            legal_logits = masked(logits, rows.legal)
-            share = self.plausible.among(legal_logits.detach()).to(logits.dtype).mean()
-            error = functional.cross_entropy(legal_logits, rows.action, reduction="none")
-            return (rows.weight * (error + self.logit_weight * logits.square().mean(dim=1))).mean(), share
-
-        self._shown["plausible_share"] = self.minimise("imitation", loss, step=step)
-        return super()._learn(rows, step)
+    def imitation_loss(self, rows: TensorBatch) -> Loss:
+        """Return the cross-entropy to the data's actions, and the weighted squares of the logits."""
+        logits = self.plausible.logits(rows.obs)
+        legal_logits = masked(logits, rows.legal)
+        share = self.plausible.among(legal_logits.detach()).to(logits.dtype).mean()
+        error = functional.cross_entropy(legal_logits, rows.action, reduction="none")
+        squares = self.logit_weight * logits.square().mean(dim=1)
+        return Loss(error + squares, metrics={"plausible_share": share})
 
 
 def masked(logits: Tensor, legal: Tensor | None) -> Tensor:

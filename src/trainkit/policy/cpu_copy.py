@@ -6,24 +6,21 @@ modules: it is neither saved, nor counted among parameters, nor copied with its 
 
 import copy
 import logging
-from itertools import chain
 from operator import is_
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import tree
 from trainkit.data import Obs
+from trainkit.engine.engine import Engine
+from trainkit.engine.watch import Watch
 from trainkit.errors import Checks, ConfigError
-from trainkit.policy.device import legal_mask, to_device
+from trainkit.policy.device import legal_mask
 from trainkit.policy.draws import Draw, ask
-from trainkit.policy.host.acting import HostNetwork
-from trainkit.policy.host.preprocess import HostPreprocess
-from trainkit.policy.host.watchers import Hooks, hooks_of
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value
 
@@ -40,12 +37,22 @@ _PLAIN = bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 _FIXED = (*_PLAIN, type, FunctionType, BuiltinFunctionType)  # what may be replaced, and does not change by itself
 
 
-class Parts(NamedTuple):
+Parts = tuple[nn.Module, nn.Module, Value]  # preprocess, network, value
+
+
+class Acting(nn.Module):
     """What turns raw observations into action values, in this order."""
 
-    preprocess: nn.Module
-    network: nn.Module
-    value: Value
+    def __init__(self, preprocess: nn.Module, network: nn.Module, value: Value) -> None:
+        super().__init__()
+        self.preprocess, self.network, self.value = preprocess, network, value
+
+    def forward(self, given: Any) -> dict[str, Tensor]:
+        """Return the expected returns [K, A] of raw observations, and noise [K, noise_size] or None."""
+        obs, noise = given
+        fractions = self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None
+        outputs = ask(self.network, Draw(noise, fractions))(self.preprocess(obs), legal_mask(obs))
+        return {"q_values": self.value.mean(outputs.numbers)}
 
 
 class CpuCopy:
@@ -108,7 +115,7 @@ class CpuCopy:
         """
         if self._original is None or not self._original.is_of(parts):
             self._original, self._twin = _Original(parts), None
-        return not (self._original.hides or any(self._original.hooks))
+        return not (self._original.hides or self._original.watch.is_observed)
 
     def action_values(self, obs: Obs, noise: Tensor | None, *, n_updates: int) -> NDArray[np.float32]:
         """Return the expected returns [K, A] for raw observations [K, ...], as the parts that `takes` saw would now.
@@ -137,22 +144,17 @@ class _Original:
     """Parts as they were when somebody looked: what they are made of, and how often it was written."""
 
     def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        modules = [module for part in parts if isinstance(part, nn.Module) for module in part.modules()]
-        self._tables = [t for m in modules for t in (vars(m), m._modules, m._parameters, m._buffers)]
-        self._made_of = [child for table in self._tables for child in table.values()]
-        self.tensors = _tensors_of(modules)
-        self.hides = [type(module).__name__ for module in modules if _hides(module)]
-        self.hooks: Hooks = [hooks for part in parts if isinstance(part, nn.Module) for hooks in hooks_of(part)]
+        self._parts = parts
+        self.acting = Acting(*parts)
+        self.watch = Watch(self.acting)
+        self.tensors = _tensors_of(self.acting)
+        self.hides = [type(module).__name__ for module in self.acting.modules() if _hides(module)]
         self._written: list[tuple[Tensor, Tensor, int]] = []
         self._n_updates: int | None = None  # None: nobody has looked at the numbers
 
     def is_of(self, parts: Parts) -> bool:
         """Whether these are the parts, and every module, tensor and attribute of theirs is the one it was."""
-        if not all(map(is_, parts, self.parts)):
-            return False
-        now = chain.from_iterable(map(dict.values, self._tables))
-        return sum(map(len, self._tables)) == len(self._made_of) and all(map(is_, now, self._made_of))
+        return all(map(is_, parts, self._parts)) and not self.watch.has_changed()
 
     def has_changed(self, n_updates: int) -> bool:
         """Whether any number may be another than at the last `note`."""
@@ -170,21 +172,17 @@ class _Original:
 
 
 class _Twin:
-    """The copy itself, which answers in numpy where it is a small network, else by torch."""
+    """The copy itself."""
 
     def __init__(self, original: _Original) -> None:
-        kept: dict[int, Any] = {id(part): part for part in original.parts if not isinstance(part, nn.Module)}
-        self._parts = copy.deepcopy(original.parts, kept)
-        for part in self._parts:
-            if isinstance(part, nn.Module):
-                part.to(_CPU).requires_grad_(False)
-        modules = [module for part in self._parts if isinstance(part, nn.Module) for module in part.modules()]
-        self._tensors = _tensors_of(modules)
+        value = original.acting.value
+        kept: dict[int, Any] = {} if isinstance(value, nn.Module) else {id(value): value}
+        self._parts = copy.deepcopy(original.acting, kept).to(_CPU).requires_grad_(False)
+        self._tensors = _tensors_of(self._parts)
         for own, theirs in zip(self._tensors, original.tensors, strict=True):
             if theirs.is_cuda:
                 own.data = own.data.pin_memory()  # so that nobody waits for each tensor by itself
-        preprocess, network, value = self._parts
-        self._host = HostNetwork.for_network(HostPreprocess.for_module(preprocess, _CPU), network, value)
+        self._engine = Engine(self._parts, "auto", _CPU)
 
     def fits(self, tensors: list[Tensor]) -> bool:
         """Whether the original's tensors have the shapes and dtypes they had."""
@@ -201,16 +199,8 @@ class _Twin:
             torch.cuda.current_stream(device).synchronize()
 
     def action_values(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
-        preprocess, network, value = self._parts
-        noise = None if noise is None else noise.cpu()
-        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), preprocess, network):
-            return self._host.action_values(obs, None if noise is None else noise.numpy())
-        with torch.no_grad():
-            rows = to_device(obs, _CPU)
-            fractions = value.acting_fractions if isinstance(value, DrawnFractions) else None
-            numbers = ask(network, Draw(noise, fractions))(preprocess(rows), legal_mask(rows)).numbers
-            values: NDArray[np.float32] = value.mean(numbers).numpy()
-        return values
+        given = obs, None if noise is None else noise.cpu()
+        return self._engine.call("q_values", self._parts, given)["q_values"]
 
 
 def _hides(module: nn.Module) -> bool:
@@ -221,7 +211,7 @@ def _hides(module: nn.Module) -> bool:
     return not all(isinstance(value, _FIXED) for value in own)
 
 
-def _tensors_of(modules: list[nn.Module]) -> list[Tensor]:
-    """List the parameters and buffers of modules."""
-    tables: list[dict[str, Any]] = [t for module in modules for t in (module._parameters, module._buffers)]
+def _tensors_of(module: nn.Module) -> list[Tensor]:
+    """List the parameters and buffers of a module."""
+    tables: list[dict[str, Any]] = [t for part in module.modules() for t in (part._parameters, part._buffers)]
     return [tensor for table in tables for tensor in table.values() if tensor is not None]

@@ -39,7 +39,8 @@ class ActorNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any) -> Tensor:
-        return self.head.forward(self.encoder.forward(features))
+        outputs: Tensor = self.head(self.encoder(features))
+        return outputs
 
 
 class CriticNetwork(SeededModule):
@@ -72,7 +73,7 @@ class CriticNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, action: Tensor) -> Tensor:
-        x = torch.cat([self.encoder.forward(features), action], dim=1)
+        x = torch.cat([self.encoder(features), action], dim=1)
         x = x.expand(self.n_critics, *x.shape)
         last = len(self.layers) - 1
         for position, layer in enumerate(self.layers):

@@ -30,6 +30,7 @@ class TensorBatch(NamedTuple):
     legal: Tensor | None  # [B, A], of obs
     next_legal: Tensor | None  # [B, A], of next_obs
     extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
+    inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
 
 
 def in_float32(batch: TransitionBatch) -> TransitionBatch:
@@ -137,6 +138,18 @@ def _share(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
     except ValueError:  # a stride is negative
         return torch.from_numpy(np.array(array))
+
+
+def on_device(inputs: Any, device: torch.device) -> Any:
+    """Return a tree of arrays, tensors and None with tensors on the device in the place of arrays."""
+    return tree.map_tree(lambda x: torch.as_tensor(x, device=device) if isinstance(x, np.ndarray) else x, inputs)
+
+
+def scalar(number: float | np.number[Any], device: torch.device) -> Any:
+    """Return a number that changes from update to update as an input of losses: a tensor, on the CPU an array."""
+    if device.type == "cpu":
+        return np.asarray(number, np.float32)
+    return torch.full((), float(number), device=device, dtype=torch.float32)
 
 
 def legal_mask(obs: Any) -> Tensor | None:

@@ -4,7 +4,7 @@ Each draws from a generator of its owner, and none from torch's global one.
 """
 
 import math
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from trainkit.errors import Checks, SpaceMismatchError
 from trainkit.policy.action_scale import ActionBound
-from trainkit.policy.squashed import HALF_LOG_2_PI, SquashedGaussian
+from trainkit.policy.squashed import HALF_LOG_2_PI, SquashedGaussian, draw_normal
 from trainkit.spaces import count_actions
 from trainkit.structured_actions import StructuredHybrid, flat_actions
 
@@ -30,8 +30,12 @@ class Distribution(Protocol):
 
     width: int
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
-        """Draw an action per row, [B, ...]."""
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        """Draw what makes `sample` random, [B, N], on the generator's device."""
+        ...
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        """Return an action per row, [B, ...], drawn by `noise` [B, N]."""
         ...
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
@@ -47,17 +51,6 @@ class Distribution(Protocol):
         ...
 
 
-@runtime_checkable
-class HostDistribution(Protocol):
-    """A distribution that is quick for few rows on the CPU, where torch's calls cost more than the sums."""
-
-    def host_act(
-        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Array]:
-        """Return, in numpy, an action per row [K, ...], drawn or without `rng` the mode, and its log_prob [K]."""
-        ...
-
-
 class Categorical(nn.Module):
     """One of A actions; the numbers are logits. An illegal one has probability 0."""
 
@@ -65,9 +58,11 @@ class Categorical(nn.Module):
         super().__init__()
         self.width = int(space.n)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
-        gumbel = -torch.empty_like(numbers).exponential_(generator=generator).log()
-        return (_masked(numbers, legal) + gumbel).argmax(dim=1)  # distributed as the softmax
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return _exponential(n_rows, self.width, generator)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        return (_masked(numbers, legal) - noise.log()).argmax(dim=1)  # distributed as the softmax
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return _masked(numbers, legal).argmax(dim=1)
@@ -86,19 +81,6 @@ class Categorical(nn.Module):
             log_p = log_p.masked_fill(log_p == -torch.inf, 0.0)
         return -(p * log_p).sum(dim=1)
 
-    def host_act(
-        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Array]:
-        logits = numbers if legal is None else np.where(legal, numbers, np.float32(-np.inf))
-        logits = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
-        mass = np.add.accumulate(np.exp(logits), axis=1)  # an illegal action adds nothing
-        total = mass[:, -1]
-        if rng is None:
-            action = logits.argmax(axis=1)
-        else:  # the first whose mass reaches beyond; a float64 below 1 times a float32 stays below the total
-            action = np.add.reduce(mass <= (rng.random(len(total)) * total)[:, None], axis=1)
-        return action, logits[np.arange(len(total)), action] - np.log(total)
-
 
 class MultiCategorical(nn.Module):
     """One of A_d actions in each of D independent places; the numbers are all logits in a row."""
@@ -113,8 +95,12 @@ class MultiCategorical(nn.Module):
         self._places = [Categorical(spaces.Discrete(size)) for size in self._sizes]
         self.width = sum(self._sizes)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
-        return self._join([place.sample(own, None, generator) for place, own in self._split(numbers)])
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return _exponential(n_rows, self.width, generator)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        pairs = zip(self._split(numbers), self._split(noise), strict=True)
+        return self._join([place.sample(own, None, drawn) for (place, own), (_, drawn) in pairs])
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return self._join([place.mode(own, None) for place, own in self._split(numbers)])
@@ -126,15 +112,6 @@ class MultiCategorical(nn.Module):
 
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return torch.stack([place.entropy(own, None) for place, own in self._split(numbers)]).sum(dim=0)
-
-    def host_act(
-        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Array]:
-        parts = np.split(numbers, np.cumsum(self._sizes)[:-1], axis=1)
-        told = [place.host_act(own, None, rng) for place, own in zip(self._places, parts, strict=True)]
-        digits, log_probs = zip(*told, strict=True)
-        action = np.stack(digits, axis=1) + self._start.numpy()
-        return action.reshape(-1, *self._shape), np.sum(log_probs, axis=0)
 
     def _split(self, numbers: Tensor) -> list[tuple[Categorical, Tensor]]:
         return list(zip(self._places, torch.split(numbers, self._sizes, dim=1), strict=True))
@@ -151,9 +128,11 @@ class Bernoulli(nn.Module):
         self._shape = space.shape
         self.width = math.prod(space.shape)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
-        uniform = torch.rand(numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype)
-        return (uniform < numbers.sigmoid()).to(torch.int8).view(-1, *self._shape)
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return torch.rand(n_rows, self.width, generator=generator, device=generator.device, dtype=torch.float32)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        return (noise < numbers.sigmoid()).to(torch.int8).view(-1, *self._shape)
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return (numbers > 0).to(torch.int8).view(-1, *self._shape)
@@ -165,13 +144,6 @@ class Bernoulli(nn.Module):
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         p = numbers.sigmoid()
         return functional.binary_cross_entropy_with_logits(numbers, p, reduction="none").sum(dim=1)
-
-    def host_act(
-        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Array]:
-        coins = numbers > 0 if rng is None else rng.random(numbers.shape) < 1.0 / (1.0 + np.exp(-numbers))
-        log_prob = -np.logaddexp(np.float32(0.0), np.where(coins, -numbers, numbers)).sum(axis=1)
-        return coins.astype(np.int8).reshape(-1, *self._shape), log_prob
 
 
 class Gaussian(nn.Module):
@@ -190,9 +162,11 @@ class Gaussian(nn.Module):
         self.width = math.prod(space.shape)
         self.log_std = nn.Parameter(torch.full((self.width,), float(log_std), dtype=torch.float32))
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
-        normal = torch.randn(numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype)
-        return (numbers + self.log_std.exp() * normal).view(-1, *self._shape)
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return draw_normal(n_rows, self.width, generator)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        return (numbers + self.log_std.exp() * noise).view(-1, *self._shape)
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         return numbers.view(-1, *self._shape)
@@ -204,16 +178,6 @@ class Gaussian(nn.Module):
     def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         one = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
         return one.expand(len(numbers))
-
-    def host_act(
-        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Array]:
-        log_std: Array = self.log_std.detach().numpy()
-        std = np.exp(log_std)
-        action = numbers if rng is None else numbers + std * rng.standard_normal(numbers.shape, np.float32)
-        z = (action - numbers) / std  # of the action as it is rounded, which is what `log_prob` sees
-        log_prob = -(0.5 * z * z + (log_std + HALF_LOG_2_PI)).sum(axis=1)
-        return action.reshape(-1, *self._shape), log_prob
 
 
 class Hybrid(nn.Module):
@@ -254,9 +218,13 @@ class Hybrid(nn.Module):
         for name, place in places.items():
             self.register_buffer(name, torch.as_tensor(place), persistent=False)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return torch.cat([part.draw_noise(n_rows, generator) for part in (self.discrete, self.box)], dim=1)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
         logits, means = self._split(numbers)
-        return self._join(self.discrete.sample(logits, None, generator), self.box.sample(means, None, generator))
+        of_discrete, of_box = noise[:, : self.discrete.width], noise[:, self.discrete.width :]
+        return self._join(self.discrete.sample(logits, None, of_discrete), self.box.sample(means, None, of_box))
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
         logits, means = self._split(numbers)
@@ -317,6 +285,12 @@ def distribution_for(
         f"there is no distribution of actions for {space}: make them Discrete, MultiDiscrete, MultiBinary, or a Box of "
         "float32 or float64"
     )
+
+
+def _exponential(n_rows: int, width: int, generator: torch.Generator) -> Tensor:
+    """Draw exponential noise [B, N]: minus its logarithm is distributed as Gumbel noise."""
+    empty = torch.empty(n_rows, width, device=generator.device, dtype=torch.float32)
+    return empty.exponential_(generator=generator)
 
 
 def _masked(logits: Tensor, legal: Tensor | None) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from trainkit.engine.gradient_step import Scalar
 from trainkit.errors import DivergedError
-from trainkit.policy.meter import Scalar
 
 OnNan = Literal["raise", "skip"]
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,14 +12,15 @@ from torch import Tensor, nn
 
 from trainkit import tree
 from trainkit.data import ACTION_PROB, Q_VALUES, ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
+from trainkit.engine.engine import EngineName
+from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.loss import Loss
 from trainkit.errors import ConfigError, all_made, check_flag
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Network, best_action, pick
+from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, best_action, pick
 from trainkit.policy.base import Policy
-from trainkit.policy.compiling import Compile
 from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts
-from trainkit.policy.cuda_graph import CudaGraph, check_cuda_graph
-from trainkit.policy.device import TensorBatch, blank_row, in_float32, legal_mask, rows_of, to_device
-from trainkit.policy.draws import Draws, ask
+from trainkit.policy.device import TensorBatch, blank_row, legal_mask, on_device, to_device
+from trainkit.policy.draws import Draw, Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
     EpsilonGreedy,
@@ -30,18 +30,13 @@ from trainkit.policy.exploration import (
     legal_values,
     require_probability,
 )
-from trainkit.policy.gradient_step import Adam, ByHand, Clip
-from trainkit.policy.host.acting import HostNetwork
-from trainkit.policy.host.preprocess import HostPreprocess
-from trainkit.policy.host.q_learning import HostLearner
 from trainkit.policy.implicit import usual_network
-from trainkit.policy.meter import UpdateResult, weight_metrics
+from trainkit.policy.meter import UpdateResult
 from trainkit.policy.networks import ActionValues, PlainModule, Prediction
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.precision import Precision, in_precision
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_losses, refuse_numbers, trying
-from trainkit.policy.resident import frames_of
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 from trainkit.protocols import EnvSpaces
@@ -67,9 +62,8 @@ class DQNPolicy(Policy):
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete, or joint ones
             (MultiDiscrete, MultiBinary, a Dict or Tuple of them) of at most 10,000 combinations, with a value each.
-        flush_denormals, compile: see `GradientStep`; small networks learn in numpy on the CPU, unless compile is True.
-        cuda_graph: record all that an update does on CUDA, from the fourth one on, and repeat it by one launch, with or
-            without `compile`. What parts of yours do in Python they do once then: numbers that change must be tensors.
+        engine: as in `Policy`.
+        flush_denormals: see `GradientStep`.
         precision: what networks multiply in while they learn, "float32" or "bf16"; parameters, losses, acting: float32.
         act_on: "policy", where the policy is, or "cpu", by a copy that keeps up with it; the same for one on the CPU.
         store_action_prob: store how likely each action was, as `action_prob`.
@@ -79,6 +73,8 @@ class DQNPolicy(Policy):
     weights), grad_norm (before the clip), lr, target_followed, penalty_mean (where there is one), and the value
     part's own.
     """
+
+    unwatched = frozenset({"exploration", "_joint_of", "_cpu_copy"})
 
     def __init__(
         self,
@@ -97,9 +93,8 @@ class DQNPolicy(Policy):
         action_space: Space[Any] | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
+        engine: EngineName = "auto",
         flush_denormals: bool = True,
-        compile: Compile = False,
-        cuda_graph: bool = False,
         precision: Precision = "float32",
         act_on: ActOn = "policy",
         store_action_prob: bool = False,
@@ -112,9 +107,9 @@ class DQNPolicy(Policy):
             horizon=horizon,
             device=device,
             seed=seed,
+            engine=engine,
         )
         self._joint_of: tuple[Space[Any] | None, JointActions | None] = None, None
-        check_cuda_graph(type(self).__name__, cuda_graph, self.device)
         self._in_precision = in_precision(type(self).__name__, precision, self.device)
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
@@ -132,17 +127,11 @@ class DQNPolicy(Policy):
             self._extras_spec = {**self._extras_spec, Q_VALUES: values}
         self._draws = Draws(self.network, self.value)
         self.to(self.device)
-        how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile, "recorded": cuda_graph}
-        self.add_gradient_step("network", self.network, Adam() if optimizer is None else optimizer, clip, **how)
+        adam = Adam() if optimizer is None else optimizer
+        how: dict[str, Any] = {"loss": self.loss, "flush_denormals": flush_denormals}
+        self.add_gradient_step("network", self.network, adam, clip, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
-        features = HostPreprocess.for_module(self.preprocess, self.device)
-        self._host = HostNetwork.for_network(features, self.network, self.value)
-        is_ours = penalty is None and self._keeps(DQNPolicy, "_loss", "_learn", "minimise", "tensors", "_columns")
-        by_torch = compile is True or cuda_graph or precision != "float32"
-        parts = features, self.network, self.target_network, self.value, self.backup
-        self._host_learner = HostLearner.for_parts(*parts) if is_ours and not by_torch else None
-        self._graph = CudaGraph(self._learn_columns, self) if cuda_graph else None
-        acts_as_we_do = self._keeps(DQNPolicy, "action_values", "values_here", "_predict")
+        acts_as_we_do = type(self).action_values is DQNPolicy.action_values
         self._cpu_copy = CpuCopy.wanted(type(self).__name__, act_on, self.device, can_copy=acts_as_we_do)
         self.eval()
 
@@ -259,21 +248,18 @@ class DQNPolicy(Policy):
         noise = self._draws.noise(len(tree.first_leaf(obs)), self.generator) if explore else None
         if self._cpu_copy is not None and self._cpu_copy.takes(self._acting_parts):
             return self._cpu_copy.action_values(obs, noise, n_updates=self.n_updates)
-        return self.values_here(obs, noise)
+        q_values: NDArray[np.float32] = self._engine.call("q_values", self._q_values, (obs, noise))["q_values"]
+        return q_values
 
     @property
     def _acting_parts(self) -> Parts:
         """What turns raw observations into action values."""
-        return Parts(self.preprocess, self.network, self.value)
+        return self.preprocess, self.network, self.value
 
-    def values_here(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
-        """Return the expected returns [K, A] as they are found where the policy is."""
-        if self._host is not None and self._host.takes(obs, len(tree.first_leaf(obs)), self.preprocess, self.network):
-            return self._host.action_values(obs, None if noise is None else noise.numpy())
-        with torch.no_grad():
-            numbers = self._predict(to_device(obs, self.device), noise).numbers
-            values: NDArray[np.float32] = self.value.mean(numbers).cpu().numpy()
-        return values
+    def _q_values(self, given: Any) -> dict[str, Tensor]:
+        """Return the expected returns [K, A] for raw observations, and noise [K, noise_size] or None, on the device."""
+        obs, noise = given
+        return {"q_values": self.value.mean(self._predict(obs, noise).numbers)}
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by."""
@@ -294,57 +280,20 @@ class DQNPolicy(Policy):
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
         self._check_discrete(batch)
-        self.enter(training=True)
         joint = self._joint
         if joint is not None:
             batch = replace(batch, action=joint.numbers(batch.action))
-        learner, own = self._host_learner, self._modules.get  # it takes nn.Module 1 us to look each of these up
-        parts = own("preprocess"), own("network"), own("target_network"), own("value"), self.backup
-        if learner is not None and self.penalty is None and learner.takes(batch, *parts):
-            told = self._learn_by_hand(learner, batch, step)
-        elif self._graph is None:
-            told = self._learn(self.tensors(batch), step)
-        else:
-            told = self._replay(self._graph, batch, step)
-        return self.end_update(step=step, **told)
+        return super().update(batch, step=step)
 
-    def _learn_by_hand(self, learner: HostLearner, batch: TransitionBatch, step: int) -> dict[str, Any]:
-        """Take the gradient step in numpy."""
-        self._note_rows(batch)
-        batch = in_float32(batch)
-        mine, theirs = self._draws.for_update(len(batch), self.generator)
-        by_hand = ByHand(partial(learner, batch, mine.noise, theirs.noise), learner.modules)
-        priority, shown = self.minimise("network", by_hand, step=step)
-        return {"priority": priority, **shown}
+    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+        """Draw the noise and fractions of the "online" and of the "target" network."""
+        online, target = self._draws.for_update(n_rows, self.generator)
+        return {"online": online, "target": target}
 
-    def _learn(self, rows: TensorBatch, step: int) -> dict[str, Any]:
-        """Take the gradient step on rows that are on the device; return what there is to tell `end_update`."""
-        mine, theirs = self._draws.for_update(len(rows.reward), self.generator)
-        online = self._in_precision(ask(self.network, mine))
-        target = self._in_precision(ask(self.target_network, theirs))
-
-        def loss() -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-            per_row, priority, shown = self._loss(rows, online, target)
-            return (rows.weight * per_row).mean(), (priority, shown | weight_metrics(rows.weight))
-
-        priority, shown = self.minimise("network", loss, step=step)
-        return {"priority": priority, **shown}
-
-    def _replay(self, graph: CudaGraph, batch: TransitionBatch, step: int) -> dict[str, Any]:
-        """Do what `_learn` does by one launch, and bring the priorities out of the way of the next."""
-        for gradient_step in self._gradient_steps.values():
-            gradient_step.prepare(step)
-        told = graph(self._columns(batch), frames_of(batch), step=step)
-        return {**told, "priority": told["priority"].clone()}
-
-    def _learn_columns(self, columns: Any, frames: Any, *, step: int) -> dict[str, Any]:
-        """Do all of an update that is done on the device, and return all that there is to tell."""
-        told = self._learn(rows_of(columns, self.preprocess, frames), step)
-        shown, self._shown = self._shown, {}
-        return {**shown, **told}
-
-    def _loss(self, rows: TensorBatch, online: Network, target: Network) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return (loss [B], priority [B], scalars to show)."""
+    def loss(self, rows: TensorBatch) -> Loss:
+        """Return the value part's loss of the chosen actions, and the penalty."""
+        online = self._in_precision(ask(self.network, Draw(*rows.inputs["online"])))
+        target = self._in_precision(ask(self.target_network, Draw(*rows.inputs["target"])))
         prediction = online(rows.obs, rows.legal)
         chosen = pick(prediction.numbers, rows.action)
         with torch.no_grad():
@@ -353,12 +302,12 @@ class DQNPolicy(Policy):
         loss, priority = self._draws.loss(self.value, chosen, goal, prediction.fractions)
         with torch.no_grad():
             q = self.value.mean(chosen)
-            shown = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
-            shown |= self.value.metrics(chosen, goal, after, reward, rows.discount)
+            metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
+            metrics |= self.value.metrics(chosen, goal, after, reward, rows.discount)
         if self.penalty is not None:
             penalty = self.penalty(self.value.mean(prediction.numbers), rows.action, rows.legal)
-            loss, shown["penalty_mean"] = loss + penalty, penalty.detach().mean()
-        return loss, priority, shown
+            loss, metrics["penalty_mean"] = loss + penalty, penalty.detach().mean()
+        return Loss(loss, priority, metrics)
 
     def _predict(self, obs: Any, noise: Tensor | None) -> Prediction:
         """Ask the online network about raw observations on the device."""
@@ -379,11 +328,14 @@ class DQNPolicy(Policy):
         with trying(f"{type(self).__name__}'s network", observation_space):
             prediction = self._predict(obs, None)
         refuse_numbers(type(self).__name__, prediction, action_space, self.value)
-        networks = [ask(network, self._draws.for_acting()) for network in (self.network, self.target_network)]
         parts = f"{type(self).__name__}'s {type(self.backup).__name__} and {type(self.value).__name__}"
         extras = self._blank_extras()
         if extras is not None:
-            refuse_losses(parts, lambda: self._loss(blank_row(obs, self.preprocess, extras), *networks)[:2])
+            streams = self.streams_state()
+            inputs = on_device(self._inputs(1, self.last_step), self.device)
+            self.load_streams_state(streams)
+            rows = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
+            refuse_losses(parts, lambda: self.loss(rows))
         if self._cpu_copy is not None:
             self._cpu_copy.check(type(self).__name__, self._acting_parts, blank, n_updates=self.n_updates)
         super().check_spaces(observation_space, action_space)

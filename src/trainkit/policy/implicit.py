@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trainkit.errors import Checks
 from trainkit.policy.networks import ActionHeads, Encoder, HeadOptions, Prediction, QNetwork, check_layers
@@ -31,7 +30,7 @@ class CosineEmbedding(nn.Module):
 
     def forward(self, fractions: Tensor) -> Tensor:
         cosines = torch.cos(fractions.unsqueeze(-1) * self.frequencies)
-        return torch.relu(functional.linear(cosines, self.linear.weight, self.linear.bias))
+        return torch.relu(self.linear(cosines))
 
 
 class ImplicitQNetwork(SeededModule):
@@ -72,13 +71,13 @@ class ImplicitQNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None, legal: Tensor | None, fractions: Tensor) -> Prediction:
-        x = self.encoder.forward(features).unsqueeze(1) * self.embedding.forward(fractions)  # [B, W, F]
+        x = self.encoder(features).unsqueeze(1) * self.embedding(fractions)  # [B, W, F]
         rows, width, _ = x.shape
         noise, legal = (
             per_row if per_row is None or per_row.shape[0] == 1 else per_row.repeat_interleave(width, dim=0)
             for per_row in (noise, legal)
         )
-        numbers = self.heads.forward(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]
+        numbers = self.heads(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]
         return Prediction(numbers.view(rows, width, -1).transpose(1, 2), fractions)
 
 

@@ -98,7 +98,7 @@ def _made(folder: Path, device: str, state: Mapping[str, Any]) -> Any:
         n_saved = manifest["components"]["policy"]["bytes"]  # no fewer than the numbers saved
         with _NumbersLimit(str(folder), _MOST_NUMBERS * n_saved + _FREE_NUMBERS):
             try:
-                words = {name: from_plain(plain) for name, plain in recipe["arguments"].items()}
+                words = {name: from_plain(plain) for name, plain in recipe["arguments"].items() if name != "compile"}
                 made = _MADE[str(recipe["class"])]
                 if issubclass(made, (OnpolicyPolicy, BCPolicy)) and "action_scaling" not in state:
                     words = _before_scaling(words, own_spaces.action_space)

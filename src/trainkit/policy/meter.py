@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Scalar = Tensor | float  # on a device, or a plain number already
+from trainkit.engine.gradient_step import Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,6 @@ class UpdateResult:
         if self.priority is None or (self.is_lost is not None and bool(self.is_lost)):
             return None
         return self.priority if isinstance(self.priority, np.ndarray) else self.priority.cpu().numpy()
-
-
-def weight_metrics(weight: Tensor) -> dict[str, Tensor]:
-    """Show importance weights [B]: their mean, and the effective sample size, (sum w)^2 / sum w^2, as a share of B."""
-    mean = weight.mean()
-    return {"weight_mean": mean, "effective_share": mean.square() / weight.square().mean()}
 
 
 class Meter:
@@ -47,10 +41,10 @@ class Meter:
             self._plain[name] = self._plain.get(name, 0.0) + number
         there: dict[str, Tensor] = {}
         for name, scalar in metrics.items():
-            if isinstance(scalar, float) or scalar.is_cpu:
-                self._sums[name] = self._sums.get(name, 0.0) + float(scalar)
-            else:
+            if isinstance(scalar, Tensor) and not scalar.is_cpu:
                 there[name] = scalar
+            else:
+                self._sums[name] = self._sums.get(name, 0.0) + float(scalar)
         if there:
             values = torch.stack(list(there.values())).double()  # so that means hardly depend on when they are read
             self._names = tuple(there)

@@ -1,12 +1,11 @@
 """Networks of action values: an encoder for any observation, and plain, dueling or noisy heads on it."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trainkit.errors import Checks, ConfigError
 from trainkit.policy.noisy import NoisyLinear
@@ -70,16 +69,11 @@ class MLP(SeededModule):
         self.draw()
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        noises: Iterator[Tensor] | None = None
         if noise is not None and self.noise_size:
-            for layer, own, is_active in zip(
-                self.layers, torch.split(noise, self._noise_sizes, dim=1), self.is_active, strict=True
-            ):
-                x = self.activation(layer(x, own)) if is_active else layer(x, own)
-            return x
-        # the mean of a noisy layer is a plain one; called as a function, at a third of a module call's cost
-        layers: Any = self.layers
-        for layer, is_active in zip(layers, self.is_active, strict=True):
-            x = functional.linear(x, layer.weight, layer.bias)
+            noises = iter(torch.split(noise, self._noise_sizes, dim=1))
+        for layer, is_active in zip(self.layers, self.is_active, strict=True):
+            x = layer(x) if noises is None else layer(x, next(noises))
             if is_active:
                 x = self.activation(x)
         return x
@@ -140,13 +134,15 @@ class Encoder(nn.Module):
 
     def forward(self, features: Any) -> Tensor:
         if not self._has_images and isinstance(features, Tensor):
-            return self.body.forward(features)
+            outputs: Tensor = self.body(features)
+            return outputs
         images = iter(self.images)
         parts = [
             next(images)(leaf) if is_image else leaf
             for leaf, is_image in zip(feature_leaves(features), self._is_image, strict=True)
         ]
-        return self.body.forward(torch.cat(parts, dim=1))
+        outputs = self.body(torch.cat(parts, dim=1))
+        return outputs
 
 
 class ActionHeads(nn.Module):
@@ -190,10 +186,10 @@ class ActionHeads(nn.Module):
         noise_a = noise_v = None
         if noise is not None:
             noise_a, noise_v = noise[:, : self.advantage.noise_size], noise[:, self.advantage.noise_size :]
-        advantage = self.advantage.forward(x, noise_a).view(-1, self.n_actions, self.width)
+        advantage: Tensor = self.advantage(x, noise_a).view(-1, self.n_actions, self.width)
         if self.state_value is None:
             return advantage
-        state_value = self.state_value.forward(x, noise_v).view(-1, 1, self.width)
+        state_value: Tensor = self.state_value(x, noise_v).view(-1, 1, self.width)
         return state_value + advantage - _mean_over_actions(advantage, legal)
 
 
@@ -240,8 +236,8 @@ class QNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
-        x = self.encoder.forward(features)  # our own parts are called by name, at half a module call's cost
-        return Prediction(self.heads.forward(x, noise, legal))
+        x = self.encoder(features)
+        return Prediction(self.heads(x, noise, legal))
 
 
 def check_layers(

@@ -1,7 +1,6 @@
 """What on-policy learners share: act by a distribution, then learn from all of a rollout while it is theirs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -11,23 +10,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
-from trainkit.data import POLICY_ACTION, ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition
+from trainkit.data import POLICY_ACTION, ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
+from trainkit.engine.engine import EngineName
+from trainkit.engine.gradient_step import Adam, Clip, Scalar
+from trainkit.engine.loss import Loss
 from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made, check_flag
 from trainkit.policy.action_scale import ActionBound, action_scale_for
 from trainkit.policy.actor_critic import ActorCriticNetwork
 from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
-from trainkit.policy.compiling import Compile, Loss, at_step
 from trainkit.policy.deviations import Deviations
-from trainkit.policy.device import legal_mask, to_device
+from trainkit.policy.device import CPU, legal_mask, to_device
 from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
-from trainkit.policy.gradient_step import Adam, ByHand, Clip
-from trainkit.policy.host.acting import Answer, HostActorCritic
-from trainkit.policy.host.preprocess import HostPreprocess
-from trainkit.policy.host.rows import HostRows
-from trainkit.policy.meter import Scalar, UpdateResult
+from trainkit.policy.meter import UpdateResult
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.policy.rollout_rows import RolloutRows
@@ -40,7 +37,7 @@ _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "v
 
 
 class OnpolicyPolicy(Policy):
-    """Base of the on-policy learners: a subclass gives `_loss`, and names the attributes that it takes as schedules.
+    """Base of the on-policy learners: a subclass gives `loss`, and names its schedules.
 
     They learn in eval mode, too: with dropout or batch statistics the first ratio would not be 1.
 
@@ -58,11 +55,12 @@ class OnpolicyPolicy(Policy):
         normalize_advantage: give each batch's advantages mean 0 and deviation 1.
         optimizer: Adam's numbers.
         clip: of gradients; None clips nothing.
-        observation_space, action_space, preprocess, device, seed: as in `Policy`.
-        flush_denormals, compile: see `GradientStep`.
+        observation_space, action_space, preprocess, device, seed, engine: as in `Policy`.
+        flush_denormals: see `GradientStep`.
     """
 
-    _scheduled: tuple[str, ...] = ()  # what `_loss` is given as of the step
+    unwatched = frozenset({"_deviations"})
+    _scheduled: tuple[str, ...] = ()  # schedules whose numbers the loss finds in `rows.inputs`
 
     def __init__(
         self,
@@ -80,8 +78,8 @@ class OnpolicyPolicy(Policy):
         observation_space: Space[Any] | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
+        engine: EngineName = "auto",
         flush_denormals: bool = True,
-        compile: Compile = False,
     ) -> None:
         checks = Checks(type(self).__name__)
         checks.number("lam", lam, low=0, high=1)
@@ -96,6 +94,7 @@ class OnpolicyPolicy(Policy):
             horizon=horizon,
             device=device,
             seed=seed,
+            engine=engine,
         )
         self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
@@ -106,10 +105,8 @@ class OnpolicyPolicy(Policy):
         self.network = network
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
-        self.add_gradient_step("model", self, adam, clip, flush_denormals=flush_denormals, compile=compile)
-        features = HostPreprocess.for_module(self.preprocess, self.device)
+        self.add_gradient_step("model", self, adam, clip, loss=self.loss, flush_denormals=flush_denormals)
         self._deviations = Deviations(self.distribution)
-        self._host = HostActorCritic.for_network(features, network, self.distribution)
         self.eval()
 
     @classmethod
@@ -191,12 +188,10 @@ class OnpolicyPolicy(Policy):
     ) -> ActOutput:
         """Draw an action of each row's distribution or, without exploring, take its mode."""
         check_flag(self, "act(explore=)", explore)
-        legal = checked_legal(obs, env_ids)
-        host = self._host_for(obs)
-        if host is not None:
-            action, log_prob, value, numbers = host.act(obs, legal, self.rng if explore else None)
-        else:
-            action, log_prob, value, numbers = self._answer(obs, explore)
+        checked_legal(obs, env_ids)
+        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        answer = self._engine.call("act", self._answer, (obs, noise))
+        action, log_prob, value, numbers = (answer[name] for name in ("action", "log_prob", "value", "numbers"))
         if explore:
             self._deviations.note(numbers)
         is_sound = np.isfinite(log_prob + value)
@@ -211,19 +206,14 @@ class OnpolicyPolicy(Policy):
         """Return the standard deviations of the draws since the last call, in policy units and before any tanh."""
         return self._deviations.read()
 
-    def _answer(self, obs: Obs, explore: bool) -> Answer:
-        """Act by torch, wherever the network is; actions of a Box are in policy units."""
-        with torch.no_grad():
-            on_device = to_device(obs, self.device)
-            legal = legal_mask(on_device)
-            numbers, value = self.network(self.preprocess(on_device))
-            if explore:
-                action = self.distribution.sample(numbers, legal, self.generator)
-            else:
-                action = self.distribution.mode(numbers, legal)
-            log_prob = self.distribution.log_prob(numbers, action, legal)
-            told = torch.stack([log_prob, value]).cpu().numpy()  # [2, K], waited for once
-        return Answer(action.cpu().numpy(), told[0], told[1], numbers)
+    def _answer(self, given: Any) -> dict[str, Tensor]:
+        """Act on raw observations on the device, by noise [K, N] or None; actions of a Box are in policy units."""
+        obs, noise = given
+        legal, family = legal_mask(obs), self.distribution
+        numbers, value = self.network(self.preprocess(obs))
+        action = family.mode(numbers, legal) if noise is None else family.sample(numbers, legal, noise)
+        log_prob = family.log_prob(numbers, action, legal)
+        return {"action": action, "log_prob": log_prob, "value": value, "numbers": numbers}
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the mode for sure."""
@@ -248,6 +238,17 @@ class OnpolicyPolicy(Policy):
 
     # ---- learning ----
 
+    @property
+    def learns_by(self) -> set[str]:
+        """The method through which it learns, "learn"."""
+        return {"learn"}
+
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+        """Raise `ConfigError`: an on-policy learner learns from whole rollouts."""
+        raise ConfigError(
+            f"{type(self).__name__} learns from rollouts, not batches: call learn, or give it to an OnpolicyTrainer"
+        )
+
     def observe(self, transition: Transition) -> None:
         """Note K new rows for running statistics; features stay as they are until the rollout has been learnt."""
         self.statistics.note(transition)
@@ -264,19 +265,35 @@ class OnpolicyPolicy(Policy):
         self.statistics.fold()
 
     def _updates(self, rollout: Rollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
-        rows = self._at_hand(self._rows(rollout))
-        scheduled = {name: at_step(getattr(self, name), step, self.device) for name in self._scheduled}
+        rows = self._rows(rollout)
         n_rows = len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
             shuffled = rows.at(order)
             dealt = shuffled.normalized_in(n_batches) if self.normalize_advantage else shuffled
+            dealt = dealt.in_arrays() if self.device == CPU else dealt
             for batch in dealt.deal(n_batches):
-                shown = self.minimise("model", self._objective(batch, scheduled), step=step)
-                yield self.end_update(step=step, **shown)
-                if self._is_enough(shown):
+                metrics = self._update_on(batch, step)
+                yield self.end_update(step=step, **metrics)
+                if self._is_enough(metrics):
                     return
+
+    def _update_on(self, batch: RolloutRows, step: int) -> dict[str, Any]:
+        """Take a gradient step on a batch, and return its metrics."""
+        given = tuple(batch), self._inputs(len(batch.action), step)
+        metrics = self._take_steps(given, step=step) if self._graph is None else self._replay(self._graph, given, step)
+        metrics.pop("priority", None)
+        return metrics
+
+    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+        """Return the scheduled numbers of the loss."""
+        return {name: getattr(self, name)(step) for name in self._scheduled}
+
+    def rows(self, given: Any) -> RolloutRows:
+        """Return B rows of a rollout, as losses are given them."""
+        columns, inputs = given
+        return RolloutRows(*columns)._replace(inputs=inputs)
 
     def _rows(self, rollout: Rollout) -> RolloutRows:
         """Move a rollout to the device, judge what followed it, and estimate advantages; [T, N] becomes [B]."""
@@ -312,19 +329,12 @@ class OnpolicyPolicy(Policy):
             features = self.preprocess(on_device)
         return RolloutRows(features, legal_mask(on_device), action, log_prob, old, own, own + old, extras)
 
-    def _host_for(self, obs: Obs) -> HostActorCritic | None:
-        """Return the passes in numpy, where they take these observations."""
-        host, n_rows = self._host, len(tree.first_leaf(obs))
-        parts = self.preprocess, self.network, self.distribution
-        return host if host is not None and host.takes(obs, n_rows, *parts) else None
-
     def _values(self, obs: Obs) -> Tensor:
         """Return the values [K] of raw observations, without gradients."""
-        host = self._host_for(obs)
-        if host is not None:
-            return torch.from_numpy(host.values(obs))
-        value: Tensor = self.network(self.features(obs))[1]
-        return value
+        return torch.from_numpy(self._engine.call("values", self._value_of, obs)["value"]).to(self.device)
+
+    def _value_of(self, obs: Any) -> dict[str, Tensor]:
+        return {"value": self.network(self.preprocess(obs))[1]}
 
     def _advantages(
         self, reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor
@@ -332,17 +342,9 @@ class OnpolicyPolicy(Policy):
         """Estimate advantages [T, N]."""
         return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
 
-    def _at_hand(self, rows: RolloutRows) -> RolloutRows | HostRows:
-        """Return all rows of a rollout as they are shuffled and dealt: as they are, or in arrays."""
-        return rows
-
-    def _objective(self, rows: RolloutRows | HostRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
-        """Return what an update minimises: the loss of B rows, or what does as it does."""
-        return partial(self._loss, rows.as_tensors(), **scheduled)
-
-    def _loss(self, rows: RolloutRows, *_: Any, **scheduled: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (loss, scalars to show) of B rows."""
-        raise TypeError(f"{type(self).__name__} must define _loss")
+    def loss(self, rows: RolloutRows) -> Loss:
+        """Return the loss of B rows."""
+        raise TypeError(f"{type(self).__name__} must define loss")
 
     def _is_enough(self, shown: Mapping[str, Scalar]) -> bool:
         """Whether to stop learning from this rollout early, after an update that showed these scalars."""

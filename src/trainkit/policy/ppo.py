@@ -1,23 +1,18 @@
 """PPO, A2C and REINFORCE: the same rows, three losses."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from trainkit.engine.gradient_step import Scalar
+from trainkit.engine.loss import Loss
 from trainkit.errors import Checks
 from trainkit.policy.advantages import discounted_returns
-from trainkit.policy.compiling import Loss
-from trainkit.policy.gradient_step import ByHand
-from trainkit.policy.host.ppo import HostPPO
-from trainkit.policy.host.rows import HostRows
-from trainkit.policy.meter import Scalar
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.policy.rollout_rows import RolloutRows
-from trainkit.schedules import Scheduled, as_schedule
+from trainkit.schedules import Constant, Scheduled, as_schedule
 
 
 class PPOPolicy(OnpolicyPolicy):
@@ -66,54 +61,41 @@ class PPOPolicy(OnpolicyPolicy):
         self.clip_ratio = as_schedule(name, "clip_ratio", clip_ratio, low=0)
         self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
-        self._host_learner: HostPPO | None = None
-        if parts.get("compile") is not True and self._keeps(PPOPolicy, "_loss", "_value_loss", "minimise"):
-            self._host_learner = HostPPO.for_parts(network, self.distribution, self.device)
 
-    def _at_hand(self, rows: RolloutRows) -> RolloutRows | HostRows:
-        """Return all rows of a rollout, in arrays where numpy may learn from them."""
-        return rows if self._host_learner is None or not HostRows.can_hold(rows) else HostRows.of(rows)
-
-    def _objective(self, rows: RolloutRows | HostRows, scheduled: Mapping[str, float | Tensor]) -> Loss | ByHand:
-        """Return the loss of B rows, differentiated in numpy where that is quicker."""
-        learner = self._host_learner
-        if learner is None or not isinstance(rows, HostRows):
-            return super()._objective(rows, scheduled)
-        if not learner.takes(len(rows.action), self.network, self.distribution):
-            return super()._objective(rows, scheduled)
-        numbers = {name: float(number) for name, number in scheduled.items()}
-        weighed = partial(learner, rows, value_weight=self.value_weight, clip_value=self.clip_value)
-        return ByHand(partial(weighed, **numbers), learner.modules)
-
-    def _loss(
-        self, rows: RolloutRows, *, clip_ratio: float | Tensor, entropy_weight: float | Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, rows: RolloutRows) -> Loss:
+        """Return the clipped surrogate, the critic's error and the entropy bonus, row by row."""
+        clip_ratio = rows.inputs["clip_ratio"]
         numbers, value = self.network(rows.features)
         log_ratio = self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob
         ratio = log_ratio.exp()
         bound = rows.advantage + clip_ratio * rows.advantage.abs()  # beyond it lies what the clip takes away
-        policy_loss = -(ratio * rows.advantage).clamp(max=bound).mean()
+        policy_loss = -(ratio * rows.advantage).clamp(max=bound)
         value_loss = self._value_loss(value, rows)
         loss = policy_loss + self.value_weight * value_loss
-        counts = isinstance(entropy_weight, Tensor) or entropy_weight > 0
-        with torch.set_grad_enabled(counts):
+        has_bonus = self.entropy_weight != Constant(0.0)
+        with torch.set_grad_enabled(has_bonus and torch.is_grad_enabled()):
             entropy = self.distribution.entropy(numbers, rows.legal)
-        if counts:
-            loss = loss - entropy_weight * entropy.mean()
+        if has_bonus:
+            loss = loss - rows.inputs["entropy_weight"] * entropy
         with torch.no_grad():
             change = ratio - 1.0
-            is_clipped = change.abs() > clip_ratio
-            told = torch.stack([entropy, change - log_ratio, is_clipped, value]).mean(dim=1)
-        names = ("entropy", "approx_kl", "clip_share", "value_mean")
-        shown = {"policy_loss": policy_loss.detach(), "value_loss": value_loss.detach()}
-        return loss, {**shown, **dict(zip(names, told.unbind(), strict=True))}
+            metrics = {
+                "policy_loss": policy_loss.mean(),
+                "value_loss": value_loss.mean(),
+                "entropy": entropy.mean(),
+                "approx_kl": (change - log_ratio).mean(),
+                "clip_share": (change.abs() > clip_ratio).to(change.dtype).mean(),
+                "value_mean": value.mean(),
+            }
+        return Loss(loss, metrics=metrics)
 
     def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
-        """Return the mean squared error, of the clipped value where that is worse."""
+        """Return the squared error [B], of the clipped value where that is worse."""
+        error = (value - rows.returns).square()
         if self.clip_value is None:
-            return functional.mse_loss(value, rows.returns)
+            return error
         near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
-        return torch.maximum((value - rows.returns).square(), (near - rows.returns).square()).mean()
+        return torch.maximum(error, (near - rows.returns).square())
 
     def _is_enough(self, shown: Mapping[str, Scalar]) -> bool:
         return self.target_kl is not None and float(shown["approx_kl"]) > self.target_kl
@@ -149,14 +131,15 @@ class A2CPolicy(OnpolicyPolicy):
         self.value_weight = value_weight
         self.entropy_weight = as_schedule(type(self).__name__, "entropy_weight", entropy_weight, low=0)
 
-    def _loss(self, rows: RolloutRows, *, entropy_weight: float | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, rows: RolloutRows) -> Loss:
+        """Return the policy gradient's surrogate, the critic's error and the entropy bonus, row by row."""
         numbers, value = self.network(rows.features)
-        policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage).mean()
-        value_loss = functional.mse_loss(value, rows.returns)
-        entropy = self.distribution.entropy(numbers, rows.legal).mean()
-        shown = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value.mean()}
-        loss = policy_loss + self.value_weight * value_loss - entropy_weight * entropy
-        return loss, {name: number.detach() for name, number in shown.items()}
+        policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage)
+        value_loss = (value - rows.returns).square()
+        entropy = self.distribution.entropy(numbers, rows.legal)
+        loss = policy_loss + self.value_weight * value_loss - rows.inputs["entropy_weight"] * entropy
+        columns = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value}
+        return Loss(loss, metrics={name: column.mean() for name, column in columns.items()})
 
 
 class ReinforcePolicy(OnpolicyPolicy):
@@ -179,8 +162,9 @@ class ReinforcePolicy(OnpolicyPolicy):
     ) -> Tensor:
         return discounted_returns(reward, torch.zeros_like(next_value), terminated, ended, gamma=self.horizon.gamma)
 
-    def _loss(self, rows: RolloutRows) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, rows: RolloutRows) -> Loss:
+        """Return the policy gradient's surrogate, row by row."""
         numbers, _ = self.network(rows.features)
-        loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage).mean()
-        entropy = self.distribution.entropy(numbers, rows.legal).mean().detach()
-        return loss, {"entropy": entropy, "return_mean": (rows.returns - rows.value).mean()}
+        entropy = self.distribution.entropy(numbers, rows.legal)
+        metrics = {"entropy": entropy.mean(), "return_mean": (rows.returns - rows.value).mean()}
+        return Loss(-(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage), metrics=metrics)

@@ -7,7 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trainkit import tree
 from trainkit.data import ACTION_MASK
@@ -165,16 +164,25 @@ def _is_float_vector(space: spaces.Box) -> bool:
 def _features(space: Space[Any], obs: Tensor) -> Tensor:
     """Turn one leaf [B, ...] into features; `shape[0]`, as `len` would fix the number of rows of an exported graph."""
     if isinstance(space, spaces.Discrete):
-        return functional.one_hot(obs.long() - int(space.start), int(space.n)).float()
+        return _one_hot(obs.long() - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
         digits = zip(obs.flatten(1).long().unbind(1), space.start.ravel(), space.nvec.ravel(), strict=True)
-        return torch.cat([functional.one_hot(d - int(start), int(n)) for d, start, n in digits], dim=1).float()
+        return torch.cat([_one_hot(d - int(start), int(n)) for d, start, n in digits], dim=1)
     order = _image_axes(space)
     if order is None:
         return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(obs.shape[0], -1)
     channels, height, width = order
     moved = obs.permute(0, *(axis + 1 for axis in (*channels, height, width)))
     return moved.reshape(obs.shape[0], -1, *moved.shape[-2:]).float() / 255.0
+
+
+def _one_hot(index: Tensor, size: int) -> Tensor:
+    """Return vectors [B, size] with a 1 at an index [B], on the CPU an `IndexError` for one that is not in 0..size-1.
+
+    torch's own reads the numbers in Python, which no engine can record.
+    """
+    places = torch.arange(size, device=index.device)
+    return (places.index_select(0, index).unsqueeze(1) == places).float()
 
 
 def _feature_shape(space: Space[Any]) -> tuple[int, ...]:

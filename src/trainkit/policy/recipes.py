@@ -7,7 +7,7 @@ from typing import Any
 from trainkit.parts import to_plain
 from trainkit.spaces import space_to_plain
 
-_OF_THIS_MACHINE = ("device", "seed", "cuda_graph", "act_on")
+_OF_THIS_MACHINE = ("device", "seed", "engine", "act_on")
 
 Recipe = dict[str, Any]  # {"class": a policy's, "arguments": of its `for_envs`, "unknown": those nobody can write down}
 

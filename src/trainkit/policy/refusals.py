@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from gymnasium import Space
 from numpy.typing import NDArray
-from torch import Tensor
 
 from trainkit import tree
+from trainkit.engine.loss import Loss
 from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
 from trainkit.policy.networks import Prediction
 from trainkit.policy.quantiles import DrawnFractions
@@ -72,15 +72,15 @@ def refuse_numbers(subject: str, prediction: Prediction, action_space: Space[Any
         )
 
 
-def refuse_losses(parts: str, losses: Callable[[], tuple[Tensor, Tensor]]) -> None:
+def refuse_losses(parts: str, loss_of_row: Callable[[], Loss]) -> None:
     """Refuse parts of a learner that do not fit each other, by asking for loss and priority of one row."""
     try:
         with torch.no_grad():
-            loss, priority = losses()
+            loss = loss_of_row()
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(f"{parts} fail together on one row: {type(error).__name__}: {error}") from error
-    shapes = tuple(loss.shape), tuple(priority.shape)
+    shapes = tuple(loss.per_row.shape), None if loss.priority is None else tuple(loss.priority.shape)
     if shapes != ((1,), (1,)):
         raise ConfigError(f"{parts} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")

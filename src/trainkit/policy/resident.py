@@ -1,5 +1,6 @@
 """Images of a replay buffer that live on the device: written as they come, gathered where they are learnt from."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,18 @@ class ResidentFrames:
 def places_of(columns: Any) -> Any:
     """Return a tree of arrays, of images on a device their places; refuse those that may be others by now."""
     return tree.map_tree(lambda leaf: leaf.valid_places() if isinstance(leaf, Lookup) else leaf, columns)
+
+
+def gathered(batch: TransitionBatch) -> TransitionBatch:
+    """Return a batch with arrays in the place of images on the CPU."""
+    columns = tree.map_tree(_array_of, (batch.obs, batch.next_obs))
+    return replace(batch, obs=columns[0], next_obs=columns[1])
+
+
+def _array_of(leaf: Any) -> Any:
+    if not isinstance(leaf, Lookup):
+        return leaf
+    return leaf.frames.gather(torch.from_numpy(leaf.valid_places())).numpy()
 
 
 def frames_of(batch: TransitionBatch) -> Any:

@@ -1,10 +1,8 @@
 """Soft actor-critic: a squashed normal policy that two critics teach, as undecided as a temperature asks for."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -13,24 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit import tree
-from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.data import ActOutput, Horizon, Obs
+from trainkit.engine.engine import EngineName
+from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.loss import Loss
 from trainkit.errors import Checks, DivergedError, SpaceMismatchError, all_made, check_flag
 from trainkit.policy.action_scale import ActionScale
 from trainkit.policy.base import Policy
-from trainkit.policy.compiling import Compile
 from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.deviations import Deviations
-from trainkit.policy.device import TensorBatch, in_float32
+from trainkit.policy.device import TensorBatch
 from trainkit.policy.export import reasons
-from trainkit.policy.gradient_step import Adam, ByHand, Clip
-from trainkit.policy.host.acting import HostActor
-from trainkit.policy.host.layers import mean
-from trainkit.policy.host.layers import weight_metrics as host_weight_metrics
-from trainkit.policy.host.preprocess import HostPreprocess
-from trainkit.policy.host.sac import HostSAC, teach_temperature
-from trainkit.policy.host.values import td_metrics
-from trainkit.policy.host.watchers import learns_alone
-from trainkit.policy.meter import UpdateResult, weight_metrics
 from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import trying
 from trainkit.policy.squashed import SquashedGaussian, bounded_box
@@ -62,13 +53,15 @@ class SACPolicy(Policy):
         optimizer: of the actor, and of the others that are not given: `critic_optimizer`, `temperature_optimizer`.
         clip: of the actor's and the critics' gradients; None clips nothing.
         action_space: a Box of floats, bounded in every dimension.
-        observation_space, preprocess, device, seed: as in `Policy`.
-        flush_denormals, compile: see `GradientStep`.
+        observation_space, preprocess, device, seed, engine: as in `Policy`.
+        flush_denormals: see `GradientStep`.
 
     Metrics: critic_loss, actor_loss, temperature_loss (where it is learnt), grad_norm and lr of each, q_mean, q_max,
     q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
     target_followed.
     """
+
+    unwatched = frozenset({"_deviations"})
 
     def __init__(
         self,
@@ -89,8 +82,8 @@ class SACPolicy(Policy):
         observation_space: Space[Any] | None = None,
         device: str | torch.device = "auto",
         seed: int | None = None,
+        engine: EngineName = "auto",
         flush_denormals: bool = True,
-        compile: Compile = False,
     ) -> None:
         name = type(self).__name__
         box = bounded_box(name, action_space)
@@ -112,6 +105,7 @@ class SACPolicy(Policy):
             horizon=horizon,
             device=device,
             seed=seed,
+            engine=engine,
         )
         self.distribution = SquashedGaussian(box, log_std=None)
         self._scale = self.action_scale = ActionScale(box)
@@ -122,22 +116,15 @@ class SACPolicy(Policy):
         self.to(self.device)
         usual = Adam(3e-4) if optimizer is None else optimizer
         own = usual if critic_optimizer is None else critic_optimizer
-        how: dict[str, Any] = {"flush_denormals": flush_denormals, "compile": compile}
-        self.add_gradient_step("critic", critics, own, clip, **how)
-        self.add_gradient_step("actor", actor, usual, clip, **how)
+        how: dict[str, Any] = {"flush_denormals": flush_denormals}
+        self.add_gradient_step("critic", critics, own, clip, loss=self.critic_loss, **how)
+        self.add_gradient_step("actor", actor, usual, clip, loss=self.actor_loss, **how)
         if self.learnt_temperature is not None:
             own = usual if temperature_optimizer is None else temperature_optimizer
-            self.add_gradient_step("temperature", self.learnt_temperature, own, **how)
+            self.add_gradient_step("temperature", self.learnt_temperature, own, loss=self.temperature_loss, **how)
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
-        features = HostPreprocess.for_module(self.preprocess, self.device)
-        sees_as_we_do = self._keeps(Policy, "features")
         self._deviations = Deviations(self.distribution)
-        self._host = HostActor.for_network(features, self.actor, self.distribution) if sees_as_we_do else None
-        self._host_learner: HostSAC | None = None
-        if compile is not True and self._keeps(SACPolicy, "_learn", "_goal", "minimise", "tensors", "_columns"):
-            parts = self.actor, self.critics, self.target_critics, self.distribution
-            self._host_learner = HostSAC.for_parts(features, *parts, self._scale)
         self.eval()
 
     @classmethod
@@ -198,15 +185,9 @@ class SACPolicy(Policy):
         """Draw an action of each row's distribution or, without exploring, take the one at its mean."""
         check_flag(self, "act(explore=)", explore)
         self.enter(training=False)
-        host, n_rows = self._host, len(tree.first_leaf(obs))
-        if host is not None and host.takes(obs, n_rows, self.preprocess, self.actor, self.distribution):
-            unit, numbers = host.act(obs, self._noise(n_rows).numpy() if explore else None)
-        else:
-            with torch.no_grad():
-                numbers = self.actor(self.features(obs))
-                family = self.distribution
-                drawn = family.sample(numbers, None, self.generator) if explore else family.mode(numbers, None)
-                unit = drawn.cpu().numpy()
+        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        answer = self._engine.call("act", self._answer, (obs, noise))
+        unit, numbers = answer["unit"], answer["numbers"]
         if explore:
             self._deviations.note(numbers)
         action = self._scale.to_space(unit)
@@ -220,6 +201,14 @@ class SACPolicy(Policy):
         """Return the standard deviations of the draws since the last call, in policy units and before tanh."""
         return self._deviations.read()
 
+    def _answer(self, given: Any) -> dict[str, Tensor]:
+        """Return actions [K, ...] in policy units, by noise [K, D] or None, and network outputs [K, 2 D]."""
+        obs, noise = given
+        numbers = self.actor(self.preprocess(obs))
+        family = self.distribution
+        unit = family.mode(numbers, None) if noise is None else family.sample(numbers, None, noise)
+        return {"unit": unit, "numbers": numbers}
+
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the action [B, ...] at each row's mean for raw observations on the device, and its `reasons`."""
         numbers = self.actor(self.preprocess(obs))
@@ -228,87 +217,53 @@ class SACPolicy(Policy):
 
     # ---- learning ----
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Learn from one batch and return its priorities, mean over the critics of |td|."""
-        self.enter(training=True)
-        noise, next_noise = self._noise(2, len(batch))
-        drawn = Drawn(noise, next_noise, self._temperature(step))
-        learner = self._host_learner
-        parts = self.actor, self.critics, self.target_critics, self.distribution
-        if learner is not None and learner.takes(batch, self.preprocess, *parts) and self._warms_alone():
-            told = self._learn_by_hand(learner, batch, drawn, step)
-        else:
-            told = self._learn(self.tensors(batch), drawn, step)
-        return self.end_update(step=step, temperature=drawn.temperature, **told)
+    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+        """Draw noise [B, D] for this and for the next observation's action; the temperature where it is not learned."""
+        noise, next_noise = self._noise(2, n_rows)
+        inputs: dict[str, Any] = {"noise": noise, "next_noise": next_noise}
+        if self._schedule is not None:
+            inputs["temperature"] = self._schedule(step)
+        return inputs
 
-    def _learn(self, rows: TensorBatch, drawn: "Drawn", step: int) -> dict[str, Any]:
-        """Take the gradient steps on rows that are on the device; return what there is to tell `end_update`."""
-        noise, next_noise, temperature = drawn
-
-        def critic_loss() -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            goal = self._goal(rows, next_noise, temperature)
-            unit = self._scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
-            q = self.critics(rows.obs, unit)
-            td = q - goal.unsqueeze(1)  # [B, C]
-            return _weighted(rows, 0.5 * td.square().sum(dim=1)), (td.detach().abs().mean(dim=1), q.detach())
-
-        def actor_loss() -> tuple[Tensor, Tensor]:
-            unit, log_prob = self.distribution.draw(self.actor(rows.obs), noise)
-            q = self.critics(rows.obs, unit).amin(dim=1)
-            return _weighted(rows, temperature * log_prob - q), log_prob.detach()
-
-        priority, q = self.minimise("critic", critic_loss, step=step)
-        with _frozen(self.critics):
-            log_prob = self.minimise("actor", actor_loss, step=step)
-        learnt = self.learnt_temperature
-        if learnt is not None:
-            surplus = -(log_prob + self.target_entropy)  # of entropy, row by row
-            self.minimise("temperature", lambda: _weighted(rows, learnt.log * surplus), step=step)
-        shown = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
-        shown |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max(), "entropy": -log_prob.mean()}
-        return {"priority": priority, **shown, **weight_metrics(rows.weight)}
-
-    def _learn_by_hand(self, learner: HostSAC, batch: TransitionBatch, drawn: "Drawn", step: int) -> dict[str, Any]:
-        """Take the gradient steps in numpy."""
-        self._note_rows(batch)
-        batch = in_float32(batch)
-        noise, next_noise, temperature = drawn.noise.numpy(), drawn.next_noise.numpy(), float(drawn.temperature)
-        critics = ByHand(partial(learner.teach_critics, batch, next_noise, temperature), (self.critics,))
-        td, q = self.minimise("critic", critics, step=step)
-        actor = ByHand(partial(learner.teach_actor, batch, noise, temperature), (self.actor,))
-        log_prob = self.minimise("actor", actor, step=step)
-        learnt = self.learnt_temperature
-        if learnt is not None:
-            surplus = -(log_prob + float(self.target_entropy))
-            by_hand = ByHand(partial(teach_temperature, learnt.log, surplus, batch.weight), (learnt,))
-            self.minimise("temperature", by_hand, step=step)
-        priority = np.abs(td).mean(axis=0)
-        shown = {"q_mean": float(q.mean()), "q_max": float(q.max()), "q_min": float(q.min())}
-        shown |= {**td_metrics(priority), "entropy": -mean(log_prob)}
-        return {"priority": priority, **shown, **host_weight_metrics(batch.weight)}
-
-    def _warms_alone(self) -> bool:
-        """Whether the temperature is told, or learns and nobody else waits for its gradient."""
-        return self.learnt_temperature is None or learns_alone(self.learnt_temperature.log)
-
-    def _goal(self, rows: TensorBatch, noise: Tensor, temperature: Tensor) -> Tensor:
-        """Return what the critics should have said, [B]."""
+    def critic_loss(self, rows: TensorBatch) -> Loss:
+        """Return half the squared TD errors of all critics (equations 5 and 6); the priority is their mean size."""
         with torch.no_grad():
-            unit, log_prob = self.distribution.draw(self.actor(rows.next_obs), noise)
-            after = self.target_critics(rows.next_obs, unit).amin(dim=1) - temperature * log_prob
-            return rows.reward + torch.where(rows.discount > 0, rows.discount * after, 0.0)
+            next_unit, log_prob = self.distribution.draw(self.actor(rows.next_obs), rows.inputs["next_noise"])
+            after = self.target_critics(rows.next_obs, next_unit).amin(dim=1) - self._temperature(rows) * log_prob
+            goal = rows.reward + torch.where(rows.discount > 0, rows.discount * after, 0.0)
+        unit = self._scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
+        q = self.critics(rows.obs, unit)
+        td = q - goal.unsqueeze(1)  # [B, C]
+        priority = td.detach().abs().mean(dim=1)
+        metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
+        metrics |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max()}
+        return Loss(0.5 * td.square().sum(dim=1), priority, metrics)
+
+    def actor_loss(self, rows: TensorBatch) -> Loss:
+        """Return what the critics' minimum and the entropy say of an action drawn (equation 9)."""
+        temperature = self._temperature(rows)
+        unit, log_prob = self.distribution.draw(self.actor(rows.obs), rows.inputs["noise"])
+        q = self.critics(rows.obs, unit).amin(dim=1)
+        metrics = {"entropy": -log_prob.mean(), "temperature": temperature}
+        return Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
+
+    def temperature_loss(self, rows: TensorBatch) -> Loss:
+        """Return the logarithm of the temperature times the surplus of entropy (equation 18)."""
+        assert self.learnt_temperature is not None, "else there is no such step"
+        surplus = -(rows.inputs["log_prob"] + self.target_entropy)
+        return Loss(self.learnt_temperature.log * surplus)
 
     def _noise(self, *rows: int) -> Tensor:
         """Draw standard normal noise, [..., D], on the device."""
         how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
         return torch.randn(*rows, self.distribution.n_places, **how)
 
-    def _temperature(self, step: int) -> Tensor:
+    def _temperature(self, rows: TensorBatch) -> Tensor:
         """Return the temperature, a scalar without a gradient."""
         if self.learnt_temperature is not None:
             return self.learnt_temperature.log.detach().exp()
-        assert self._schedule is not None, "one of the two is there"
-        return torch.full((), self._schedule(step), device=self.device, dtype=torch.float32)
+        temperature: Tensor = rows.inputs["temperature"]
+        return temperature
 
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target critics always stay in eval mode."""
@@ -338,35 +293,9 @@ class SACPolicy(Policy):
         super().check_spaces(observation_space, action_space)
 
 
-class Drawn(NamedTuple):
-    """What one update is given besides its rows."""
-
-    noise: Tensor  # [B, D], of this observation's action
-    next_noise: Tensor  # [B, D], of the next one's
-    temperature: Tensor
-
-
 class Logarithm(nn.Module):
     """One positive number that is learnt, by its logarithm."""
 
     def __init__(self, initial: float) -> None:
         super().__init__()
         self.log = nn.Parameter(torch.tensor(math.log(initial), dtype=torch.float32))
-
-
-def _weighted(rows: TensorBatch, per_row: Tensor) -> Tensor:
-    """Return the mean over rows of importance weight times loss [B]."""
-    return (rows.weight * per_row).mean()
-
-
-@contextmanager
-def _frozen(module: nn.Module) -> Iterator[None]:
-    """Let no gradient of a module's parameters be computed from what is done here."""
-    moving = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in moving:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in moving:
-            parameter.requires_grad_(True)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.checkpoint import load_checkpoint, load_tensors, save_checkpoint
+from trainkit.engine.engine import Engine
+from trainkit.engine.gradient_step import GradientStep
 from trainkit.errors import CheckpointError
 from trainkit.policy.action_scale import ActionScale
-from trainkit.policy.gradient_step import GradientStep
 from trainkit.policy.handover import KeyMap, as_array, parted, renamed
 from trainkit.policy.recipes import about, remembering
 from trainkit.policy.squashed import SquashedGaussian
@@ -35,6 +36,7 @@ class Saved(nn.Module):
     rng: np.random.Generator
     generator: torch.Generator
     is_seeded: bool
+    _engine: Engine
     _n_updates_read: int
     _gradient_steps: dict[str, GradientStep]
     _targets: dict[str, TargetNetwork]
@@ -158,6 +160,7 @@ class Saved(nn.Module):
             "last_step": self.last_step,
             "streams": self.streams_state(),
             "statistics": self.statistics.state_dict(),
+            "engine": self._engine.state_dict(),
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -172,6 +175,8 @@ class Saved(nn.Module):
         self.last_step = state["last_step"]
         self.load_streams_state(state["streams"])
         self.statistics.load_state_dict(state["statistics"])
+        if "engine" in state:  # else older than engines
+            self._engine.load_state_dict(state["engine"])
         self.is_seeded = True
 
 

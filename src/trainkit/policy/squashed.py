@@ -68,9 +68,11 @@ class SquashedGaussian(nn.Module):
         """Return tanh of the normal's mean, [B, D]."""
         return self._normal(numbers)[0].tanh()
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, generator: torch.Generator) -> Tensor:
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return draw_normal(n_rows, self.n_places, generator)
+
+    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
         mean, log_std = self._normal(numbers)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
         return (mean + log_std.exp() * noise).tanh().view(-1, *self._shape)
 
     def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
@@ -93,19 +95,6 @@ class SquashedGaussian(nn.Module):
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._nodes  # [B, D, Q]
         of_normal = log_std + HALF_LOG_2_PI + 0.5
         return (of_normal + _log_slope(u) @ self._shares).sum(dim=1)
-
-    def host_act(
-        self, numbers: Array, legal: NDArray[np.bool_] | None, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Array]:
-        mean, log_std = (own.detach().numpy() for own in self._normal(torch.from_numpy(numbers)))
-        std = np.exp(log_std)
-        u = mean if rng is None else mean + std * rng.standard_normal(mean.shape, np.float32)
-        unit = np.tanh(u)
-        u = np.arctanh(np.clip(unit, _EDGE - 1.0, 1.0 - _EDGE))  # as `log_prob` finds it
-        z = (u - mean) / std
-        log_slope = 2.0 * (math.log(2.0) - u - np.logaddexp(np.float32(0.0), -2.0 * u))
-        log_prob = (-0.5 * z * z - log_std - HALF_LOG_2_PI - log_slope).sum(axis=1)
-        return unit.reshape(-1, *self._shape), log_prob
 
     def _normal(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and logarithms of deviations, [B, D] each, or [D] where they are parameters."""
@@ -132,6 +121,11 @@ def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:
             "place out of the actions"
         )
     return space
+
+
+def draw_normal(n_rows: int, width: int, generator: torch.Generator) -> Tensor:
+    """Draw standard normal noise [B, N] on the generator's device."""
+    return torch.randn(n_rows, width, generator=generator, device=generator.device, dtype=torch.float32)
 
 
 def _log_slope(u: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from trainkit.engine.segments import joined, lay_flat
 from trainkit.errors import Checks
 from trainkit.parts import Part
-from trainkit.policy.segments import joined, lay_flat
 from trainkit.schedules import Scheduled, as_schedule
 
 

@@ -3,7 +3,7 @@
 Here are one number and a distribution over fixed returns; `quantiles` has the returns at fixed or drawn fractions.
 """
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,15 @@ class Value(Protocol):
         ...
 
 
+@runtime_checkable
+class Distributional(Protocol):
+    """A value that knows the distribution of the return, in addition to its mean."""
+
+    def distribution(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ascending returns and their probabilities, [..., W] each, of outputs [..., W]."""
+        ...
+
+
 class ReturnValue(nn.Module, Part):
     """Base of the values whose numbers are returns: one of them, or W quantiles.
 
@@ -71,9 +80,12 @@ class ReturnValue(nn.Module, Part):
         return self.returns(numbers).mean(dim=-1)
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
-        returns = self.returns(after).masked_fill(discount == 0, 0.0)  # never 0 * infinity
-        return self.numbers(torch.addcmul(reward, discount, returns))
+        return self.numbers(td_target(self.returns(after), reward, discount))
+
+    def distribution(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sorted returns and their probabilities, all equal, [..., W] each, of numbers [..., W]."""
+        returns = self.returns(numbers).sort(dim=-1).values
+        return returns, torch.full_like(returns, 1 / returns.shape[-1])
 
     def metrics(
         self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
@@ -124,15 +136,50 @@ class ExpectedValue(ReturnValue):
         return functional.huber_loss(chosen, goal, reduction="none", delta=self.delta), priority
 
 
-class CategoricalValue(nn.Module, Part):
+class SupportValue(nn.Module, Part):
+    """Base of the values whose outputs are logits of the probabilities of W fixed returns, the support.
+
+    Args:
+        support: [W].
+    """
+
+    support: Tensor  # [W]
+
+    def __init__(self, support: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("support", support, persistent=False)
+
+    @property
+    def width(self) -> int:
+        """One logit per return."""
+        return len(self.support)
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return functional.softmax(numbers, dim=-1) @ self.support
+
+    def cross_entropy(self, chosen: Tensor, goal: Tensor) -> Tensor:
+        """Return the cross-entropy [B] of logits [B, W] to target probabilities [B, W]."""
+        return -(goal * functional.log_softmax(chosen, dim=1)).sum(dim=1)
+
+    def td_error(self, chosen: Tensor, goal: Tensor) -> Tensor:
+        """Return the difference [B] of the means of target probabilities [B, W] and of logits [B, W]."""
+        return goal @ self.support - self.mean(chosen)
+
+    def support_metrics(self, chosen: Tensor, goal: Tensor, clipped: Tensor) -> dict[str, Tensor]:
+        """Return metrics of the TD errors, the mean of `clipped` [B] and the mean entropy of logits [B, W] in nats."""
+        log_probability = functional.log_softmax(chosen, dim=1)
+        entropy = -(log_probability.exp() * log_probability).sum(dim=1).mean()
+        td = td_metrics(self.td_error(chosen, goal))
+        return {**td, "clipped_share": clipped.mean(), "value_entropy": entropy}
+
+
+class CategoricalValue(SupportValue):
     """Logits of a distribution over fixed returns z_i, `atoms` of them evenly in [v_min, v_max] (C51).
 
     Bellemare et al. (2017): the goal is the distribution of R + discount * z, each atom's mass shared between its two
     neighbours in the support (algorithm 1), the loss the cross-entropy to it. The priority
     is the divergence KL(goal || chosen), which vanishes at the optimum (Hessel et al., 2018), or the cross-entropy.
     """
-
-    support: Tensor  # [W]
 
     def __init__(
         self, atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0, *, priority: Literal["kl", "ce"] = "kl"
@@ -143,20 +190,14 @@ class CategoricalValue(nn.Module, Part):
             checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
         checks.one_of("priority", priority, ["kl", "ce"])
         checks.done()
-        super().__init__()
+        super().__init__(torch.linspace(v_min, v_max, atoms, dtype=torch.float32))
         self.atoms, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
         self._gap = (self.v_max - self.v_min) / (atoms - 1)
-        self.register_buffer(
-            "support", torch.linspace(self.v_min, self.v_max, atoms, dtype=torch.float32), persistent=False
-        )
 
-    @property
-    def width(self) -> int:
-        """One logit per atom."""
-        return self.atoms
-
-    def mean(self, numbers: Tensor) -> Tensor:
-        return functional.softmax(numbers, dim=-1) @ self.support
+    def distribution(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the support and its probabilities, [..., W] each, of logits [..., W]."""
+        probability = functional.softmax(numbers, dim=-1)
+        return self.support.expand_as(probability), probability
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         probability = self._probability(after, discount)
@@ -168,7 +209,7 @@ class CategoricalValue(nn.Module, Part):
         return goal.scatter_add_(1, index + 1, above_share)
 
     def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        cross_entropy = -(goal * functional.log_softmax(chosen, dim=1)).sum(dim=1)
+        cross_entropy = self.cross_entropy(chosen, goal)
         priority = cross_entropy.detach()
         if self.priority == "kl":
             priority = (priority + torch.xlogy(goal, goal).sum(dim=1)).clamp(min=0.0)
@@ -179,11 +220,7 @@ class CategoricalValue(nn.Module, Part):
     ) -> dict[str, Tensor]:
         moved = self._moved(reward, discount)
         beyond = (moved < self.v_min - 1e-3 * self._gap) | (moved > self.v_max + 1e-3 * self._gap)
-        clipped = (self._probability(after, discount) * beyond).sum(dim=1).mean()
-        td = goal @ self.support - self.mean(chosen)
-        log_probability = functional.log_softmax(chosen, dim=1)
-        entropy = -(log_probability.exp() * log_probability).sum(dim=1).mean()
-        return {**td_metrics(td), "clipped_share": clipped, "value_entropy": entropy}
+        return self.support_metrics(chosen, goal, (self._probability(after, discount) * beyond).sum(dim=1))
 
     def _probability(self, after: Tensor, discount: Tensor) -> Tensor:
         """Return the next value's distribution, [B, W]; where nothing follows any will do, but not nan."""
@@ -192,6 +229,15 @@ class CategoricalValue(nn.Module, Part):
     def _moved(self, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the returns R + discount * z, [B, W], before any clipping."""
         return reward.unsqueeze(1) + discount.unsqueeze(1) * self.support
+
+
+def td_target(returns: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    """Return reward + discount * returns, [B, W], of the next state's returns [B, W], rewards and discounts [B].
+
+    Where the discount is 0 it is the reward, whatever the returns are.
+    """
+    reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
+    return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # never 0 * infinity
 
 
 def td_metrics(td: Tensor) -> dict[str, Tensor]:

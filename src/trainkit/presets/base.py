@@ -8,10 +8,10 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.make import EnvSpec, says_how_many
+from trainkit.engine.engine import EngineName
 from trainkit.errors import Checks, ConfigError, refuse_unknown
 from trainkit.hints import misfit
 from trainkit.policy import Preprocess
-from trainkit.policy.compiling import Compile
 from trainkit.protocols import EnvSpaces
 from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer.options import CommonOptions, TrainerOptions
@@ -45,7 +45,7 @@ class Settings(TypedDict, total=False):
 class Switches(TypedDict, total=False):
     """How a policy computes: no matter of a table, as the policy's own unless given."""
 
-    compile: Compile
+    engine: EngineName
 
 
 class Preset:

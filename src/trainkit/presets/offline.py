@@ -8,7 +8,7 @@ from gymnasium.vector import VectorEnv
 from trainkit.collector import Collector, Envs, make_envs
 from trainkit.collector.make import EnvSpec
 from trainkit.errors import ConfigError, refuse_unknown
-from trainkit.policy import Adam, BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Target
+from trainkit.policy import Adam, BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Target, Value
 from trainkit.presets.base import Preset, over_the_run
 from trainkit.presets.config import PresetConfig
 from trainkit.presets.q_learning import value_of, why_idle
@@ -31,7 +31,7 @@ class OfflineSettings(TypedDict, total=False):
     normalize_obs: bool  # by all rows' mean and deviation; never images
     head: tuple[int, ...]
     dueling: bool
-    value: Literal["expected", "categorical", "quantile", "implicit"]
+    value: Literal["expected", "categorical", "quantile", "implicit"] | Value
     loss: Literal["huber", "mse", "likelihood"]  # of an expected value; of bc "likelihood" or "mse"
     rescale: float | None
     atoms: int

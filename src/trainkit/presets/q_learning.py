@@ -1,5 +1,6 @@
 """The presets of the Q-learner: which parts their words stand for."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
@@ -41,7 +42,7 @@ class QSettings(OffpolicySettings, total=False):
     dueling: bool
     noisy: bool
     sigma0: float
-    value: Literal["expected", "categorical", "quantile", "implicit"]
+    value: Literal["expected", "categorical", "quantile", "implicit"] | Value
     loss: Literal["huber", "mse"]  # of an expected value
     rescale: float | None  # of all values but the categorical
     atoms: int
@@ -60,7 +61,6 @@ class QSettings(OffpolicySettings, total=False):
 class LearningSwitches(Switches, total=False):
     """How a Q-learner computes: as `DQNPolicy` does unless given."""
 
-    cuda_graph: bool
     precision: Precision
     act_on: ActOn
 
@@ -155,8 +155,13 @@ def why_idle(name: str, chosen: Mapping[str, Any]) -> str | None:
 
 
 def value_of(preset: Preset, chosen: Mapping[str, Any]) -> Value:
-    """Return the value part that settings name."""
+    """Return the value part that settings name, or a copy of the one they have."""
     kind, rescale, n = chosen["value"], chosen["rescale"], chosen["quantiles"]
+    if not isinstance(kind, str):
+        if rescale is not None:
+            raise ConfigError(f"{preset} cannot rescale a value part, which was given: give the part its own rescale")
+        part: Value = copy.deepcopy(kind)  # as a part moves to its policy's device
+        return part
     if kind == "expected":
         return ExpectedValue(chosen["loss"], rescale=rescale)
     if kind == "quantile":

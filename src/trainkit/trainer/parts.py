@@ -27,7 +27,8 @@ def refuse_misfits(
     trainer: str, policy: object, learns_by: str, train: Collector | None, test: Collector | None
 ) -> None:
     """Refuse a policy that cannot learn so, and collectors that do not share it."""
-    missing = [name for name in (learns_by, *_LEARNER) if not hasattr(policy, name)]
+    own = getattr(policy, "learns_by", {learns_by})
+    missing = [name for name in (learns_by, *_LEARNER) if not hasattr(policy, name) or name in {learns_by} - own]
     if missing:
         raise ConfigError(f"{trainer}.policy must learn, but {type(policy).__name__} has no {', '.join(missing)}")
     for name, collector in (("train_collector", train), ("test_collector", test)):

@@ -236,10 +236,11 @@ class Resumable:
 
     def _machine(self) -> dict[str, Any]:
         """Describe what the bits of a run depend on beside its settings."""
-        device = getattr(self.policy, "device", None)
+        device, engine = getattr(self.policy, "device", None), getattr(self.policy, "engine", None)
         return {
             "threads": self._threads.count,
             "device": None if device is None else str(device),
+            "engine": None if engine is None else engine.wanted,
             **checkpoints.processor(),
         }
 

@@ -8,40 +8,29 @@ import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from trainkit.errors import ConfigError
-from trainkit.schedules import Constant, Schedule
 
-Compile = bool | Literal["auto"]
-Loss = Callable[[], Tensor | tuple[Tensor, Any]]  # the number to minimise, and what else came of it, without gradient
+Closure = Callable[[], Tensor | tuple[Tensor, Any]]  # the number to minimize, and other results without gradients
 Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: numbers, shape} of one flat tensor
 
 
-def ask(loss: Loss) -> tuple[Tensor, Any]:
+def ask(loss: Closure) -> tuple[Tensor, Any]:
     """Return (the number to minimise, what else came of it, an empty tuple where nothing did)."""
     result = loss()
     return result if isinstance(result, tuple) else (result, ())
 
 
-def wants_graph(subject: str, wanted: Compile, device: torch.device) -> bool:
-    """Whether to compile; "auto" where it can be done.
-
-    Raises:
-        ConfigError: it was asked for and something is missing, which the message names.
-    """
-    if wanted not in (True, False, "auto"):
-        raise ConfigError(f"{subject}.compile must be True, False or 'auto', got {wanted!r}")
-    if wanted is False:
-        return False
+def check_compiler(subject: str, device: torch.device) -> None:
+    """Raise `ConfigError` where torch cannot compile; the message names what is missing."""
     missing = _missing(device)
-    if missing is not None and wanted is True:
-        raise ConfigError(f"{subject}.compile needs {missing}: install it, or leave compile out")
-    return missing is None
+    if missing is not None:
+        raise ConfigError(f"{subject}.engine='compile' needs {missing}: install it, or choose another engine")
 
 
 def _missing(device: torch.device) -> str | None:
@@ -58,12 +47,6 @@ def _missing(device: torch.device) -> str | None:
     return None if (headers / "Python.h").exists() else f"Python's headers, of which {headers} has none"
 
 
-def at_step(schedule: Schedule, step: int, device: torch.device) -> float | Tensor:
-    """Return a schedule's number for a loss: in a tensor if it changes, so that a graph of the loss stays good."""
-    number = schedule(step)
-    return number if isinstance(schedule, Constant) else torch.tensor(number, device=device, dtype=torch.float32)
-
-
 class LossGraph:
     """Compute a loss and its gradients in one graph: compiled once, and again for other shapes or modes.
 
@@ -78,7 +61,7 @@ class LossGraph:
         self._graph = compiled(_gradients, **how)
 
     def __call__(
-        self, loss: Loss, layouts: Sequence[Layout], flats: Sequence[Tensor], gradients: Sequence[Tensor]
+        self, loss: Closure, layouts: Sequence[Layout], flats: Sequence[Tensor], gradients: Sequence[Tensor]
     ) -> tuple[Tensor, Any]:
         """Return (loss, what else it returned) and write the gradients of the flat tensors."""
         with torch.no_grad():
@@ -93,12 +76,12 @@ class _Caller(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, loss: Loss) -> tuple[Tensor, Any]:
+    def forward(self, loss: Closure) -> tuple[Tensor, Any]:
         return ask(loss)
 
 
 def _gradients(
-    caller: _Caller, loss: Loss, layouts: Sequence[Layout], flats: Sequence[Tensor], gradients: Sequence[Tensor]
+    caller: _Caller, loss: Closure, layouts: Sequence[Layout], flats: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Tensor, Any]:
     own: dict[str, Tensor] = {}
     for layout, flat in zip(layouts, flats, strict=True):

@@ -16,20 +16,14 @@ from torch import Tensor
 
 from trainkit import tree
 from trainkit.errors import ConfigError
-from trainkit.policy.saved import Saved
 
 _N_WARM_UPS = 3  # calls before one is recorded: libraries choose their kernels, parameters are laid out
 
 
-def check_cuda_graph(subject: str, wanted: bool, device: torch.device) -> None:
-    """Refuse a graph where there is none to be had."""
-    if not isinstance(wanted, bool):
-        raise ConfigError(f"{subject}.cuda_graph must be True or False, got {wanted!r}")
-    if wanted and device.type != "cuda":
-        raise ConfigError(
-            f"{subject}.cuda_graph needs a policy on CUDA, and this one is on {device}: leave it out, or choose "
-            "another device"
-        )
+def check_cuda_graph(subject: str, device: torch.device) -> None:
+    """Raise `ConfigError` for a device that has no graphs."""
+    if device.type != "cuda":
+        raise ConfigError(f"{subject}.engine='cuda_graph' needs a policy on CUDA, got device {device}: use 'auto'")
 
 
 class Capture:
@@ -66,13 +60,13 @@ class CudaGraph:
     next call.
 
     Args:
-        function: a tree of tensors, and what lies still -> a tree of tensors, from these, the policy's tensors and
-            generator, and what lies still as long as the policy's tensors do. Words it is told besides are for its
+        function: a tree of tensors or None, and what lies still -> a tree of tensors, from these, the policy's tensors
+            and generator, and what lies still as long as the policy's tensors do. Words it is told besides are for its
             errors alone.
         policy: where one of its modules, tensors or generators has been replaced, the next calls warm up again.
     """
 
-    def __init__(self, function: Callable[..., Any], policy: Saved) -> None:
+    def __init__(self, function: Callable[..., Any], policy: Any) -> None:
         self._function, self._policy = function, policy
         self._capture = Capture(policy.device)
         self._n_calls: dict[Hashable, int] = {}  # of each set of shapes
@@ -86,18 +80,22 @@ class CudaGraph:
         """
         if self._ground is not None and not self._ground.holds(still):
             self._forget()
-        shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(given))
+        shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(given) if leaf is not None)
         recording = self._recordings.get(shapes)
         if recording is None:
             return self._first(shapes, given, still, words)
-        torch._foreach_copy_(recording.inputs, tree.leaves(given), non_blocking=True)
+        torch._foreach_copy_(recording.inputs, _tensors_of(given), non_blocking=True)
         recording.replay()
         return recording.told
 
     def _first(self, shapes: Hashable, given: Any, still: Any, words: Mapping[str, Any]) -> Any:
         """Call the function while it warms up; record it after that."""
         device, policy = self._policy.device, self._policy
-        own = tree.map_tree(lambda leaf: leaf.to(device, non_blocking=True, copy=True), given)
+
+        def copied(leaf: Tensor | None) -> Tensor | None:
+            return None if leaf is None else leaf.to(device, non_blocking=True, copy=True)
+
+        own = tree.map_tree(copied, given)
         work = partial(self._function, own, still, **words)
         n_calls = self._n_calls.get(shapes, 0)
         if n_calls < _N_WARM_UPS:
@@ -111,11 +109,12 @@ class CudaGraph:
         except RuntimeError as error:
             self._forget()  # as gradients may be left in what was recorded
             raise ConfigError(
-                f"{type(policy).__name__}.cuda_graph cannot record an update: a part of it waits for the device, or "
-                f"makes a tensor of Python's numbers. Leave cuda_graph out, or mend the part. torch says: {error}"
+                f"{type(policy).__name__}.engine='cuda_graph' cannot record an update: a part of it waits for the "
+                "device, or makes a tensor of Python's numbers. Choose another engine, or fix the part. torch says: "
+                f"{error}"
             ) from error
         self._ground = _Ground(policy, still)
-        self._recordings[shapes] = _Recording(tree.leaves(own), told, replay)
+        self._recordings[shapes] = _Recording(_tensors_of(own), told, replay)
         replay()
         return told
 
@@ -129,6 +128,11 @@ class CudaGraph:
         twin._function, twin._policy = copy.deepcopy((self._function, self._policy), memo)
         twin._forget()
         return twin
+
+
+def _tensors_of(given: Any) -> list[Tensor]:
+    """List the leaves that are there."""
+    return [leaf for leaf in tree.leaves(given) if leaf is not None]
 
 
 class _Recording(NamedTuple):
@@ -145,7 +149,7 @@ class _Ground:
     The tensors' memory is kept, so that no other tensor comes to lie there and passes for what was recorded.
     """
 
-    def __init__(self, policy: Saved, still: Any) -> None:
+    def __init__(self, policy: Any, still: Any) -> None:
         tables: list[dict[str, Any]] = []
         for part in policy.modules():
             tables += (part._modules, part._parameters, part._buffers)

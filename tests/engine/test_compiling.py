@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.engine.test_gradient_step import Ours, Twin, assert_nets_close, small_net
 from tests.helpers import rollouts
+from tests.helpers.engine import needs_compile
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, parameters_of
 from tests.policy import test_sac
-from tests.policy.test_gradient_step import Ours, Twin, assert_nets_close, small_net
 from trainkit import (
     A2CPolicy,
     Adam,
@@ -33,7 +34,9 @@ from trainkit import (
     PPOPolicy,
     ReinforcePolicy,
 )
-from trainkit.policy import compiling
+from trainkit.engine import compiling
+
+pytestmark = needs_compile
 
 has_compiler = pytest.mark.skipif(
     compiling._missing(torch.device("cpu")) is not None,
@@ -102,18 +105,24 @@ def test_moves_like_torchs_adam_and_clips(clip: Clip | None) -> None:
 @pytest.mark.parametrize("parts", [PARTS[2], PARTS[5], *MORE_PARTS[-2:]])
 def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
     space = parts.get("space")
-    learn_alike(made(**parts, compile=True), made(**parts), batches(12, space))
+    learn_alike(made(**parts, engine="compile"), made(**parts), batches(12, space))
 
 
 @pytest.mark.usefixtures("traced")
 def test_sac_learns_as_without() -> None:
     told = [test_sac.rows(16, seed=seed) for seed in range(12)]
-    learn_alike(test_sac.made(compile=True), test_sac.made(), told)
+    learn_alike(test_sac.made(engine="compile"), test_sac.made(), told)
 
 
-def learn_rollouts_alike(kind: Any, n_rollouts: int, space: Any = FOUR_NUMBERS, **options: Any) -> Any:
-    """Learn from the same rollouts with and without a graph; return the policy with one."""
-    compiled, plain = (rollouts.made(kind, space, compile=asked, **options) for asked in (True, False))
+def learn_rollouts_alike(
+    kind: Any,
+    n_rollouts: int,
+    space: Any = FOUR_NUMBERS,
+    engines: tuple[str, str] = ("compile", "auto"),
+    **options: Any,
+) -> Any:
+    """Learn from the same rollouts by two engines; return the policy of the first."""
+    compiled, plain = (rollouts.made(kind, space, engine=engine, **options) for engine in engines)
     for step in range(n_rollouts):
         rollout = rollouts.played(copy.deepcopy(plain), space, [20, 13, 7], seed=step)
         for policy in (compiled, plain):
@@ -158,16 +167,14 @@ def test_an_on_policy_learner_compiled_learns_as_without(kind: Any, space: Any, 
 @pytest.mark.usefixtures("traced")
 def test_a_cloner_learns_as_without() -> None:
     options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
-    compiled, plain = (BCPolicy.for_envs(Spaces(), compile=asked, **options) for asked in (True, False))
+    compiled, plain = (BCPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
     learn_alike(compiled, plain, batches(6))
 
 
 @pytest.mark.usefixtures("traced")
 def test_every_gradient_step_of_a_policy_is_compiled() -> None:
-    spaces = Spaces()
-    compiled, plain = (
-        DiscreteBCQPolicy.for_envs(spaces, hidden=(8,), device="cpu", seed=0, compile=asked) for asked in (True, False)
-    )
+    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
+    compiled, plain = (DiscreteBCQPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
     assert all(step._graph is not None for step in compiled._gradient_steps.values())
     learn_alike(compiled, plain, batches(6))
 
@@ -177,7 +184,7 @@ def test_every_gradient_step_of_a_policy_is_compiled() -> None:
 @of_torchs_own
 @pytest.mark.parametrize("parts", MORE_PARTS)
 def test_what_is_compiled_learns_as_without(parts: dict[str, Any]) -> None:
-    learn_alike(made(**parts, compile=True), made(**parts), batches(100))
+    learn_alike(made(**parts, engine="compile"), made(**parts), batches(100))
 
 
 @has_compiler
@@ -185,7 +192,7 @@ def test_what_is_compiled_learns_as_without(parts: dict[str, Any]) -> None:
 @of_torchs_own
 def test_sac_compiled_learns_as_without() -> None:
     told = [test_sac.rows(16, seed=seed) for seed in range(50)]
-    learn_alike(test_sac.made(temperature=0.2, compile=True), test_sac.made(temperature=0.2), told)
+    learn_alike(test_sac.made(temperature=0.2, engine="compile"), test_sac.made(temperature=0.2), told)
 
 
 # ---- what may happen on the way ----
@@ -194,12 +201,12 @@ def test_sac_compiled_learns_as_without() -> None:
 @pytest.mark.usefixtures("traced")
 def test_batches_of_another_size_are_learnt_from_too() -> None:
     sizes = [batch for n in (16, 5, 16, 1) for batch in batches(2, n_rows=n)]
-    learn_alike(made(compile=True), made(), sizes)
+    learn_alike(made(engine="compile"), made(), sizes)
 
 
 @pytest.mark.usefixtures("traced")
 def test_acting_between_updates_changes_nothing() -> None:
-    compiled, plain = made(compile=True), made()
+    compiled, plain = made(engine="compile"), made()
     for start, batch in enumerate(batches(4)):
         compiled.predict(batch.obs)
         learn_alike(compiled, plain, [batch], start)
@@ -207,7 +214,7 @@ def test_acting_between_updates_changes_nothing() -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_a_step_that_is_not_finite_is_not_taken() -> None:
-    policy = made(compile=True)
+    policy = made(engine="compile")
     for batch in batches(2):
         policy.update(batch, step=0)
     before = copy.deepcopy(policy.training_state()["weights"])
@@ -219,7 +226,7 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_a_copy_learns_on_by_itself() -> None:
-    one, plain = made(compile=True), made()
+    one, plain = made(engine="compile"), made()
     learn_alike(one, plain, batches(4))
     other = copy.deepcopy(one)
     learn_alike(other, copy.deepcopy(plain), batches(8)[4:])
@@ -229,7 +236,7 @@ def test_a_copy_learns_on_by_itself() -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_loaded_states_are_learnt_on_from() -> None:
-    one, plain = made(compile=True, seed=3), made()
+    one, plain = made(engine="compile", seed=3), made()
     learn_alike(plain, made(), batches(4))
     one.update(batch_of(16), step=0)
     one.update(batch_of(16), step=0)
@@ -243,7 +250,7 @@ def test_loaded_states_are_learnt_on_from() -> None:
 def test_more_policies_than_torch_keeps_graphs_of_one_function() -> None:
     limit = torch._dynamo.config.recompile_limit
     for width in range(limit + 2):
-        policy = made(compile=True, value=CategoricalValue(width + 2, -1.0, 1.0))
+        policy = made(engine="compile", value=CategoricalValue(width + 2, -1.0, 1.0))
         for batch in batches(2):
             policy.update(batch, step=0)
 
@@ -251,34 +258,29 @@ def test_more_policies_than_torch_keeps_graphs_of_one_function() -> None:
 # ---- where nothing can be compiled ----
 
 
-def test_nothing_is_compiled_unless_asked() -> None:
+def test_nothing_is_compiled_unless_requested() -> None:
     assert made()._gradient_steps["network"]._graph is None
 
 
-@pytest.mark.parametrize("wanted", ["yes", 2, None])
-def test_a_wish_that_is_none_is_refused(wanted: Any) -> None:
-    with pytest.raises(ConfigError, match=f"compile must be True, False or 'auto', got {wanted!r}"):
-        made(compile=wanted)
-
-
-def test_without_a_compiler_it_is_refused_by_name_and_auto_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match=r"compile needs the C\+\+ compiler no-such-compiler: install it, or leave"):
-        made(compile=True)
-    assert made(compile="auto")._gradient_steps["network"]._graph is None
+    with pytest.raises(
+        ConfigError, match=r"engine='compile' needs the C\+\+ compiler no-such-compiler: install it, or"
+    ):
+        made(engine="compile")
 
 
-def test_without_pythons_headers_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_without_pythons_headers_it_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(ConfigError, match=r"compile needs Python's headers, of which .* has none"):
-        made(compile=True)
+    with pytest.raises(ConfigError, match=r"engine='compile' needs Python's headers, of which .* has none"):
+        made(engine="compile")
 
 
-def test_a_torch_that_mixes_graphs_up_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_mixes_graphs_up_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda model=None: model)
-    with pytest.raises(ConfigError, match=r"compile needs torch 2\.13 or newer"):
-        made(compile=True)
+    with pytest.raises(ConfigError, match=r"engine='compile' needs torch 2\.13 or newer"):
+        made(engine="compile")
 
 
 def test_cuda_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tests.engine.test_compiling import MORE_PARTS, ON_POLICY, batches, learn_alike, learn_rollouts_alike
+from tests.engine.test_gradient_step import Ours, Twin, assert_nets_close, small_net
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import PARTS, Spaces, assert_same, batch_of, made, parameters_of
 from tests.helpers.tape import TapeCapture
-from tests.policy.test_compiling import MORE_PARTS, batches, learn_alike
-from tests.policy.test_gradient_step import Ours, Twin, assert_nets_close, small_net
+from tests.policy import test_sac
 from trainkit import (
     Adam,
+    BCPolicy,
     Clip,
     ConfigError,
     ConservativePenalty,
@@ -30,10 +32,12 @@ from trainkit import (
     DQNPolicy,
     ExpectedValue,
     MaxBackup,
+    Policy,
     Target,
     load_policy,
+    tree,
 )
-from trainkit.policy import cuda_graph, dqn
+from trainkit.engine import cuda_graph, engine
 
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 ALL_PARTS = [
@@ -48,16 +52,26 @@ NAN = np.full(16, np.nan, np.float32)
 def taped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the CPU record and play back."""
     monkeypatch.setattr(cuda_graph, "Capture", TapeCapture)
-    monkeypatch.setattr(dqn, "check_cuda_graph", lambda *told: None)
+    monkeypatch.setattr(engine, "check_cuda_graph", lambda *given: None)
+    monkeypatch.setattr(Policy, "_replay", _with_tensors(Policy._replay))
     monkeypatch.setattr(TapeCapture, "n_recorded", 0)
+
+
+def _with_tensors(replay: Callable[..., Any]) -> Callable[..., Any]:
+    """Hand over tensors, as on CUDA, in the place of the arrays that updates on the CPU are made of."""
+
+    def tensor_of(leaf: Any) -> Any:
+        return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    return lambda policy, graph, given, step: replay(policy, graph, tree.map_tree(tensor_of, given), step)
 
 
 def never_recorded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DQNPolicy:
     """Make a policy that does what is recorded, and never records it."""
-    policy = made(**options, cuda_graph=True)
+    policy = made(**options, engine="cuda_graph")
     assert policy._graph is not None
     monkeypatch.setattr(
-        policy._graph, "_first", lambda shapes, given, still, words: policy._learn_columns(given, still, **words)
+        policy._graph, "_first", lambda shapes, given, still, words: policy._recorded_steps(given, still, **words)
     )
     return policy
 
@@ -73,14 +87,14 @@ def learn(policy: DQNPolicy, steps: range, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("parts", ALL_PARTS)
 def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
     parts = {"target": Target(3, "updates")} | parts
-    learn_alike(made(**parts, cuda_graph=True), torch_only(made(**parts)), batches(10, parts.get("space")))
+    learn_alike(made(**parts, engine="cuda_graph"), torch_only(made(**parts)), batches(10, parts.get("space")))
     assert TapeCapture.n_recorded == 1
 
 
 @pytest.mark.usefixtures("taped")
 @pytest.mark.parametrize("parts", PARTS)
 def test_a_recording_changes_no_bit(parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = made(**parts, cuda_graph=True), never_recorded(monkeypatch, **parts)
+    one, other = made(**parts, engine="cuda_graph"), never_recorded(monkeypatch, **parts)
     assert_same(learn(one, range(10)), learn(other, range(10)))
     assert_same(one.training_state(), other.training_state())
     assert one.read_metrics() == other.read_metrics()
@@ -90,16 +104,38 @@ def test_a_recording_changes_no_bit(parts: dict[str, Any], monkeypatch: pytest.M
 @pytest.mark.usefixtures("taped")
 def test_both_networks_of_bcq_learn_as_without() -> None:
     recorded, plain = (
-        DiscreteBCQPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", seed=0, cuda_graph=asked)
-        for asked in (True, False)
+        DiscreteBCQPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", seed=0, engine=engine)
+        for engine in ("cuda_graph", "torch")
     )
     learn_alike(recorded, plain, batches(8))
     assert TapeCapture.n_recorded == 1
 
 
 @pytest.mark.usefixtures("taped")
+def test_all_gradient_steps_of_sac_are_learned_as_without() -> None:
+    recorded, plain = (test_sac.made(engine=engine) for engine in ("cuda_graph", "torch"))
+    learn_alike(recorded, plain, [test_sac.rows(16, seed=seed) for seed in range(8)])
+    assert TapeCapture.n_recorded == 1
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_cloner_learns_as_without() -> None:
+    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
+    recorded, plain = (BCPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("cuda_graph", "torch"))
+    learn_alike(recorded, plain, batches(8))
+    assert TapeCapture.n_recorded == 1
+
+
+@pytest.mark.usefixtures("taped")
+@pytest.mark.parametrize(("kind", "space", "options"), ON_POLICY)
+def test_an_on_policy_learner_learns_as_without(kind: Any, space: Any, options: Any) -> None:
+    learn_rollouts_alike(kind, 3, space, ("cuda_graph", "torch"), **options)
+    assert TapeCapture.n_recorded == 1
+
+
+@pytest.mark.usefixtures("taped")
 def test_every_update_counts_once_those_that_warm_up_too() -> None:
-    policy = made(cuda_graph=True)
+    policy = made(engine="cuda_graph")
     for n_updates in range(1, N_WARM_UPS + 4):
         learn(policy, range(n_updates, n_updates + 1))
         moments = policy.training_state()["optimizers"]["network"]["state"]
@@ -121,7 +157,7 @@ def test_a_step_that_looks_at_nothing_moves_like_torchs_adam(clip: Clip | None) 
 
 @pytest.mark.usefixtures("taped")
 def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
-    one, other = made(cuda_graph=True), made(cuda_graph=True)
+    one, other = made(engine="cuda_graph"), made(engine="cuda_graph")
     for step in range(8):
         kept, spoilt = (batch_of(16, seed=step) for _ in range(2))
         one.update(kept, step=step)
@@ -133,7 +169,7 @@ def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_batches_stay_as_they_were() -> None:
-    policy, told = made(cuda_graph=True), batches(8)
+    policy, told = made(engine="cuda_graph"), batches(8)
     for step, batch in enumerate(told):
         policy.update(batch, step=step)
     for batch, before in zip(told, batches(8), strict=True):
@@ -142,7 +178,7 @@ def test_batches_stay_as_they_were() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_priorities_may_be_read_after_the_next_updates() -> None:
-    late, at_once = made(cuda_graph=True), made(cuda_graph=True)
+    late, at_once = made(engine="cuda_graph"), made(engine="cuda_graph")
     results = [late.update(batch_of(16, seed=step), step=step) for step in range(8)]
     assert_same([result.read_priority() for result in results], learn(at_once, range(8)))
 
@@ -150,13 +186,13 @@ def test_priorities_may_be_read_after_the_next_updates() -> None:
 @pytest.mark.usefixtures("taped")
 def test_batches_of_another_size_have_a_recording_of_their_own() -> None:
     sizes = [batch for n in (16, 5, 16, 5, 3) for batch in batches(4, n_rows=n)]
-    learn_alike(made(cuda_graph=True), torch_only(made()), sizes)
+    learn_alike(made(engine="cuda_graph"), torch_only(made()), sizes)
     assert TapeCapture.n_recorded == 3
 
 
 @pytest.mark.usefixtures("taped")
 def test_acting_between_updates_changes_nothing() -> None:
-    recorded, plain = made(noisy=True, cuda_graph=True), torch_only(made(noisy=True))
+    recorded, plain = made(noisy=True, engine="cuda_graph"), torch_only(made(noisy=True))
     for start, batch in enumerate(batches(8)):
         for policy in (recorded, plain):
             policy.act(batch.obs, explore=True)
@@ -233,7 +269,7 @@ ELSEWHERE = [load_all, load_twice, assign, seed_anew, move_the_target, replace_t
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
 def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None]) -> None:
     options: dict[str, Any] = {"noisy": True, "double": True, "normalize_obs": True}
-    recorded, plain = made(**options, cuda_graph=True), torch_only(made(**options))
+    recorded, plain = made(**options, engine="cuda_graph"), torch_only(made(**options))
     told = batches(14)
     learn_alike(recorded, plain, told[:6])
     for policy in (recorded, plain):
@@ -244,7 +280,7 @@ def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None])
 
 @pytest.mark.usefixtures("taped")
 def test_a_copy_learns_on_by_itself() -> None:
-    one, plain = made(noisy=True, cuda_graph=True), torch_only(made(noisy=True))
+    one, plain = made(noisy=True, engine="cuda_graph"), torch_only(made(noisy=True))
     learn_alike(one, plain, batches(6))
     other = copy.deepcopy(one)
     learn_alike(other, copy.deepcopy(plain), batches(12)[6:])
@@ -257,7 +293,7 @@ def test_a_copy_learns_on_by_itself() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_a_step_that_is_not_finite_is_not_taken_and_told_at_the_next_read() -> None:
-    policy = made(cuda_graph=True)
+    policy = made(engine="cuda_graph")
     learn(policy, range(6))
     policy.read_metrics()
     before = copy.deepcopy(policy.training_state())
@@ -272,7 +308,7 @@ def test_a_step_that_is_not_finite_is_not_taken_and_told_at_the_next_read() -> N
 
 @pytest.mark.usefixtures("taped")
 def test_a_skipped_update_has_no_priorities() -> None:
-    policy = made(cuda_graph=True)
+    policy = made(engine="cuda_graph")
     policy.on_nan = "skip"
     learn(policy, range(6))
     assert policy.update(batch_of(16, reward=NAN), step=6).read_priority() is None
@@ -292,10 +328,12 @@ class Curious(MaxBackup):
 
 @pytest.mark.usefixtures("taped")
 def test_a_part_that_looks_at_a_number_is_refused_when_it_is_recorded() -> None:
-    policy = made(backup=Curious(), cuda_graph=True)
+    policy = made(backup=Curious(), engine="cuda_graph")
     learn(policy, range(N_WARM_UPS))
     before = parameters_of(policy)
-    with pytest.raises(ConfigError, match="cuda_graph cannot record an update: a part of it waits for the device"):
+    with pytest.raises(
+        ConfigError, match="engine='cuda_graph' cannot record an update: a part of it waits for the device"
+    ):
         learn(policy, range(1))
     assert_same(parameters_of(policy), before)
     learn(policy, range(N_WARM_UPS))
@@ -303,19 +341,13 @@ def test_a_part_that_looks_at_a_number_is_refused_when_it_is_recorded() -> None:
 
 
 def test_it_is_refused_without_cuda() -> None:
-    with pytest.raises(ConfigError, match="cuda_graph needs a policy on CUDA, and this one is on cpu: leave it out"):
-        made(cuda_graph=True)
-
-
-@pytest.mark.parametrize("wanted", ["yes", None, 1])
-def test_a_wish_that_is_none_is_refused(wanted: Any) -> None:
-    with pytest.raises(ConfigError, match=f"cuda_graph must be True or False, got {wanted!r}"):
-        made(cuda_graph=wanted)
+    with pytest.raises(ConfigError, match="engine='cuda_graph' needs a policy on CUDA, got device cpu: use 'auto'"):
+        made(engine="cuda_graph")
 
 
 @pytest.mark.usefixtures("taped")
 def test_who_saved_a_policy_with_a_graph_needs_none_to_load_it(tmp_path: Path) -> None:
-    policy = made(value=ExpectedValue("mse"), cuda_graph=True)
+    policy = made(value=ExpectedValue("mse"), engine="cuda_graph")
     learn(policy, range(5))
     loaded = load_policy(policy.save(tmp_path / "saved"), device="cpu")
     assert loaded._graph is None

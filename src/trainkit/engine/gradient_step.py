@@ -15,14 +15,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trainkit.engine.compiling import Closure, LossGraph, ask
+from trainkit.engine.segments import Place, Segment, parts_of, places_of
 from trainkit.errors import CheckpointError, Checks, ConfigError
 from trainkit.parts import Part
-from trainkit.policy.compiling import Compile, Loss, LossGraph, ask, wants_graph
-from trainkit.policy.meter import Scalar
-from trainkit.policy.networks import PlainModule
-from trainkit.policy.segments import Place, Segment, parts_of, places_of
 from trainkit.schedules import Schedule, Scheduled, as_schedule
 
+Scalar = Tensor | float  # on a device, or a plain number already
 ClipBy = Literal["global_norm", "norm", "value"]
 
 
@@ -71,14 +70,6 @@ class Taken(NamedTuple):
     shown: Any  # what the loss returned besides
 
 
-@dataclass(frozen=True, slots=True)
-class ByHand:
-    """A loss differentiated by hand: `write` returns what a loss does, and writes the gradients of modules' weights."""
-
-    write: Callable[[], tuple[float, Any]]
-    modules: tuple[nn.Module, ...]
-
-
 class GradientStep:
     """Minimise a loss by Adam, with what `Adam` and `torch.nn.utils.clip_grad_norm_` compute, in fewer calls.
 
@@ -90,9 +81,9 @@ class GradientStep:
         clip: None clips nothing.
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this
             changes the last bits.
-        compile: compute loss and gradients in one compiled graph from the second step on, which takes some ten
-            seconds and pays for small networks; "auto" where there is a compiler, and the loss is not differentiated
-            by hand, which is quicker. A parameter without a gradient at the first step never moves then.
+        loss: rows -> `Loss`, where an engine executes it; None where each call brings its own.
+        compile: compute loss and gradients in one compiled graph from the second step on. A parameter without a
+            gradient at the first step never moves then.
         recorded: calls will be recorded and played back, so no number is looked at, and the learning rate is that of
             the last `prepare`.
     """
@@ -104,10 +95,12 @@ class GradientStep:
         clip: Clip | None = None,
         *,
         flush_denormals: bool = True,
-        compile: Compile = False,
+        loss: Callable[[Any], Any] | None = None,
+        compile: bool = False,
         recorded: bool = False,
     ) -> None:
         check_parameters(module)
+        self.loss = loss
         self.optimizer = optimizer
         self.clip = clip
         self.flush_denormals = flush_denormals
@@ -117,11 +110,15 @@ class GradientStep:
         self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
         self._at_rest: dict[int, dict[str, Tensor]] = {}  # moments of those that do not learn now
         self._look_at_places()
-        device = self._places[0].parameter.device if self._places else torch.device("cpu")
-        self._graph = LossGraph(module) if wants_graph("GradientStep", compile, device) else None
         self._scale = torch.ones(
             (), dtype=torch.float32
         )  # what gradients on the CPU are divided by, where they are clipped
+        self.use(compile=compile, recorded=recorded)
+
+    def use(self, *, compile: bool = False, recorded: bool = False) -> None:
+        """Compute the next steps in a compiled graph, or as calls that are recorded, as the constructor's words say."""
+        device = self._places[0].parameter.device if self._places else torch.device("cpu")
+        self._graph = LossGraph(self.module) if compile else None
         self._rate_there = self._lr(0)
         self._rate = (
             torch.full((), self._rate_there, device=device, dtype=torch.float32) if recorded else None
@@ -138,26 +135,60 @@ class GradientStep:
             self._rate.fill_(rate)
             self._rate_there = rate
 
-    def __call__(self, loss: Loss | ByHand, *, step: int) -> Taken:
+    def __call__(self, loss: Closure, *, step: int) -> Taken:
         """Take one step down `loss`, which is called once, or in a graph was once."""
-        with _DenormalsFlushed(self.flush_denormals):
-            value: Scalar
-            value, shown = self._write(loss) if isinstance(loss, ByHand) else self._descend(loss)
-            return self._step(value, shown, self._lr(step) if self._rate is None else self._rate)
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                f"{type(self.module).__name__} cannot learn inside torch.inference_mode(), whose tensors have no "
+                "gradients: leave it before the update; torch.no_grad() is allowed"
+            )
+        with self.denormals_flushed():
+            value, metrics = self._descend(loss)
+            return self._step(value, metrics, self._lr(step) if self._rate is None else self._rate)
 
-    def _write(self, loss: ByHand) -> tuple[float, Any]:
-        """Have all gradients written, after making room for them where there is none."""
-        if not self._is_laid_out():
-            moments = self._look_at_places()
+    def move(self, loss: float, outputs: Any, *, step: int) -> Taken:
+        """Take one step along the gradients that there are, on the CPU."""
+        return self._step(loss, outputs, self._lr(step))
+
+    def denormals_flushed(self) -> "_DenormalsFlushed":
+        """Return the context in which a step is computed."""
+        return _DenormalsFlushed(self.flush_denormals)
+
+    @property
+    def layout(self) -> object:
+        """What is replaced whenever the gradients are laid out elsewhere."""
+        return self._segments
+
+    @property
+    def learning(self) -> list[nn.Parameter]:
+        """The module's parameters that require gradients."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """Give each parameter of `learning` its gradient, laying them out where they are not; None is no gradient."""
+        pairs = [pair for pair in zip(self.learning, gradients, strict=True) if pair[1] is not None]
+        if self._is_laid_out():
+            moments: Mapping[int, Mapping[str, Tensor]] = self._moments()
+            is_there = all(parameter.grad is not None for parameter, _ in pairs)
+        else:
+            moments, is_there = self._look_at_places(), False
+        if not is_there:
             for place in self._places:
                 place.parameter.grad = None
-            for module in loss.modules:
-                for parameter in module.parameters():
-                    parameter.grad = torch.zeros_like(parameter)
+            for parameter, gradient in pairs:
+                parameter.grad = gradient
             self._lay_out(moments)
-        return loss.write()
+            return
+        self.zero_gradients()
+        for parameter, gradient in pairs:
+            parameter.grad.copy_(gradient)  # type: ignore[union-attr,arg-type]  # both are there
 
-    def _descend(self, loss: Loss) -> tuple[Tensor, Any]:
+    def zero_gradients(self) -> None:
+        """Set all gradients to 0."""
+        for segment in self._segments:
+            segment.gradient.zero_()
+
+    def _descend(self, loss: Closure) -> tuple[Tensor, Any]:
         """Compute the gradients, and lay out the parameters that get some where they are not."""
         if not self._is_laid_out():
             moments = self._look_at_places()
@@ -170,23 +201,24 @@ class GradientStep:
         if self._graph is not None:
             layouts = [segment.layout for segment in segments]
             return self._graph(loss, layouts, [one.flat for one in segments], [one.gradient for one in segments])
-        for segment in segments:
-            segment.gradient.zero_()
+        self.zero_gradients()
         value, shown = self._backward(loss)
         if self._has_newcomer():
             self._lay_out(self._moments())
         return value, shown
 
-    def _backward(self, loss: Loss) -> tuple[Tensor, Any]:
+    def _backward(self, loss: Closure) -> tuple[Tensor, Any]:
         """Return (loss, what else it returned) and leave the gradients with the parameters, inside no_grad() too."""
         with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
             value, shown = ask(loss)
-        if not value.requires_grad:
+        learning = self.learning
+        if learning and value.requires_grad:
+            value.backward(inputs=learning)  # type: ignore[no-untyped-call]  # torch's own
+        if all(parameter.grad is None for parameter in learning) or not value.requires_grad:
             raise ConfigError(
                 f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "
                 "requires_grad=True: unfreeze one with requires_grad_(True), or do not update"
             )
-        value.backward()  # type: ignore[no-untyped-call]  # torch's own
         return value.detach(), shown
 
     def state_dict(self) -> dict[str, Any]:
@@ -308,8 +340,7 @@ def check_parameters(module: nn.Module) -> None:
 
     A module of the user's may have another dtype than float32, as its `forward` can cast what it is given.
     """
-    parts = [part for part in module.modules() if not isinstance(part, PlainModule)]
-    casts = any(not type(part).__module__.startswith("torch.") for part in parts)
+    casts = any(not type(part).__module__.startswith(("torch.", "trainkit.")) for part in module.modules())
     for name, parameter in module.named_parameters():
         if parameter.dtype == torch.float64 and (not casts or torch.get_default_dtype() == torch.float64):
             raise ConfigError(

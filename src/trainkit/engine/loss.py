@@ -1,0 +1,79 @@
+"""What a loss returns, and the number that a gradient step minimizes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainkit.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss of B rows, without gradients but for `per_row`.
+
+    Attributes:
+        per_row: [B]. The engine minimizes the mean of `rows.weight * per_row`, of `per_row` where rows have no weight.
+        priority: [B], for a prioritized buffer; None where there is none.
+        metrics: scalars for dashboards, by name.
+        outputs: tensors by name that later gradient steps of the same update read in `rows.inputs`.
+    """
+
+    per_row: Tensor
+    priority: Tensor | None = None
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def objective(loss: Callable[[Any], Loss], rows: Any, *, with_weights: bool = False) -> dict[str, Any]:
+    """Return the scalar to minimize as "loss", and "priority", "metrics" and "outputs" of a loss, where it has some.
+
+    Args:
+        loss: rows -> `Loss`.
+        rows: with importance weights [B] in `rows.weight`, or None there.
+        with_weights: add metrics of the weights: their mean, and the effective sample size,
+            (sum w)^2 / sum w^2, as a share of B.
+
+    Raises:
+        ConfigError: what it returned is no `Loss`, or has other shapes.
+    """
+    result, weight = loss(rows), rows.weight
+    _check(getattr(loss, "__qualname__", "a loss"), result, None if weight is None else weight.shape)
+    value = result.per_row.mean() if weight is None else (weight * result.per_row).mean()
+    metrics = dict(result.metrics)
+    if with_weights and weight is not None:
+        metrics |= weight_metrics(weight)
+    results: dict[str, Any] = {"loss": value, "metrics": _detached(metrics), "outputs": _detached(result.outputs)}
+    if result.priority is not None:
+        results["priority"] = result.priority.detach()
+    return results
+
+
+def _check(subject: str, result: Loss, shape: torch.Size | None) -> None:
+    """Raise `ConfigError` for what is not a loss per row."""
+    if not isinstance(result, Loss):
+        raise ConfigError(f"{subject} must return a Loss, got {type(result).__name__}: return Loss(per_row)")
+    given = result.per_row.shape
+    if len(given) != 1 or (shape is not None and given != shape):
+        wanted = "[B]" if shape is None else f"[B] = {list(shape)}"
+        raise ConfigError(
+            f"{subject} must return a loss per row, {wanted}, got {list(given)}: the mean over rows is the engine's"
+        )
+    if result.priority is not None and result.priority.shape != given:
+        raise ConfigError(f"{subject} must return a priority per row, {list(given)}, got {list(result.priority.shape)}")
+    for name, metric in result.metrics.items():
+        if not isinstance(metric, Tensor) or metric.shape:
+            got = list(metric.shape) if isinstance(metric, Tensor) else type(metric).__name__
+            raise ConfigError(f"{subject}: the metric {name!r} must be a scalar tensor, got {got}: give its mean")
+
+
+def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def weight_metrics(weight: Tensor) -> dict[str, Tensor]:
+    """Return metrics of importance weights [B]."""
+    mean = weight.mean()
+    return {"weight_mean": mean, "effective_share": mean.square() / weight.square().mean()}

@@ -1,0 +1,161 @@
+"""Notice what a recorded function cannot: modules, tensors, attributes, methods and modes that were replaced since.
+
+What a loss reads from anywhere else, a global variable, a closure, a counter in a list, is not watched; the engine
+finds it when it compares, at updates 4, 8, 16 ... 1,024 and then at every 1,024th.
+"""
+
+from collections.abc import Iterable
+from itertools import chain
+from operator import attrgetter, itemgetter
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+_OF_TORCH = frozenset(vars(nn.Module()))  # the attributes that every module has
+_TABLES = "_parameters", "_buffers", "_modules"
+_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+_GLOBAL_HOOKS = [
+    getattr(torch_module, f"_global{kind}")
+    for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+]
+_LISTS = nn.ModuleList, nn.ModuleDict  # which are not called: what matters is which modules they have
+_PLAIN = nn.Linear, nn.Sequential, nn.ReLU, nn.Tanh  # without modes and settings
+
+_values: Any = dict.values
+_of_parameter = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+_forward = attrgetter("forward")
+
+
+class Watch:
+    """Remember how modules and parts are made, and say whether they still are.
+
+    Watched are an owner's modules, its attributes and theirs: which objects they are, where tensors are stored, which
+    of them learn, the modes of modules that have modes, the `forward` of every class of modules and the methods of
+    parts. A part is an attribute that is an object with attributes of its own, as a backup or a penalty.
+
+    Args:
+        owner: the policy.
+        ignored: attributes of the owner that no recorded function reads.
+
+    Attributes:
+        tensors: the parameters and buffers, and the tensors among the attributes.
+        is_observed: whether a hook waits for what torch does with a module or a parameter.
+    """
+
+    def __init__(self, owner: nn.Module, ignored: frozenset[str] = frozenset()) -> None:
+        self._owner, self._ignored = owner, ignored | _OF_TORCH
+        self._read: set[int] = set()  # parameters and buffers that were read, by their ids
+        self.look()
+
+    def narrow(self, read: Iterable[Tensor]) -> None:
+        """Watch those modules alone that have no tensors, or some that the function has read, now or before."""
+        self._read.update(map(id, read))
+        self.look()
+
+    def look(self, *, forget: bool = False) -> None:
+        """Remember everything as it is now.
+
+        Args:
+            forget: what was read, so that everything is watched.
+        """
+        if forget:
+            self._read.clear()
+        everything = list(self._owner.modules())
+        modules = [module for module in everything if type(module) not in _LISTS and self._matters(module)]
+        own = [vars(module) for module in modules]
+        self._hooks = [table[name] for table in own for name in _HOOKS] + _GLOBAL_HOOKS
+        tables: list[dict[str, Any]] = [table[name] for table in own for name in _TABLES]
+        named = [(table, sorted(table.keys() - self._ignored_of(m))) for m, table in zip(modules, own, strict=True)]
+        self._extras = [(itemgetter(*names, names[0]), table) for table, names in named if names]
+        self._names = [
+            f"{type(module).__name__}.{name}"
+            for module, (_, names) in zip(modules, named, strict=True)
+            for name in (*names, *names[:1])
+        ]
+        values = list(chain.from_iterable(get(table) for get, table in self._extras))
+        parts = {id(part): part for part in values if _is_part(part)}.values()
+        lists = [vars(module)["_modules"] for module in everything if type(module) in _LISTS]
+        self._tables = [table for table in (*tables, *lists, *map(vars, parts)) if table]
+        self._kinds = {id(vars(part)): type(part).__name__ for part in parts}  # by their tables
+        plain = [table for module, table in zip(modules, own, strict=True) if type(module) in _PLAIN]
+        settled = {id(table[name]) for table in plain for name in _TABLES}
+        self._counted = [*own, *(table for table in tables if not table and id(table) not in settled)]
+        self._classes = list(dict.fromkeys(map(type, modules)))
+        self._methods = [vars(kind) for kind in dict.fromkeys(map(type, parts))]
+        found = chain(values, chain.from_iterable(map(_values, self._tables)))
+        watched = list({id(x): x for x in found if isinstance(x, Tensor)}.values())
+        others = chain.from_iterable(chain(_values(m._parameters), _values(m._buffers)) for m in everything)
+        self.tensors = list({id(x): x for x in (*watched, *others) if x is not None}.values())
+        self._watched = watched
+        self._parameters = [x for x in watched if isinstance(x, nn.Parameter)]
+        # A tensor of one number may be equal to another one that replaces it.
+        items = [(table, name, x) for table in self._tables for name, x in table.items()]
+        self._single = [item for item in items if isinstance(item[2], Tensor) and item[2].numel() == 1]
+        self._kept = [x.detach() for x in watched]  # so that no other tensor is stored there
+        self._state = self._now()
+        has_hooks = any(hooks for x in self._parameters for hooks in _of_parameter(x)[1:])
+        self.is_observed = has_hooks or any(self._hooks)
+
+    def has_changed(self) -> bool:
+        """Return whether anything is other than at the last `look`."""
+        try:
+            if self._now() != self._state:
+                return True
+        except (RuntimeError, ValueError, KeyError):  # two tensors or arrays are compared, or an attribute is gone
+            return True
+        return any(table[name] is not tensor for table, name, tensor in self._single)
+
+    def changed(self) -> str | None:
+        """Name something that is other than at the last `look`, None where nothing is."""
+        if not self.has_changed():
+            return None
+        names = self._names + [
+            f"{self._kinds[id(table)]}.{name}" if id(table) in self._kinds else name
+            for table in self._tables
+            for name in table
+        ]
+        try:
+            now, before = self._now()[4], self._state[4]
+        except KeyError as error:
+            return str(error)
+        return next((name for name, x, y in zip(names, now, before, strict=False) if x is not y), "a module or a hook")
+
+    def _now(self) -> tuple[Any, ...]:
+        """Return all that is watched, to be compared: lists are equal at once where they have the same objects."""
+        seen: list[Any] = []
+        for get, table in self._extras:
+            seen += get(table)
+        seen += chain.from_iterable(map(_values, self._tables))
+        for methods in self._methods:
+            seen += methods.values()
+        return (
+            list(map(len, self._counted)),
+            list(map(Tensor.data_ptr, self._watched)),
+            list(map(_of_parameter, self._parameters)),
+            list(map(_forward, self._classes)),
+            seen,
+            any(self._hooks),
+        )
+
+    def _matters(self, module: nn.Module) -> bool:
+        """Whether the function uses a module, as far as is known."""
+        if not self._read or module is self._owner:
+            return True
+        own = [*module.parameters(), *module.buffers()]
+        return not own or any(id(x) in self._read for x in own)
+
+    def _ignored_of(self, module: nn.Module) -> frozenset[str]:
+        """Return the attributes of a module that cannot matter: torch's own, and the mode of those without modes."""
+        if module is self._owner:
+            return self._ignored
+        if type(module) in _PLAIN:
+            return frozenset(vars(module))
+        return _OF_TORCH if type(module).__module__.startswith("trainkit.") else _OF_TORCH - {"training"}
+
+
+def _is_part(value: object) -> bool:
+    """Whether an attribute is an object with attributes of its own, which is not torch's, numpy's or gymnasium's."""
+    is_own = type(value).__module__.split(".")[0] not in ("torch", "numpy", "gymnasium", "builtins", "functools")
+    return is_own and hasattr(value, "__dict__") and not isinstance(value, (Tensor, nn.Module, type, FunctionType))

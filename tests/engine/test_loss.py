@@ -1,0 +1,54 @@
+"""What a loss returns: the number that is minimized, priorities, metrics, and outputs for later losses."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.learning import Spaces, batch_of
+from trainkit import ConfigError, DQNPolicy, Loss
+from trainkit.engine.loss import weight_metrics
+
+
+def test_weights_are_shown_by_their_mean_and_by_how_much_of_the_batch_they_leave() -> None:
+    told = weight_metrics(torch.tensor([1.0, 1.0, 0.5, 0.5]))
+    assert told["weight_mean"].item() == 0.75
+    assert told["effective_share"].item() == pytest.approx(3.0**2 / (4 * 2.5))  # (sum w)^2 / (B sum w^2)
+
+
+def test_weights_that_are_alike_leave_all_of_the_batch_and_a_single_one_its_share() -> None:
+    assert weight_metrics(torch.full((8,), 0.25))["effective_share"].item() == pytest.approx(1.0)
+    assert weight_metrics(torch.tensor([1.0, 0.0, 0.0, 0.0]))["effective_share"].item() == pytest.approx(0.25)
+
+
+class Own(DQNPolicy):
+    """Return what a test says instead of a loss."""
+
+    returned: Any = None
+
+    def loss(self, rows: Any) -> Any:
+        loss = super().loss(rows)
+        return self.returned(loss)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda loss: loss.per_row, "Own.loss must return a Loss, got Tensor"),
+        (lambda loss: Loss(loss.per_row.mean()), r"Own.loss must return a loss per row, \[B\] = \[8\], got \[\]"),
+        (lambda loss: Loss(loss.per_row.unsqueeze(1)), r"a loss per row, \[B\] = \[8\], got \[8, 1\]"),
+        (lambda loss: Loss(loss.per_row, loss.priority.mean()), r"a priority per row, \[8\], got \[\]"),
+        (
+            lambda loss: Loss(loss.per_row, metrics={"td": loss.per_row}),
+            r"metric 'td' must be a scalar tensor, got \[8\]",
+        ),
+        (lambda loss: Loss(loss.per_row, metrics={"td": 1.0}), "metric 'td' must be a scalar tensor, got float"),
+    ],
+)
+def test_what_is_no_loss_per_row_is_rejected(returned: Any, message: str, engine: Any) -> None:
+    policy = Own.for_envs(Spaces(), hidden=(4,), device="cpu", seed=0, engine=engine)
+    policy.returned = staticmethod(returned)
+    with pytest.raises(ConfigError, match=message):
+        policy.update(batch_of(8), step=0)
+    assert policy.n_updates == 0

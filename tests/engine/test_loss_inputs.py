@@ -1,0 +1,50 @@
+"""Numbers that change from update to update reach a loss by `loss_inputs`, whatever executes it."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from tests.helpers.engine import needs_compile
+from tests.helpers.learning import Spaces, batch_of
+from trainkit.engine import compiling
+
+
+class Scaled(tk.DQNPolicy):
+    """Multiply the loss by a number on a schedule, a fixed one and a weight per row."""
+
+    def loss_inputs(self, n_rows: int, *, step: int) -> Any:
+        own = {"growing": 1 + step, "half": np.float32(0.5), "of_rows": np.linspace(0, 1, n_rows, dtype=np.float32)}
+        return super().loss_inputs(n_rows, step=step) | own
+
+    def loss(self, rows: tk.TensorBatch) -> tk.Loss:
+        loss = super().loss(rows)
+        scale = rows.inputs["growing"] * rows.inputs["half"] * rows.inputs["of_rows"]
+        return tk.Loss(loss.per_row * scale, loss.priority, metrics={"growing": rows.inputs["growing"]})
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy", pytest.param("compile", marks=needs_compile)])
+def test_numbers_arrays_and_tensors_reach_the_loss(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(compiling, "_missing", lambda device: None)
+    plain = tk.DQNPolicy.for_envs(Spaces(), hidden=(8,), noisy=True, device="cpu", seed=0, engine="torch", lr=0.0)
+    policy = Scaled.for_envs(Spaces(), hidden=(8,), noisy=True, device="cpu", seed=0, engine=engine, lr=0.0)
+    batch = batch_of(16)
+    scaled = batch_of(16, weight=batch.weight * np.linspace(0, 1, 16, dtype=np.float32) / 2)
+    for step in range(4):
+        plain.update(scaled, step=step)
+        policy.update(batch, step=step)
+        growing = policy.read_metrics()
+        assert growing["growing"] == 1 + step
+        assert growing["loss"] == pytest.approx((1 + step) * plain.read_metrics()["loss"], rel=1e-4)
+    assert policy.engine.name == engine
+
+
+def test_spaces_are_checked_with_own_inputs_and_nothing_is_drawn() -> None:
+    policy = Scaled.for_envs(Spaces(), hidden=(8,), noisy=True, device="cpu", seed=0)
+    before = policy.generator.get_state()
+    policy.check_spaces(*Spaces())
+    assert torch.equal(policy.generator.get_state(), before)

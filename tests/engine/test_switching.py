@@ -1,0 +1,65 @@
+"""Engines set between two updates of a policy execute the next one, and are part of what a run continues from."""
+
+import functools
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.engine import needs_compile
+from tests.helpers.learning import batch_of, made, parameters_of
+from trainkit.engine import compiling, watched
+
+
+def learned(*engines: Any) -> dict[str, torch.Tensor]:
+    policy = made(dueling=True, noisy=True, lr=[(0, 1e-2), (6, 1e-3)])
+    for step in range(6):
+        policy.engine = engines[step % len(engines)]
+        policy.update(batch_of(16, seed=step), step=step)
+        assert policy.engine.name == engines[step % len(engines)]
+    return parameters_of(policy)
+
+
+@pytest.mark.parametrize(
+    "engines",
+    [
+        ("torch", "numpy"),
+        pytest.param(("torch", "compile"), marks=needs_compile),
+        pytest.param(("numpy", "compile", "torch"), marks=needs_compile),
+    ],
+)
+def test_engines_take_turns(engines: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(compiling, "_missing", lambda device: None)
+    graphs: list[Any] = []
+    call = compiling.LossGraph.__call__
+
+    def noted(graph: Any, *given: Any) -> Any:
+        graphs.append(graph)
+        return call(graph, *given)
+
+    monkeypatch.setattr(compiling.LossGraph, "__call__", noted)
+    torch.testing.assert_close(learned(*engines), learned("torch"), atol=1e-5, rtol=1e-4)
+    assert bool(graphs) is ("compile" in engines)
+
+
+def test_an_engine_that_gave_numpy_up_is_part_of_the_training_state() -> None:
+    first, second = made(), made()
+    first.engine.give_up("a loss cannot be recorded")
+    second.load_training_state(first.training_state())
+    assert (second.engine.name, second.engine.reason) == ("torch", "a loss cannot be recorded")
+    second.load_training_state(made().training_state())
+    assert second.engine.name == "numpy"
+
+
+def test_a_large_function_is_left_to_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "MOST_MULTIPLICATIONS", 1_000)
+    policy, reference = made(), made(engine="torch")
+    for one in (policy, reference):
+        one.update(batch_of(16, seed=1), step=1)
+        one.update(batch_of(16, seed=2), step=2)
+    assert policy.engine.name == "torch"
+    assert re.fullmatch(r"network takes [\d,]+ multiplications, for which torch is as fast", policy.engine.reason)
+    for own, theirs in zip(policy.network.parameters(), reference.network.parameters(), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=0, atol=0)
