@@ -17,7 +17,7 @@ PUBLIC = """
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
     ActionScale ActorCriticNetwork ActorNetwork CriticNetwork SquashedGaussian
     QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
-    ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue ImplicitQNetwork TensorBatch
+    ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue ImplicitQNetwork TensorBatch
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
     gae discounted_returns
     Engine Loss

@@ -40,6 +40,10 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
         described("CategoricalValue", atoms=5, v_min=-1.0, v_max=2.0, priority="ce"),
     ),
     (
+        tk.HLGaussValue(5, -1.0, 2.0, sigma=0.5, target="two_hot"),
+        described("HLGaussValue", bins=5, v_min=-1.0, v_max=2.0, sigma=0.5, target="two_hot"),
+    ),
+    (
         tk.QuantileValue(7, kappa=0.5, rescale=1e-3),
         described("QuantileValue", quantiles=7, kappa=0.5, rescale=0.001),
     ),

@@ -17,6 +17,7 @@ from trainkit import (
     DQNPolicy,
     EpsilonGreedy,
     ExpectedValue,
+    HLGaussValue,
     ImplicitQuantileValue,
     MunchausenBackup,
     QuantileValue,
@@ -38,6 +39,7 @@ PARTS: list[Any] = [
         id="rainbow",
     ),
     pytest.param({"target": Target(every=1, unit="updates", tau=0.1)}, id="soft target"),
+    pytest.param({"value": HLGaussValue(11, -3, 3), "double": True}, id="hl-gauss double"),
     pytest.param({"value": QuantileValue(8), "double": True}, id="quantile double"),
     pytest.param(
         {"value": ImplicitQuantileValue(4, target_quantiles=5, acting_quantiles=6), "dueling": True, "noisy": True},

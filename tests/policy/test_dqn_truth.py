@@ -12,6 +12,7 @@ from trainkit import (
     CategoricalValue,
     DQNPolicy,
     ExpectedValue,
+    HLGaussValue,
     ImplicitQuantileValue,
     MunchausenBackup,
     PrioritizedReplayBuffer,
@@ -96,6 +97,11 @@ def test_means_of_distributions_find_the_truth() -> None:
     assert largest_error(uniform(), value=CategoricalValue(21, -5.0, 5.0)) < BOUND
 
 
+@pytest.mark.parametrize("target", ["hl_gauss", "two_hot"])
+def test_means_of_histograms_find_the_truth(target: Any) -> None:
+    assert largest_error(uniform(), value=HLGaussValue(21, -5.0, 5.0, target=target)) < BOUND
+
+
 def test_means_of_quantiles_find_the_truth() -> None:
     assert largest_error(uniform(), value=QuantileValue(9, kappa=0.0), batch_size=256) < 2 * BOUND
 
@@ -145,9 +151,18 @@ def test_more_quantiles_find_the_truth_more_nearly(options: dict[str, Any]) -> N
         (uniform, {"behaviour": MDP.optimally}),
         (uniform, {"target": Target(1, "updates", tau=0.05)}),
         (prioritised, {"double": True, "value": CategoricalValue(21, -5.0, 5.0)}),
+        (prioritised, {"double": True, "value": HLGaussValue(21, -5.0, 5.0)}),
         (prioritised, {"behaviour": MDP.optimally, "n_step": (2, 5), "double": True, "dueling": True}),
     ],
-    ids=["double", "dueling", "n-step 1", "soft target", "categorical prioritised double", "n-step prioritised"],
+    ids=[
+        "double",
+        "dueling",
+        "n-step 1",
+        "soft target",
+        "categorical prioritised double",
+        "hl-gauss prioritised double",
+        "n-step prioritised",
+    ],
 )
 def test_every_other_way_finds_the_truth_too(buffer: Any, options: dict[str, Any]) -> None:
     assert largest_error(buffer(), n_updates=4500, **options) < BOUND

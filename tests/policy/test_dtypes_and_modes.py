@@ -21,6 +21,7 @@ CHOICE = spaces.Discrete(3)
 OFF_POLICY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "dqn": (tk.DQNPolicy, CHOICE, {}),
     "c51": (tk.DQNPolicy, CHOICE, {"value": tk.CategoricalValue(5, -1, 1), "double": True}),
+    "hl-gauss": (tk.DQNPolicy, CHOICE, {"value": tk.HLGaussValue(5, -1, 1)}),
     "quantiles": (tk.DQNPolicy, CHOICE, {"value": tk.QuantileValue(4), "noisy": True}),
     "implicit": (tk.DQNPolicy, CHOICE, {"value": tk.ImplicitQuantileValue(4)}),
     "munchausen": (tk.DQNPolicy, CHOICE, {"backup": tk.MunchausenBackup()}),

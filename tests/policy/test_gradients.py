@@ -16,6 +16,7 @@ from trainkit import (
     DoubleBackup,
     DQNPolicy,
     ExpectedValue,
+    HLGaussValue,
     ImplicitQNetwork,
     ImplicitQuantileValue,
     MunchausenBackup,
@@ -86,6 +87,11 @@ def test_the_soft_backup_lets_no_gradient_through(value: Any) -> None:
 @pytest.mark.parametrize("backup", [None, DoubleBackup()], ids=["max", "double"])
 def test_gradients_of_distributions(backup: Any) -> None:
     assert_gradient_is_true(plain(CategoricalValue(7, -2.0, 2.0), backup=backup))
+
+
+@pytest.mark.parametrize("target", ["hl_gauss", "two_hot"])
+def test_gradients_of_histograms(target: Any) -> None:
+    assert_gradient_is_true(plain(HLGaussValue(7, -2.0, 2.0, target=target)))
 
 
 @pytest.mark.parametrize("value", [*RETURNS, pytest.param(CategoricalValue(7, -2.0, 2.0), id="categorical")])

@@ -22,6 +22,7 @@ PARTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "rescaled": (tk.DQNPolicy, {"value": tk.ExpectedValue(rescale=1e-3)}),
     "c51": (tk.DQNPolicy, {"value": tk.CategoricalValue(11, -3, 3)}),
     "c51 double": (tk.DQNPolicy, {"value": tk.CategoricalValue(11, -3, 3), "double": True}),
+    "hl-gauss double": (tk.DQNPolicy, {"value": tk.HLGaussValue(11, -3, 3), "double": True}),
     "quantiles": (tk.DQNPolicy, {"value": tk.QuantileValue(5)}),
     "munchausen quantiles": (tk.DQNPolicy, {"value": tk.QuantileValue(5), "backup": tk.MunchausenBackup()}),
     "implicit": (tk.DQNPolicy, {"value": tk.ImplicitQuantileValue(4)}),

@@ -16,6 +16,7 @@ from trainkit import (
     ConservativePenalty,
     DQNPolicy,
     ExpectedValue,
+    HLGaussValue,
     ImplicitQuantileValue,
     QuantileValue,
 )
@@ -96,6 +97,7 @@ VALUES = [
     pytest.param(ExpectedValue(), id="expected"),
     pytest.param(ExpectedValue("mse", rescale=1e-2), id="mse rescaled"),
     pytest.param(CategoricalValue(11, -3.0, 3.0), id="categorical"),
+    pytest.param(HLGaussValue(11, -3.0, 3.0), id="hl-gauss"),
     pytest.param(QuantileValue(7), id="quantile"),
     pytest.param(ImplicitQuantileValue(5, target_quantiles=6), id="implicit"),
 ]

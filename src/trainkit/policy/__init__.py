@@ -12,6 +12,7 @@ from trainkit.policy.critics import ActorNetwork, CriticNetwork
 from trainkit.policy.device import TensorBatch
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
+from trainkit.policy.hl_gauss import HLGaussValue
 from trainkit.policy.implicit import ImplicitQNetwork
 from trainkit.policy.loading import load_policy
 from trainkit.policy.meter import UpdateResult
@@ -49,6 +50,7 @@ __all__ = [
     "Exploration",
     "GradientStep",
     "Greedy",
+    "HLGaussValue",
     "ImplicitQNetwork",
     "ImplicitQuantileValue",
     "MLP",

@@ -1,0 +1,83 @@
+"""A value learned by classification: logits of a histogram of returns, whose mean is the expected return."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from trainkit.errors import Checks
+from trainkit.policy.values import SupportValue, td_target
+
+
+class HLGaussValue(SupportValue):
+    """Logits of a histogram over equal bins in [v_min, v_max], learned by cross-entropy (HL-Gauss).
+
+    Imani and White (2018); Farebrother et al. (2024, "Stop regressing"), section 3.1. The expected return is the mean
+    of the bins' centers. The TD target is one number per row, y = reward + discount * expected next return, clipped to
+    [v_min, v_max]; the target histogram has in each bin the mass that a distribution around y has there, divided by
+    the mass that it has in [v_min, v_max]:
+
+    - "hl_gauss": the normal distribution N(y, (sigma * bin width)^2);
+    - "two_hot": the uniform distribution of one bin width, so that the two nearest bins share the mass and its mean is
+      y, as in MuZero (Schrittwieser et al., 2020). Beyond the outermost centers the outermost bin has all of it.
+
+    The priority is |mean of the target histogram - expected return|, in units of return. Other than those of
+    `CategoricalValue` these probabilities do not say how returns are distributed: sigma decides how wide they are.
+
+    Args:
+        bins: W.
+        v_min, v_max: the outer edges of the first and the last bin. Targets within 3 sigma of them lose the mass beyond
+            them, which shifts their mean inwards: choose both that much wider than returns reach.
+        sigma: standard deviation of "hl_gauss" in bin widths; Farebrother et al. take 0.75. It has no effect with
+            "two_hot".
+        target: "hl_gauss" or "two_hot".
+    """
+
+    _edges: Tensor  # [W + 1], in bin widths from v_min
+
+    def __init__(
+        self,
+        bins: int = 101,
+        v_min: float = -10.0,
+        v_max: float = 10.0,
+        *,
+        sigma: float = 0.75,
+        target: Literal["hl_gauss", "two_hot"] = "hl_gauss",
+    ) -> None:
+        checks = Checks("HLGaussValue")
+        checks.integer("bins", bins, low=2)
+        if checks.number("v_min", v_min) and checks.number("v_max", v_max):
+            checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+        checks.number("sigma", sigma, low=0, above_low=True)
+        checks.one_of("target", target, ["hl_gauss", "two_hot"])
+        checks.done()
+        bin_width = (v_max - v_min) / bins
+        super().__init__(torch.linspace(v_min + bin_width / 2, v_max - bin_width / 2, bins, dtype=torch.float32))
+        self.bins, self.v_min, self.v_max, self._bin_width = bins, float(v_min), float(v_max), bin_width
+        self.sigma, self.target = float(sigma), target
+        self.register_buffer("_edges", torch.arange(bins + 1, dtype=torch.float32), persistent=False)
+
+    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        y = self._td_target(after, reward, discount).clamp(self.v_min, self.v_max)
+        distance = self._edges - (y - self.v_min) / self._bin_width  # [B, W + 1]
+        if self.target == "two_hot":
+            cumulative = distance.clamp(-0.5, 0.5)
+        else:
+            cumulative = torch.erf(distance / (math.sqrt(2.0) * self.sigma))
+        return cumulative.diff(dim=1) / (cumulative[:, -1:] - cumulative[:, :1])
+
+    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        return self.cross_entropy(chosen, goal), self.td_error(chosen, goal).detach().abs()
+
+    def metrics(
+        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        y = self._td_target(after, reward, discount).squeeze(1)
+        margin = 1e-3 * self._bin_width
+        clipped = (y < self.v_min - margin) | (y > self.v_max + margin)
+        return self.support_metrics(chosen, goal, clipped.to(y.dtype))
+
+    def _td_target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return y, [B, 1], before it is clipped."""
+        return td_target(self.mean(after).unsqueeze(1), reward, discount)
