@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from tests.helpers.engine import note_numpy_passes
 from tests.helpers.learning import (
     FOUR_NUMBERS,
     THREE_ACTIONS,
@@ -22,6 +23,7 @@ from tests.helpers.learning import (
     small_net,
 )
 from trainkit import Adam, ConfigError, DQNPolicy, Policy
+from trainkit.engine import watched
 from trainkit.engine.loss import Loss
 from trainkit.policy.device import TensorBatch
 
@@ -262,3 +264,28 @@ def test_threads_may_call_one_policy_at_a_time() -> None:
 
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(n_wrong, range(3))) == [0, 0, 0]
+
+
+def test_batches_of_ever_new_sizes_are_left_to_torch_and_those_of_known_sizes_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine, theirs = made(engine="numpy"), made(engine="torch")
+    passes: list[int] = []
+    note_numpy_passes(monkeypatch, lambda: passes.append(1))
+    sizes = [*range(1, 21), 5, 5, 21, 21]
+    for step, n_rows in enumerate(sizes):
+        for policy in (mine, theirs):
+            policy.update(batch_of(n_rows, seed=step), step=step)
+    assert len(passes) == 8 + 4
+    assert_alike(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_for_large_batches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "_MOST_BYTES", 2**18)
+    policy = made(hidden=(64,), engine="numpy")
+    for step in range(8):
+        for n_rows in (200 + step, 8):
+            policy.update(batch_of(n_rows, seed=step), step=step)
+    (function,) = policy.engine._functions.values()
+    assert function._n_bytes() <= 2**18
+    assert 1 < len(function._known) < 8

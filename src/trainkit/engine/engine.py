@@ -68,7 +68,7 @@ class Engine:
     def _start(self) -> None:
         """Use what was asked for; nothing is known against numpy."""
         self._functions: dict[tuple[str, str, str], WatchedFunction] = {}  # by name, purpose and the policy's mode
-        self._n_in_a_row: dict[tuple[str, str, str], int] = {}  # of functions when a state was saved
+        self._counts: dict[tuple[str, str, str], dict[str, int]] = {}  # of functions when a state was saved
         self.gave_up: str | None = None  # why numpy is not used any more
         self.is_numpy = self._device.type == "cpu" and self.wanted in ("auto", "numpy")  # as far as it can be
 
@@ -152,8 +152,8 @@ class Engine:
         purpose, mode = "call" if gradient_step is None else "minimize", "train" if self._policy.training else "eval"
         key = name, purpose, mode
         if key not in self._functions:
-            watch, n_in_a_row = Watch(self._policy, self._ignored), self._n_in_a_row.get(key, 0)
-            how: dict[str, Any] = {"limited": self.wanted == "auto", "n_in_a_row": n_in_a_row}
+            watch, counts = Watch(self._policy, self._ignored), self._counts.get(key, {})
+            how: dict[str, Any] = {"limited": self.wanted == "auto", **counts}
             self._functions[key] = WatchedFunction(name, watch, **how)
         try:
             return self._functions[key](function, inputs, gradient_step)
@@ -176,13 +176,13 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run has to know."""
-        recorded = [[*key, one.n_in_a_row] for key, one in self._functions.items() if one.n_in_a_row]
-        return {"gave_up": self.gave_up, "recorded": recorded}
+        counts = [[*key, {"n_changed": one.n_changed, "n_new": one.n_new}] for key, one in self._functions.items()]
+        return {"gave_up": self.gave_up, "counts": counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue as the saved engine would."""
         self._start()
-        self._n_in_a_row = {(name, purpose, mode): n for name, purpose, mode, n in state.get("recorded", ())}
+        self._counts = {(name, purpose, mode): counts for name, purpose, mode, counts in state.get("counts", ())}
         reason = state["gave_up"]
         if reason is not None and self.is_numpy:
             self.give_up(str(reason))

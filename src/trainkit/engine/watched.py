@@ -20,7 +20,7 @@ from trainkit.engine.watch import Watch
 Function = Callable[[Any], Mapping[str, Any]]  # a tree of tensors -> tensors by name, or dicts of them
 
 MOST_MULTIPLICATIONS = 1_000_000_000  # of one call, over torch's threads: beyond, torch is as fast
-_MOST_SHAPES = 256  # kept at a time
+_MOST_SHAPES, _MOST_BYTES = 256, 2**27  # kept at a time
 _MOST_IN_A_ROW = 8  # calls at each of which a function is recorded again
 _TOLERANCE = {"loss": 1e-4, "gradient": 1e-4}  # of a comparison, relative; 1e-3 for all else
 
@@ -46,16 +46,17 @@ class WatchedFunction:
         name: for errors.
         watch: of all that the function may read.
         limited: whether functions of many multiplications are left to torch.
-        n_in_a_row: see below.
+        n_changed, n_new: see below.
 
     Attributes:
-        n_in_a_row: calls in a row, up to the last one, before which nothing was recorded, or something had changed.
+        n_changed: calls in a row, up to the last one, before each of which something had changed.
+        n_new: calls in a row, up to the last one, that were recorded.
         n_multiplications: of the last call that was left to torch, 0 where none was.
     """
 
-    def __init__(self, name: str, watch: Watch, *, limited: bool, n_in_a_row: int = 0) -> None:
+    def __init__(self, name: str, watch: Watch, *, limited: bool, n_changed: int = 0, n_new: int = 0) -> None:
         self._name, self._watch, self._limited = name, watch, limited
-        self.n_multiplications, self.n_in_a_row = 0, n_in_a_row
+        self.n_multiplications, self.n_changed, self.n_new = 0, n_changed, n_new
         self._lock = RLock()
         self._known: dict[tuple[Any, ...], _Compared | None] = {}  # by shapes and dtypes; None: left to torch
         self._layout: list[Any] = []  # of the arrays of the last call
@@ -76,12 +77,12 @@ class WatchedFunction:
     def _called(self, function: Function, inputs: Any, gradient_step: GradientStep | None) -> Named | None:
         """Do what `__call__` says, in one thread at a time: all calls compute in the same memory."""
         if self._watch.has_changed():
-            if self.n_in_a_row == _MOST_IN_A_ROW:
+            if self.n_changed == _MOST_IN_A_ROW:
                 raise GaveUpError(f"{self._watch.changed()} changes between all calls of {self._name}")
             self._forget()
         if self._watch.is_observed:
             return None
-        self.n_in_a_row = 0 if self._known else self.n_in_a_row + 1
+        self.n_changed = 0 if self._known else self.n_changed + 1
         arrays, structure = arrays_of(inputs)
         layout = [*map(_shape_of, arrays), *map(_dtype_of, arrays), *structure]
         if layout != self._layout:
@@ -89,11 +90,16 @@ class WatchedFunction:
             if tuple(layout) in self._known:
                 self._last = self._known[tuple(layout)]
                 if self._last is None:
-                    self._layout = []
+                    self._layout, self._wrote = [], None
                     return None
         compared = self._last
         if compared is None or (gradient_step is not None and compared.layout is not gradient_step.layout):
+            if gradient_step is not None and self.n_new == _MOST_IN_A_ROW:  # torch is faster than a recording
+                self._layout, self._wrote = [], None
+                return None
+            self.n_new += 1
             return self._record(function, inputs, arrays, gradient_step)
+        self.n_new = 0
         if gradient_step is not None and compared is not self._wrote:
             gradient_step.zero_gradients()
             self._wrote = compared
@@ -138,8 +144,6 @@ class WatchedFunction:
                 self._forget()
         if changed is not None:
             raise GaveUpError(f"{self._name} changes {changed} while it runs", _plain(recorded.outputs))
-        if len(self._known) == _MOST_SHAPES:
-            self._known.pop(next(iter(self._known)))
         n_multiplications = recorded.recorder.n_multiplications()
         if self._limited and n_multiplications * torch.get_num_threads() > MOST_MULTIPLICATIONS:
             self._known[layout], self.n_multiplications = None, n_multiplications
@@ -152,10 +156,16 @@ class WatchedFunction:
         self._watch.narrow(recorded.recorder.read)
         compared = _Compared(derived, None if gradient_step is None else gradient_step.layout)
         self._known[layout] = self._last = self._wrote = compared
+        while len(self._known) > _MOST_SHAPES or (len(self._known) > 1 and self._n_bytes() > _MOST_BYTES):
+            self._known.pop(next(iter(self._known)))
         self._layout = list(layout)
         results = compared(arrays)
         self._check(compared, results, gradient_step, recorded)
         return results
+
+    def _n_bytes(self) -> int:
+        """Return the memory of all that is known."""
+        return sum(one.n_bytes for one in self._known.values() if one is not None)
 
     def _check(self, compared: "_Compared", results: Named, gradient_step: GradientStep | None, by_torch: Pass) -> None:
         """Give up at the second difference in a row: one alone may be a tie that rounding broke."""
@@ -171,7 +181,7 @@ class _Compared:
     """A numpy function, and when it is to be compared with torch: in calls 1 to 4, 8, 16 ... 1,024, 2,048, 3,072 ..."""
 
     def __init__(self, function: NumpyFunction, layout: object) -> None:
-        self._function = function
+        self._function, self.n_bytes = function, function.program.n_bytes
         self.layout = layout  # of the gradient step, into whose gradients it writes
         self._n_calls = self._n_differences = 0
 
