@@ -28,6 +28,7 @@ except ImportError:
     from trainkit.policy.gradient_step import GradientStep, Taken  # type: ignore[no-redef]
 
 SECONDS = 0.02  # of a block
+WARM_UP = 5  # epochs of a loop before it is measured
 FORCE = spaces.Box(-1.0, 1.0, (6,), np.float32)
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "dqn": dict,
@@ -158,7 +159,8 @@ def main() -> None:
         if word not in work:
             if name == "loop":
                 trainer = loop_of(rest[0], how)
-                next(trainer)
+                for _ in range(WARM_UP):
+                    next(trainer)
                 work[word] = (lambda trainer=trainer: next(trainer)), 1
             else:
                 call = update_of(name, tuple(map(int, rest[0].split("-"))), int(rest[1]), how)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.engine_side import LOOPS
+from benchmarks.engine_side import LOOPS, WARM_UP
 from benchmarks.provenance import ROOT, measured_at
 from benchmarks.running import Live, machine
 
@@ -85,7 +85,10 @@ def report(times: Times, command: str, against: str) -> str:
         row = [_cell(times[f"{name}|{size}|{n_rows}"]) for size, n_rows in columns]
         lines.append(f"| {name} | {' | '.join(row)} |")
     lines += ["", *_summary(times, against), "", "## Whole training loops", ""]
-    lines.append("Seconds of CPU time for 1,000 environment steps, one exploring action in ten where there are any.")
+    lines.append(
+        f"Seconds of CPU time for 1,000 environment steps, after {WARM_UP},000 that are not measured; one exploring "
+        "action in ten where there are any."
+    )
     lines += [
         "",
         f"| loop | torch | {against} | numpy | {against} : numpy | torch : numpy |",
