@@ -149,7 +149,26 @@ class Run:
 
 
 def learn(task: Task, preset: str, seed: int, n_evaluations: int) -> Run:
-    """Train a preset as it is, but for the task's changes and the evaluations: each on episodes of its own."""
+    """Train a preset as it is, but for the task's changes."""
+    returns, seconds = trained(task, preset, seed, n_evaluations, task.changes(preset))
+    return Run(
+        preset=preset,
+        settings=settings_of(task, preset),
+        seed=seed,
+        returns=returns,
+        seconds=seconds,
+        commit=code_commit(),
+    )
+
+
+def trained(
+    task: Task, preset: str, seed: int, n_evaluations: int, changes: Mapping[str, Any]
+) -> tuple[tuple[float, ...], float]:
+    """Train a preset with changes; evaluations play episodes of their own.
+
+    Returns:
+        The mean return of every evaluation, in order, and the seconds of CPU time that all of it took.
+    """
     task.register()
     began = time.process_time()
     trainer = tk.presets.PRESETS[preset](
@@ -161,7 +180,7 @@ def learn(task: Task, preset: str, seed: int, n_evaluations: int) -> Run:
         step_per_epoch=task.every,
         verbose=False,
         show_progress=False,
-        **task.changes(preset),
+        **changes,
     )
     returns = []
     with trainer:
@@ -172,15 +191,7 @@ def learn(task: Task, preset: str, seed: int, n_evaluations: int) -> Run:
             returns.append(summary.mean)
     if len(returns) < n_evaluations:  # Ctrl-C, or the system's wish: no run to keep, nor to follow by the next
         raise SystemExit(f"{task.title} {preset} {seed} was stopped after {len(returns)} evaluations")
-    seconds = time.process_time() - began
-    return Run(
-        preset=preset,
-        settings=settings_of(task, preset),
-        seed=seed,
-        returns=tuple(returns),
-        seconds=seconds,
-        commit=code_commit(),
-    )
+    return tuple(returns), time.process_time() - began
 
 
 def settings_of(task: Task, preset: str) -> str:

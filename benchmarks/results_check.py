@@ -9,6 +9,7 @@ measured at today's code and differs is an error, and so is the exit status. Oth
 """
 
 import argparse
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import gymnasium
 import torch
 
 import trainkit as tk
-from benchmarks import cheetah, cheetah_work, learning_onpolicy, learning_work, same_settings, time_to_475
+from benchmarks import cheetah, cheetah_work, hl_gauss, learning_onpolicy, learning_work, same_settings, time_to_475
 from benchmarks.cache import Cache
 from benchmarks.provenance import UNKNOWN, code_commit, commits_since
 
@@ -102,6 +103,17 @@ def rows(core: int) -> Iterator[Row]:
                 "make bench-race",
                 (side, command, seed),
             )
+    for key, result, commit in _kept("hl_gauss"):
+        name, value, seed = key[:3]
+        yield _row(
+            f"hl_gauss: {value} on {name}, seed {seed}",
+            result,
+            commit,
+            key == json.loads(json.dumps(hl_gauss.key_of(name, value, seed))),
+            lambda *own: hl_gauss.learn(*own)["returns"],
+            "python -m benchmarks.hl_gauss",
+            (name, value, seed),
+        )
     for key, result, commit in _kept("cheetah"):
         algorithm, side, seed = key[:3]
         if side == cheetah.OURS:

@@ -163,4 +163,5 @@ def test_the_rows_of_all_pages_are_found() -> None:
         "same_settings",
         "time_to_475",
         "cheetah",
+        "hl_gauss",
     }

@@ -196,6 +196,12 @@ class TestLoss:
         assert not priority.requires_grad
 
 
+def test_the_defaults_are_c51s_support_and_the_papers_sigma() -> None:
+    assert HLGaussValue().arguments() == {
+        "bins": 51, "v_min": -10.0, "v_max": 10.0, "sigma": 0.75, "target": "hl_gauss",
+    }  # fmt: skip
+
+
 def test_the_expected_return_is_the_mean_of_the_centers() -> None:
     value = HLGaussValue(4, 0.0, 8.0)
 

@@ -29,8 +29,8 @@ class HLGaussValue(SupportValue):
         bins: W.
         v_min, v_max: the outer edges of the first and the last bin. Targets within 3 sigma of them lose the mass beyond
             them, which shifts their mean inwards: choose both that much wider than returns reach.
-        sigma: standard deviation of "hl_gauss" in bin widths; Farebrother et al. take 0.75. It has no effect with
-            "two_hot".
+        sigma: standard deviation of "hl_gauss" in bin widths; Farebrother et al. take 0.75. It counts in units of
+            return: twice the bins want twice the sigma. It has no effect with "two_hot".
         target: "hl_gauss" or "two_hot".
     """
 
@@ -38,7 +38,7 @@ class HLGaussValue(SupportValue):
 
     def __init__(
         self,
-        bins: int = 101,
+        bins: int = 51,
         v_min: float = -10.0,
         v_max: float = 10.0,
         *,
