@@ -176,8 +176,8 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run has to know."""
-        counts = [[*key, {"n_changed": one.n_changed, "n_new": one.n_new}] for key, one in self._functions.items()]
-        return {"gave_up": self.gave_up, "counts": counts}
+        counts = {key: {"n_changed": one.n_changed, "n_new": one.n_new} for key, one in self._functions.items()}
+        return {"gave_up": self.gave_up, "counts": [[*key, own] for key, own in counts.items() if any(own.values())]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue as the saved engine would."""

@@ -1,0 +1,30 @@
+"""Training runs of every algorithm by numpy: nothing falls back to torch, and nothing is recorded again and again."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests import digests
+from trainkit.engine.watched import WatchedFunction
+
+FAST = "rainbow", "bcq", "sac-learned-temperature", "ppo-box-normalized"
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in digests.RUNS]
+)
+def test_a_run_is_recorded_at_its_start_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "torch_only", lambda policy: policy)
+    counts: Counter[Any] = Counter()
+    record = WatchedFunction._record
+
+    def counted(function: WatchedFunction, *given: Any) -> Any:
+        counts[function._name, tuple(function._layout)] += 1
+        return record(function, *given)
+
+    monkeypatch.setattr(WatchedFunction, "_record", counted)
+    trainer = digests.RUNS[name](1).trainer
+    trainer.run()
+    assert str(trainer.policy.engine) == "numpy (on the CPU)"
+    assert max(counts.values()) <= 2  # again where the first update has laid parameters out elsewhere
