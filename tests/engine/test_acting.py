@@ -140,6 +140,13 @@ def test_without_a_space_observations_of_any_dtype_and_shape_are_acted_on() -> N
         np.testing.assert_allclose(mine.action_values(obs), theirs.action_values(obs), rtol=1e-5, atol=1e-5)
 
 
+def test_no_rows_are_acted_on() -> None:
+    for kind, space, action_space, options in (CASES[0].values, CASES[2].values, CASES[-3].values):
+        mine, theirs = pair(kind, space, action_space, options)
+        for n_rows in (0, 3, 0):
+            assert_act_alike(mine, theirs, observations(space, 3)[:n_rows], explore=True)
+
+
 def test_a_read_only_observation_is_acted_on() -> None:
     policy, _ = pair(DQNPolicy, FOUR_NUMBERS, None, {})
     obs = observations(FOUR_NUMBERS, 5)

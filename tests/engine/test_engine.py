@@ -289,3 +289,15 @@ def test_memory_for_large_batches_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     (function,) = policy.engine._functions.values()
     assert function._n_bytes() <= 2**18
     assert 1 < len(function._known) < 8
+
+
+def test_a_first_batch_whose_columns_are_one_array_is_learned_from_as_any_other() -> None:
+    mine, theirs = made(engine="numpy"), made(engine="torch")
+    for step in range(4):
+        batch = batch_of(8, seed=step)
+        if step == 0:
+            ones = np.ones(8, np.float32)
+            batch = replace(batch, next_obs=batch.obs, reward=ones, discount=ones, weight=ones)
+        for policy in (mine, theirs):
+            policy.update(batch, step=step)
+        assert_alike(mine, theirs, **CLOSE)

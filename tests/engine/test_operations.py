@@ -328,6 +328,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "nonzero": (lambda x: x * len(x.nonzero()), "depends on the data"),
     "a write to a parameter": (lambda x: x.detach().add_(1.0) * x, "writes to an argument"),
     "a write to an array": (lambda x: torch.from_numpy(ARRAY).add_(1.0) * x, "writes to an argument"),
+    "a sparse tensor": (lambda x: torch.sparse.mm(torch.eye(6).to_sparse(), x), "cannot be recorded"),
+    "a zero without memory": (lambda x: x * x.sgn(), "cannot be recorded"),
     "a write to a part": (lambda x: _written(x * 2.0), "writes to a part"),
     "batch norm": (lambda x: functional.batch_norm(x, RUNNING, RUNNING + 1.0, training=True), "neither an argument"),
 }  # fmt: skip

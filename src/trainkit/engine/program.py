@@ -231,7 +231,7 @@ class Builder:
         def there(x: Array) -> NDArray[Any]:
             """Return the array that stands for x when the program runs."""
             room = rooms.get(x.memory)
-            if room is None:
+            if room is None or x.view.size == 0:
                 return x.view
             return np.ndarray(x.shape, x.dtype, room, x.offset(), x.view.strides)
 

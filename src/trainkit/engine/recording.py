@@ -108,11 +108,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        call = None if self.reason else self._recorded(func, args, kwargs)
+        call = None if self.reason else self._tried(func, self._recorded, func, args, kwargs)
         output = func(*args, **kwargs)
         if call is not None and self.reason is None:
-            self._note_results(call, args, kwargs, output)
+            self._tried(func, self._note_results, call, args, kwargs, output)
         return output
+
+    def _tried(self, func: Any, note: Callable[..., Any], *given: Any) -> Any:
+        """Note something of an operation, or why it cannot be recorded."""
+        try:
+            return note(*given)
+        except RuntimeError as error:  # a tensor has no memory of its own, as sparse ones and torch's efficient zeros
+            self.reason = f"{_title(func)} cannot be recorded: {error}"
+            return None
 
     def node_of(self, tensor: Tensor) -> Node | None:
         """Return the node of a tensor, None where it is none of the recording's."""

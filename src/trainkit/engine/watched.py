@@ -120,7 +120,8 @@ class WatchedFunction:
         self, function: Function, inputs: Any, arrays: Sequence[NDArray[Any]], gradient_step: GradientStep | None
     ) -> Named | None:
         """Compute by torch and record it; return the results of the numpy function derived from it, else torch's."""
-        layout, tensors = tuple(self._layout), list(map(shared, arrays))
+        layout = tuple(self._layout)
+        tensors = [torch.from_numpy(np.array(x, order="C")) for x in arrays]  # two may have the same memory
         parameters = [] if gradient_step is None else gradient_step.learning
 
         def record() -> Pass:
