@@ -783,7 +783,7 @@ def _extreme(b: Builder, node: Node, x: Array, dims: Any, function: np.ufunc) ->
     if len(axes) == x.view.ndim == 1 and x.shape[0] > _SHORT:  # the index is found in a fraction of the time
         find = kernels.largest_at if function is np.maximum else kernels.smallest_at
         at = b.call(find, x, shape=(), dtype=np.int64, options=(0,))
-        return b.call(kernels.extreme, x, at, shape=(), dtype=x.dtype)
+        return b.reshape(b.call(kernels.extreme, x, at, shape=(), dtype=x.dtype), node.shape)
     if len(axes) == 1:
         return b.reshape(_largest(b, x, axes[0], function), node.shape)
     options = function, axes, False

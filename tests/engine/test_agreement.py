@@ -1,0 +1,251 @@
+"""The numpy engine is as exact as torch: over random policies of every algorithm, and networks as users write them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import Space, spaces
+
+from tests.helpers.agreement import Agreement
+from tests.helpers.learning import Spaces, batch_of, observations
+from tests.helpers.rollouts import played
+from tests.helpers.user_networks import USER_POLICIES
+from trainkit import (
+    A2CPolicy,
+    Adam,
+    BCPolicy,
+    CategoricalValue,
+    Clip,
+    ConservativePenalty,
+    DiscreteBCQPolicy,
+    DQNPolicy,
+    ExpectedValue,
+    ImplicitQuantileValue,
+    MunchausenBackup,
+    PPOPolicy,
+    QuantileValue,
+    ReinforcePolicy,
+    SACPolicy,
+    Target,
+)
+from trainkit.policy.device import to_device
+from trainkit.spaces import legal_actions
+from trainkit.structured_actions import flat_actions
+
+N_FAST, N_ALL = 25, 320
+VECTOR = spaces.Box(-2.0, 2.0, (5,), np.float32)
+OBSERVATIONS: dict[str, Space[Any]] = {
+    "vector": VECTOR,
+    "number": spaces.Box(-2.0, 2.0, (1,), np.float32),
+    "long": spaces.Box(-1.0, 1.0, (60,), np.float32),
+    "float64": spaces.Box(-2.0, 2.0, (7,), np.float64),
+    "grid": spaces.Box(0, 9, (4, 3), np.uint8),
+    "discrete": spaces.Discrete(6, start=2),
+    "digits": spaces.MultiDiscrete([3, 4]),
+    "dict": spaces.Dict({"a": VECTOR, "b": spaces.Box(-1.0, 1.0, (2, 2), np.float64), "c": spaces.Discrete(4)}),
+    "tuple": spaces.Tuple((VECTOR, spaces.MultiBinary(3))),
+}
+FORCE, WIDE_FORCE = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(-3.0, 5.0, (1, 3), np.float64)
+CHOICES = spaces.MultiDiscrete([3, 2])
+BOUNDED: list[Space[Any]] = [FORCE, WIDE_FORCE, spaces.Dict({"a": FORCE, "b": WIDE_FORCE})]
+MIXED = spaces.Dict({"choice": spaces.Discrete(3, start=1), "force": FORCE})
+ACTIONS: list[Space[Any]] = [
+    spaces.Discrete(2),
+    spaces.Discrete(9),
+    CHOICES,
+    spaces.MultiBinary(4),
+    spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    *BOUNDED,
+    MIXED,
+    spaces.Tuple((spaces.MultiBinary(2), CHOICES)),
+]
+
+
+class Draw:
+    """Random choices of one policy."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def one(self, options: Any) -> Any:
+        """Return one of several."""
+        return options[int(self.rng.integers(len(options)))]
+
+    def is_true(self, share: float = 0.5) -> bool:
+        """Return True in a share of calls."""
+        return bool(self.rng.random() < share)
+
+    def number(self, low: int, high: int) -> int:
+        """Return an integer in [low, high], each order of magnitude as likely."""
+        return int(np.exp(self.rng.uniform(np.log(low), np.log(high + 1))))
+
+    def layers(self, most: int = 3) -> tuple[int, ...]:
+        """Return widths of hidden layers."""
+        return tuple(self.number(1, 600) for _ in range(self.rng.integers(1, most + 1)))
+
+    def optimizer(self) -> dict[str, Any]:
+        """Return options of the gradient step."""
+        decay = self.one([0.0, 1e-2])
+        clip = self.one([None, Clip(0.5), Clip(0.1, by="norm"), Clip(0.01, by="value")])
+        return {"optimizer": Adam(1e-3, weight_decay=decay), "clip": clip}
+
+    def target(self) -> Target:
+        """Return a hard or a soft target."""
+        return Target(every=1, unit="updates", tau=self.one([1.0, 0.005, 0.3]))
+
+    def observation_space(self, action_space: Space[Any], *, masks: bool) -> Space[Any]:
+        """Return a space of observations, with a mask of Discrete actions if there may be one."""
+        space = OBSERVATIONS[self.one(list(OBSERVATIONS))]
+        if masks and isinstance(action_space, spaces.Discrete) and self.is_true(0.3):
+            mask = spaces.MultiBinary(int(action_space.n))
+            inner = space.spaces if isinstance(space, spaces.Dict) else {"obs": space}
+            return spaces.Dict({**inner, "action_mask": mask})
+        return space
+
+
+def q_learner(draw: Draw, kind: Any = DQNPolicy, **options: Any) -> DQNPolicy:
+    """Make a Q-learner of random parts."""
+    huber, mse = ExpectedValue(delta=draw.one([0.3, 1.0])), ExpectedValue("mse")
+    values = [huber, mse, ExpectedValue(rescale=1e-2), CategoricalValue(draw.number(2, 51), -3.0, 3.0)]
+    values += [CategoricalValue(11, priority="ce"), QuantileValue(draw.number(1, 60)), QuantileValue(8, kappa=0.0)]
+    values += [QuantileValue(5, rescale=1e-2), ImplicitQuantileValue(4, target_quantiles=3, acting_quantiles=5)]
+    value = draw.one(values)
+    if isinstance(value, ImplicitQuantileValue) and kind is DiscreteBCQPolicy:
+        value = huber
+    if kind is DQNPolicy:
+        options["double"] = draw.is_true()
+        if draw.is_true(0.2) and not isinstance(value, CategoricalValue):
+            options["double"], options["backup"] = False, MunchausenBackup(draw.one([0.03, 1.0]))
+        if draw.is_true(0.2):
+            options["penalty"] = ConservativePenalty(0.5)
+        options["noisy"] = draw.is_true(0.3)
+        options["normalize_obs"] = draw.is_true(0.3)
+    action_space = draw.one([spaces.Discrete(2), spaces.Discrete(3), spaces.Discrete(18), CHOICES])
+    options |= {"hidden": draw.layers(), "head": draw.layers(1) if draw.is_true(0.3) else (), "value": value}
+    options |= {"dueling": draw.is_true(0.3), "target": draw.target(), **draw.optimizer()}
+    at = Spaces(draw.observation_space(action_space, masks=True), action_space)
+    return kind.for_envs(at, device="cpu", seed=draw.number(1, 1000), engine="numpy", **options)
+
+
+def sac(draw: Draw) -> SACPolicy:
+    """Make a soft actor-critic."""
+    temperature = draw.one(["auto", 0.2, [(0, 1.0), (100, 0.1)]])
+    options = {"hidden": draw.layers(), "temperature": temperature, "target": draw.target(), **draw.optimizer()}
+    action_space = draw.one(BOUNDED)
+    at = Spaces(draw.observation_space(action_space, masks=False), action_space)
+    options["normalize_obs"] = draw.is_true(0.3)
+    return SACPolicy.for_envs(at, device="cpu", seed=draw.number(1, 1000), engine="numpy", **options)
+
+
+def imitator(draw: Draw) -> BCPolicy:
+    """Make a policy that clones behavior."""
+    action_space = draw.one(ACTIONS)
+    is_box = isinstance(flat_actions(action_space), spaces.Box)
+    options = {"hidden": draw.layers(), "loss": "mse" if is_box and draw.is_true() else "likelihood"}
+    options |= {"normalize_obs": draw.is_true(0.3), **draw.optimizer()}
+    at = Spaces(draw.observation_space(action_space, masks=True), action_space)
+    return BCPolicy.for_envs(at, device="cpu", seed=draw.number(1, 1000), engine="numpy", **options)
+
+
+def actor_critic(draw: Draw, kind: Any) -> Any:
+    """Make an on-policy learner."""
+    action_space = draw.one(ACTIONS)
+    options: dict[str, Any] = {"hidden": draw.layers(), "shared": draw.is_true(), **draw.optimizer()}
+    if kind is PPOPolicy:
+        options |= {"clip_value": draw.one([None, 0.2]), "entropy_weight": draw.one([0.0, 0.01])}
+    if action_space in (*BOUNDED, MIXED) and draw.is_true():
+        options["action_bound_method"] = "tanh"
+    options |= {"normalize_obs": draw.is_true(0.3), "normalize_advantage": draw.is_true()}
+    at = Spaces(draw.observation_space(action_space, masks=True), action_space)
+    return kind.for_envs(at, device="cpu", seed=draw.number(1, 1000), engine="numpy", **options)
+
+
+KINDS: list[Callable[[Draw], Any]] = [
+    q_learner,
+    q_learner,
+    q_learner,
+    lambda draw: q_learner(draw, DiscreteBCQPolicy),
+    sac,
+    imitator,
+    lambda draw: actor_critic(draw, PPOPolicy),
+    lambda draw: actor_critic(draw, A2CPolicy),
+    lambda draw: actor_critic(draw, ReinforcePolicy),
+]
+
+
+def learn(policy: Any, draw: Draw, n_updates: int = 3) -> None:
+    """Update a policy from random batches, and let it act on observations."""
+    observation_space, action_space = policy.observation_space, flat_actions(policy.action_space)
+    seed = int(draw.rng.integers(1000))
+    if policy.statistics.are_there:
+        policy.preprocess.observe(to_device(observations(observation_space, 50, seed), policy.device))
+        policy.preprocess.fold()
+    n_rows = draw.number(1, 1024)
+    if "learn" in policy.learns_by:
+        sizes = (n_rows, max(n_rows // 2, 1))
+        rollout = played(policy, observation_space, sizes, seed=seed)
+        for name, spread in (("log_prob", 0.3), ("value", 1.0)):  # as if the policy had changed since
+            rollout.extras[name][...] += draw.rng.normal(0.0, spread, rollout.extras[name].shape)
+        list(policy.learn(rollout, step=10, batch_size=max(n_rows // 2, 1)))
+    else:
+        discounts = draw.one([[0.99], [0.0], [0.0, 0.9], [0.97, 0.0, 0.9**3]])
+        weights = draw.one([[1.0], [0.0, 0.4, 1.0], [0.0]])
+        action_space.seed(seed)
+        for i in range(n_updates):
+            columns = {"discount": draw.rng.choice(discounts, n_rows), "weight": draw.rng.choice(weights, n_rows)}
+            columns["action"] = np.stack([action_space.sample() for _ in range(n_rows)])
+            batch = batch_of(n_rows, seed=seed + 2 * i, space=observation_space, **columns)
+            legal = legal_actions(batch.obs)
+            if legal is not None:
+                batch = replace(
+                    batch, action=np.where(legal[np.arange(n_rows), batch.action], batch.action, legal.argmax(axis=1))
+                )
+            policy.update(batch, step=10 * i)
+    for n_obs in (1, 7):
+        for explore in (False, True):
+            policy.act(observations(observation_space, n_obs, seed), explore=explore)
+
+
+def check(agreement: Agreement) -> None:
+    """Check that nothing is less exact than it may be, and that hardly anything was left out."""
+    assert agreement.failures == []
+    assert agreement.n_lucky < 0.01 * len(agreement.comparisons) + 3
+    assert agreement.n_excluded < 0.01 * agreement.n_rows + 3
+
+
+def learn_at_random(seeds: range) -> None:
+    """Let random policies learn by numpy."""
+    for seed in seeds:
+        draw = Draw(seed)
+        policy = KINDS[seed % len(KINDS)](draw)
+        learn(policy, draw)
+        assert policy.engine.name == "numpy"
+
+
+def test_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreement = Agreement(monkeypatch)
+    learn_at_random(range(N_FAST))
+    check(agreement)
+
+
+@pytest.mark.slow
+def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreement = Agreement(monkeypatch)
+    learn_at_random(range(N_FAST, N_ALL))
+    check(agreement)
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("name", USER_POLICIES)
+def test_what_users_write_is_as_exact_as_in_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreement = Agreement(monkeypatch)
+    policy = USER_POLICIES[name](device="cpu", seed=0, engine="numpy")
+    for step, n_rows in enumerate((32, 32, 32, 7, 7)):
+        policy.update(batch_of(n_rows, seed=step, space=policy.observation_space), step=step)
+    if isinstance(policy, DQNPolicy):
+        for n_obs in (1, 5, 5):
+            policy.act(observations(policy.observation_space, n_obs, n_obs))
+    assert policy.engine.name == "numpy"
+    check(agreement)
