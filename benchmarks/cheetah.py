@@ -21,7 +21,7 @@ from benchmarks import cheetah_work as work
 from benchmarks.cache import Cache
 from benchmarks.provenance import listed, measured_at
 from benchmarks.running import printed
-from trainkit.comparing import difference, iqm
+from trainkit.plot.comparing import difference, iqm
 
 OURS, PEER = "trainkit", "stable-baselines3"
 SIDES = {

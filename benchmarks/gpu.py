@@ -24,8 +24,8 @@ from gymnasium import spaces
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from trainkit.core.spaces import Spaces
 from trainkit.presets.atari import ATARI_ENVS
-from trainkit.spaces import Spaces
 
 FRAMES, ACTIONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
 SIDES: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ import torch
 import trainkit as tk
 from benchmarks.learning_work import TASKS, Run, Task, found_or_learnt, measured, published
 from benchmarks.provenance import measured_at
-from trainkit.comparing import interval
+from trainkit.plot.comparing import interval
 
 RESULTS = Path("benchmarks/results")
 NAMES = [name for name in TASKS if name != "cartpole"]

@@ -7,8 +7,8 @@ import torch
 
 import trainkit as tk
 from benchmarks import replay_work as work
-from trainkit.data import Transition
-from trainkit.policy.device import to_device
+from trainkit.core.data import Transition
+from trainkit.engine.device import to_device
 
 
 def adds(asked: argparse.Namespace) -> dict[str, work.Play]:

@@ -22,7 +22,7 @@ from benchmarks import same_work as work
 from benchmarks.cache import Cache
 from benchmarks.provenance import listed, measured_at
 from benchmarks.running import printed
-from trainkit.comparing import can_vary, difference, difference_over_tasks, iqm
+from trainkit.plot.comparing import can_vary, difference, difference_over_tasks, iqm
 
 PEERS = {
     "a plain loop": (sys.executable, "-m", "benchmarks.same_plain"),

@@ -19,7 +19,7 @@ from benchmarks import time_to_475_work as work
 from benchmarks.cache import Cache
 from benchmarks.provenance import listed, measured_at
 from benchmarks.running import machine, printed
-from trainkit.comparing import can_vary, difference
+from trainkit.plot.comparing import can_vary, difference
 
 PEER, OURS = "stable-baselines3", "trainkit"
 THEIR_COMMAND = [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.time_to_475_sb3"]

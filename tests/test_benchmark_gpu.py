@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import gpu
-from trainkit.data import Lookup
+from trainkit.core.data import Lookup
 
 
 def test_the_floor_counts_the_multiplications_that_torch_counts() -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from tests.collector import test_collector
 from tests.helpers.faults import Fault, assert_noticed, replaced, rewritten
-from tests.policy import test_dqn, test_dqn_update, test_exploration, test_meter, test_networks
+from tests.nets import test_networks
+from tests.policy import test_dqn, test_dqn_update, test_exploration, test_meter
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
+from trainkit.nets.networks import ActionHeads
 from trainkit.policy.meter import Meter
-from trainkit.policy.networks import ActionHeads
 from trainkit.trainer.intervals import Credit
 
 

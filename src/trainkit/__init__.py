@@ -11,30 +11,12 @@ from trainkit.buffer import (
     RolloutBuffer,
     SumTree,
     buffer_from_config,
-    from_minari,
-    load_dataset,
 )
-from trainkit.calls import guard
-from trainkit.checkpoint import inspect_checkpoint
-from trainkit.collector import (
-    Collector,
-    DiscretizeActions,
-    EnvContext,
-    Envs,
-    Episode,
-    Finding,
-    Flatten,
-    MapActions,
-    MapObs,
-    PreviousStep,
-    Processor,
-    TimeFeature,
-    check_env,
-    make_envs,
-)
-from trainkit.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
-from trainkit.engine import Engine, Loss
-from trainkit.errors import (
+from trainkit.collector import Collector, Episode
+from trainkit.core.calls import guard
+from trainkit.core.checkpoint import inspect_checkpoint
+from trainkit.core.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
+from trainkit.core.errors import (
     BadEnvDataError,
     BusyError,
     CheckpointError,
@@ -50,20 +32,46 @@ from trainkit.errors import (
     SpaceMismatchError,
     TrainkitError,
 )
-from trainkit.logger import JsonlLogger, TensorboardLogger
-from trainkit.policy import (
+from trainkit.core.return_scale import ReturnScale
+from trainkit.core.schedules import Constant, Linear, Piecewise, Schedule
+from trainkit.core.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
+from trainkit.core.structured_actions import ActionStructure, flat_actions
+from trainkit.datasets import Estimate, from_minari, importance_sampling, load_dataset, weighted_importance_sampling
+from trainkit.engine import Adam, Clip, DeviceFrames, Engine, Loss, TensorBatch
+from trainkit.envs import (
+    DiscretizeActions,
+    EnvContext,
+    Envs,
+    Finding,
+    Flatten,
+    MapActions,
+    MapObs,
+    PreviousStep,
+    Processor,
+    TimeFeature,
+    check_env,
+    make_envs,
+)
+from trainkit.loggers.logger import JsonlLogger, TensorboardLogger
+from trainkit.nets import (
     MLP,
-    A2CPolicy,
     ActionScale,
     ActorCriticNetwork,
     ActorNetwork,
-    Adam,
+    CriticNetwork,
+    ImplicitQNetwork,
+    NatureCNN,
+    NoisyLinear,
+    Prediction,
+    Preprocess,
+    QNetwork,
+    SquashedGaussian,
+)
+from trainkit.policy import (
+    A2CPolicy,
     BCPolicy,
     CategoricalValue,
-    Clip,
     ConservativePenalty,
-    CriticNetwork,
-    DeviceFrames,
     DiscreteBCQPolicy,
     DoubleBackup,
     DQNPolicy,
@@ -71,40 +79,27 @@ from trainkit.policy import (
     ExpectedValue,
     Greedy,
     HLGaussValue,
-    ImplicitQNetwork,
     ImplicitQuantileValue,
     MaxBackup,
     MunchausenBackup,
-    NatureCNN,
-    NoisyLinear,
     Policy,
     PPOPolicy,
-    Prediction,
-    Preprocess,
-    QNetwork,
     QuantileValue,
     RandomPolicy,
     ReinforcePolicy,
     SACPolicy,
     SoftQ,
-    SquashedGaussian,
     Target,
-    TensorBatch,
     UpdateResult,
     discounted_returns,
     gae,
     load_policy,
 )
-from trainkit.scaling import ReturnScale
-from trainkit.schedules import Constant, Linear, Piecewise, Schedule
-from trainkit.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
-from trainkit.structured_actions import ActionStructure, flat_actions
 from trainkit.trainer import (
     Callback,
     Checkpoint,
     Curriculum,
     DatasetWriter,
-    Estimate,
     Evaluation,
     Histograms,
     History,
@@ -118,9 +113,7 @@ from trainkit.trainer import (
     StopAt,
     Trainer,
     evaluate,
-    importance_sampling,
     run_with_restart,
-    weighted_importance_sampling,
 )
 
 __version__ = "0.1.0"

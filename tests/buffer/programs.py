@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.buffer.stream import FORMS, GOES_ON, TERMINATES, Form, Stream
 from tests.buffer.twin import COLUMNS, SlowReplay, assert_same
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.data import Horizon, TransitionBatch
-from trainkit.errors import EmptyBufferError
+from trainkit.core.data import Horizon, TransitionBatch
+from trainkit.core.errors import EmptyBufferError
 
 ALPHA, EPS = 0.6, 0.01
 

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainkit import tree
-from trainkit.data import ACTION_MASK, Obs, Transition
+from trainkit.core import tree
+from trainkit.core.data import ACTION_MASK, Obs, Transition
 
 Form = Literal["array", "scalar", "pixels", "dict", "tuple", "masked", "views"]
 FORMS: list[Form] = ["array", "scalar", "pixels", "dict", "tuple", "masked", "views"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.buffer.stream import GOES_ON, TERMINATES, Stream
 from trainkit import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.data import Horizon
+from trainkit.core.data import Horizon
 
 HORIZON = Horizon(n_step=3, gamma=0.9)
 BUFFERS: dict[str, Callable[[], ReplayBuffer]] = {

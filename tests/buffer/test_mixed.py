@@ -29,8 +29,8 @@ from trainkit import (
     load_dataset,
     make_envs,
 )
-from trainkit.protocols import Buffer, Dataset
-from trainkit.spaces import Spaces
+from trainkit.core.protocols import Buffer, Dataset
+from trainkit.core.spaces import Spaces
 
 ONE = Horizon(1)
 

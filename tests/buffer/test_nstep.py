@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tests.buffer.stream import GOES_ON, IS_BOTH, IS_TRUNCATED, TERMINATES, Stream
 from trainkit.buffer import ReplayBuffer
-from trainkit.data import Horizon, TransitionBatch
-from trainkit.errors import ConfigError
+from trainkit.core.data import Horizon, TransitionBatch
+from trainkit.core.errors import ConfigError
 
 
 def tape(rewards: Sequence[float], ends: Mapping[int, int] | None = None, capacity: int = 100) -> ReplayBuffer:

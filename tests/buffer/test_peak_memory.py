@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 
 from trainkit import PrioritizedReplayBuffer, ReplayBuffer, load_dataset
-from trainkit.buffer.shards import Header, write_shard
-from trainkit.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
-from trainkit.data import RecordedEpisode
+from trainkit.core.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
+from trainkit.core.data import RecordedEpisode
+from trainkit.datasets.shards import Header, write_shard
 
 N_ROWS, FRAME = 6_000, (84, 84)  # 42 MB
 

@@ -17,12 +17,12 @@ from tests.buffer import programs
 from tests.buffer.programs import Run
 from tests.buffer.stream import FORMS, GOES_ON, IS_TRUNCATED, TERMINATES, Form, Stream, where
 from tests.buffer.twin import COLUMNS, assert_same
-from trainkit import files, tree
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.buffer.layout import spec_of
-from trainkit.data import Horizon, Transition, TransitionBatch
-from trainkit.errors import CheckpointError, ConfigError, EmptyBufferError, TrainkitError
-from trainkit.spaces import Spaces
+from trainkit.core import files, tree
+from trainkit.core.data import Horizon, Transition, TransitionBatch
+from trainkit.core.errors import CheckpointError, ConfigError, EmptyBufferError, TrainkitError
+from trainkit.core.spaces import Spaces
 
 ONE, THREE = Horizon(1), Horizon(3, gamma=0.5)
 KINDS: list[type[ReplayBuffer]] = [ReplayBuffer, PrioritizedReplayBuffer]

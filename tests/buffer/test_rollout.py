@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from tests.helpers.doubles import Ledger, Player
 from tests.helpers.tagged import decode, is_terminated, is_truncated, length, reward
 from tests.helpers.truth import IN_PROCESS, tagged_envs
-from trainkit import Collector, ConfigError, EmptyBufferError, Horizon, Rollout, RolloutBuffer, Transition, tree
-from trainkit.data import ArraySpec, RowSpec
+from trainkit import Collector, ConfigError, EmptyBufferError, Horizon, Rollout, RolloutBuffer, Transition
+from trainkit.core import tree
+from trainkit.core.data import ArraySpec, RowSpec
 
 FLOAT = np.dtype(np.float32)
 SPEC = RowSpec(

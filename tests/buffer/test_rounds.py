@@ -8,10 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.buffer.stream import FORMS, IS_TRUNCATED, TERMINATES, Form, Stream
 from tests.buffer.twin import assert_same
-from trainkit import tree
 from trainkit.buffer import MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.data import Horizon, TransitionBatch
-from trainkit.errors import ConfigError, EmptyBufferError
+from trainkit.core import tree
+from trainkit.core.data import Horizon, TransitionBatch
+from trainkit.core.errors import ConfigError, EmptyBufferError
 
 B, BATCHES = 5, 3
 COLUMNS = ["n", "t", "episode", "env_id", "terminated", "weight", "hidden"]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tests.buffer.stream import Stream
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.data import Horizon, TransitionBatch
-from trainkit.errors import CheckpointError, ConfigError, PriorityError
-from trainkit.schedules import Piecewise
+from trainkit.core.data import Horizon, TransitionBatch
+from trainkit.core.errors import CheckpointError, ConfigError, PriorityError
+from trainkit.core.schedules import Piecewise
 
 ONE = Horizon(1)
 CHI_SQUARE_9 = 27.9  # 9 degrees of freedom, 1 in 1,000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trainkit.buffer import MinTree, SumTree
-from trainkit.errors import ConfigError
+from trainkit.core.errors import ConfigError
 
 # One leaf, a top alone, one level of blocks below it, two, three; at and beside every border.
 SIZES = [1, 2, 3, 16, 17, 1000, 4096, 4097, 5000, 65_535, 65_536, 65_537, 1_000_000, 1_048_577]

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from trainkit import Horizon, MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, Transition
-from trainkit.data import ArraySpec, RowSpec
+from trainkit.core.data import ArraySpec, RowSpec
 
 BUFFERS = [ReplayBuffer, PrioritizedReplayBuffer]
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tests.buffer.stream import GOES_ON, IS_TRUNCATED, TERMINATES, Stream, where
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.data import ArraySpec, Horizon, RowSpec, Transition
-from trainkit.errors import ConfigError
+from trainkit.core.data import ArraySpec, Horizon, RowSpec, Transition
+from trainkit.core.errors import ConfigError
 
 ONE = Horizon(1)
 

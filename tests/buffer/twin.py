@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tests.buffer.stream import stacked
-from trainkit import tree
-from trainkit.data import Horizon, Obs, Transition, TransitionBatch
+from trainkit.core import tree
+from trainkit.core.data import Horizon, Obs, Transition, TransitionBatch
 
 COLUMNS = ("n", "t", "episode", "env_id", "terminated", "truncated", "return_to_go", "log_prob", "hidden")
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.test_runs import make_run
+from tests.loggers.test_runs import make_run
 from trainkit.cli import main
 from trainkit.cli.main import build_parser
-from trainkit.runs import RunFolder
+from trainkit.loggers.runs import RunFolder
 
 TINY = {
     "max_epoch": "2", "step_per_epoch": "60", "learning_starts": "32", "batch_size": "16", "hidden": "(8,)",

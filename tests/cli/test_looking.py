@@ -9,9 +9,9 @@ import pytest
 
 import trainkit as tk
 from tests.cli.test_commands import train
-from tests.test_runs import make_run
+from tests.loggers.test_runs import make_run
 from trainkit.cli import main
-from trainkit.runs import write_config
+from trainkit.loggers.runs import write_config
 
 
 def test_inspect_shows_the_settings_that_a_run_went_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trainkit as tk
 from trainkit.cli.main import build_parser
 from trainkit.cli.making import Recipe, settings_of, value_of
-from trainkit.cli.presets import told
+from trainkit.cli.presets_command import told
 from trainkit.presets import PRESETS
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from trainkit import checkpoint
 from trainkit.cli import main
-from trainkit.runs import write_config
+from trainkit.core import checkpoint
+from trainkit.loggers.runs import write_config
 
 
 @pytest.fixture

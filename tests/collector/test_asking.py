@@ -11,8 +11,9 @@ from tests.helpers.doubles import Player, Still
 from tests.helpers.tagged import TaggedEnv
 from tests.helpers.told import ToldEnv, ToldVectorEnv
 from tests.helpers.truth import tagged_envs
-from trainkit.collector import Collector, make_envs
-from trainkit.errors import ConfigError, EnvError
+from trainkit.collector import Collector
+from trainkit.core.errors import ConfigError, EnvError
+from trainkit.envs import make_envs
 
 EVERY_WAY = ["sync", "async", "SyncVectorEnv DISABLED"]
 every_way = pytest.mark.parametrize("way", EVERY_WAY)

@@ -15,11 +15,12 @@ from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode, legal, length, re
 from tests.helpers.told import OBS, STEP, ToldEnv, answer
 from tests.helpers.truth import IN_PROCESS, ask, assert_rows_are_real, tagged_envs
 from trainkit.buffer import ReplayBuffer
-from trainkit.collector import Collector, Processor, Watch, make_envs
-from trainkit.data import ACTION_MASK, ActOutput, ArraySpec
-from trainkit.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
+from trainkit.collector import Collector, Watch
+from trainkit.core.data import ACTION_MASK, ActOutput, ArraySpec
+from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.stats import CollectStats, Summary
+from trainkit.envs import Processor, make_envs
 from trainkit.policy import DQNPolicy, EpsilonGreedy, RandomPolicy
-from trainkit.stats import CollectStats, Summary
 from trainkit.trainer import OffpolicyTrainer
 
 every_way_here = pytest.mark.parametrize("way", IN_PROCESS)

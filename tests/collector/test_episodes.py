@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from trainkit.collector.episodes import EpisodeGoal, Episodes, StepGoal, Tally
-from trainkit.errors import ConfigError
-from trainkit.stats import Summary
+from trainkit.core.errors import ConfigError
+from trainkit.core.stats import Summary
 
 BOTH = np.arange(2)
 

@@ -22,9 +22,9 @@ from trainkit import (
     QNetwork,
     ReinforcePolicy,
     SACPolicy,
-    tree,
 )
-from trainkit.policy.device import CPU, to_device
+from trainkit.core import tree
+from trainkit.engine.device import CPU, to_device
 
 PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 NESTED = spaces.Dict({"place": spaces.Discrete(3), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})

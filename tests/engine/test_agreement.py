@@ -30,9 +30,9 @@ from trainkit import (
     SACPolicy,
     Target,
 )
-from trainkit.policy.device import to_device
-from trainkit.spaces import legal_actions
-from trainkit.structured_actions import flat_actions
+from trainkit.core.spaces import legal_actions
+from trainkit.core.structured_actions import flat_actions
+from trainkit.engine.device import to_device
 
 N_FAST, N_ALL = 25, 320
 VECTOR = spaces.Box(-2.0, 2.0, (5,), np.float32)

@@ -35,8 +35,8 @@ from trainkit import (
     Policy,
     Target,
     load_policy,
-    tree,
 )
+from trainkit.core import tree
 from trainkit.engine import cuda_graph, engine
 
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)

@@ -24,8 +24,8 @@ from tests.helpers.learning import (
 )
 from trainkit import Adam, ConfigError, DQNPolicy, Policy
 from trainkit.engine import watched
+from trainkit.engine.device import TensorBatch
 from trainkit.engine.loss import Loss
-from trainkit.policy.device import TensorBatch
 
 
 class TwoSteps(Policy):

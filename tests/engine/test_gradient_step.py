@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 from tests.helpers.learning import assert_same, parameters_of, small_net
 from trainkit import Adam, Clip, ConfigError
+from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.engine.gradient_step import GradientStep
-from trainkit.schedules import Scheduled, as_schedule
 
 Loss = Callable[[nn.Module, int], Tensor]
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from trainkit.engine import kernels
-from trainkit.threads import libraries
+from trainkit.engine.threads import libraries
 
 Array = NDArray[Any]
 

@@ -49,7 +49,7 @@ from trainkit import (
     Target,
 )
 from trainkit.engine import kernels, operations
-from trainkit.policy.preprocess import WithoutMask
+from trainkit.nets.preprocess import WithoutMask
 
 NESTED = spaces.Dict({"place": spaces.Discrete(5), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})
 WIDE_DTYPES = spaces.Dict(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tests.helpers.minari_folders import env_spec
-from trainkit import checkpoint
+from trainkit.core import checkpoint
 
 
 class Trap:

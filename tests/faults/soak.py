@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from trainkit import Callback, CollectStats, DQNPolicy, OffpolicyTrainer, ReplayBuffer, Trainer
-from trainkit.collector import Collector, make_envs
+from trainkit.collector import Collector
+from trainkit.envs import make_envs
 
 
 class Watcher(Callback):

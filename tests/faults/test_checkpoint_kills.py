@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainkit.checkpoint import damage, find_checkpoints, read_manifest
+from trainkit.core.checkpoint import damage, find_checkpoints, read_manifest
 
 # Runs with one save each, forked from one process so that torch is loaded once. A child counts every call that changes
 # a file or a folder, dies before the k-th as if the machine lost its power, and is looked at by its parent.
@@ -22,7 +22,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 import trainkit as tk
 from tests.trainer.toys import make_trainer
-from trainkit.checkpoint import damage, find_checkpoints, read_manifest
+from trainkit.core.checkpoint import damage, find_checkpoints, read_manifest
 
 folder, n_runs = Path(sys.argv[1]), int(sys.argv[2])
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.test_checkpoint import STATE, resign, rewrite
+from tests.core.test_checkpoint import STATE, resign, rewrite
 from tests.trainer.toys import make_trainer
-from trainkit.checkpoint import damage, load_checkpoint, save_checkpoint
+from trainkit.core.checkpoint import damage, load_checkpoint, save_checkpoint
 
 N_FLIPS = 500
 

@@ -16,11 +16,12 @@ import pytest
 from tests.faults.faulty import EPISODE, FAULTS, FAULTY, STEP, Fault, FaultyEnv, length
 from tests.helpers.doubles import Still, one_by_one
 from trainkit.buffer import ReplayBuffer, RolloutBuffer
-from trainkit.collector import Collector, Envs, make_envs
-from trainkit.collector.watching import Watch
-from trainkit.data import Transition
-from trainkit.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.seeding import episode_seed
+from trainkit.collector import Collector
+from trainkit.collector.events import Watch
+from trainkit.core.data import Transition
+from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.core.seeding import episode_seed
+from trainkit.envs import Envs, make_envs
 
 # Python 3.12 warns of fork() in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -260,7 +261,7 @@ def test_an_episode_that_ends_well_begins_a_new_row_of_restarts(lives: Path) -> 
 
 def test_the_pause_before_another_restart_grows(lives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("trainkit.collector.restarts.time.sleep", slept.append)
+    monkeypatch.setattr("trainkit.envs.recovery.time.sleep", slept.append)
     envs = make_envs(lambda context: hopeless(context, lives), on_error="restart", max_restarts=9, restart_delay_s=0.5)
     with pytest.raises(EnvError):
         Collector(Still(), envs).collect(n_step=50)

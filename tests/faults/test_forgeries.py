@@ -17,11 +17,11 @@ import trainkit as tk
 from tests.faults import forgeries
 from tests.helpers.minari_folders import write_minari
 from tests.trainer.toys import make_trainer
-from trainkit.buffer.shards import Header, write_shard
-from trainkit.checkpoint import inspect_checkpoint
-from trainkit.data import ArraySpec, Horizon, RecordedEpisode
-from trainkit.errors import TrainkitError
-from trainkit.spaces import Spaces
+from trainkit.core.checkpoint import inspect_checkpoint
+from trainkit.core.data import ArraySpec, Horizon, RecordedEpisode
+from trainkit.core.errors import TrainkitError
+from trainkit.core.spaces import Spaces
+from trainkit.datasets.shards import Header, write_shard
 
 N_FORGERIES = 60
 MAX_GROWTH = 300_000  # kB of memory that a forgery may take: the valid files take a few kB, errors with torch some MB

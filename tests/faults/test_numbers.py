@@ -11,9 +11,9 @@ import torch
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
 from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
+from trainkit.core.stats import CollectStats, EpochStats, TimeStats
 from trainkit.policy.divergence import Skips
 from trainkit.policy.meter import Meter
-from trainkit.stats import CollectStats, EpochStats, TimeStats
 from trainkit.trainer.alarms import Alarms
 
 NAN, INF = float("nan"), float("inf")

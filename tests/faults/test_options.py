@@ -12,7 +12,7 @@ import pytest
 
 import trainkit as tk
 from tests.faults.makers import Call, calls
-from trainkit.calls import _known
+from trainkit.core.calls import _known
 
 # What nobody gives options: errors, protocols, bases, and records that only trainkit fills in.
 RECORDS = {

@@ -22,8 +22,9 @@ from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.tagged import TaggedEnv
 from tests.helpers.told import ToldEnv
 from tests.helpers.truth import assert_rows_are_real
-from trainkit.collector import Collector, make_envs, worker
-from trainkit.errors import ConfigError, EnvError
+from trainkit.collector import Collector
+from trainkit.core.errors import ConfigError, EnvError
+from trainkit.envs import make_envs, worker
 
 ROOT = Path(__file__).parents[2]
 # Python 3.12 warns of fork() in a process with threads.
@@ -202,7 +203,8 @@ def running(script: str) -> Iterator[subprocess.Popen[str]]:
         import os, signal, sys, threading, time
         from tests.faults.test_processes import Slow
         from tests.helpers.doubles import Player, Still
-        from trainkit.collector import Collector, make_envs
+        from trainkit.collector import Collector
+        from trainkit.envs import make_envs
     """
     code = textwrap.dedent(prelude) + textwrap.dedent(script)
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}

@@ -11,9 +11,9 @@ import torch
 from torch.testing import assert_close
 
 import trainkit as tk
+from tests.engine.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.learning import made, parameters_of
-from tests.policy.test_resident import MIXED, STACKED, Source
-from trainkit.policy.resident import frames_of
+from trainkit.engine.device_frames import frames_of
 
 pytestmark = [
     pytest.mark.gpu,

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainkit import Policy, tree
+from trainkit import Policy
+from trainkit.core import tree
 from trainkit.engine.arguments import arrays_of, filled
 from trainkit.engine.derived import torch_pass
 from trainkit.engine.engine import Engine

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tests.helpers.tagged import N_ACTIONS, decode
-from trainkit import tree
-from trainkit.collector.watching import News, Tell
-from trainkit.data import ActOutput, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
-from trainkit.spaces import legal_actions
+from trainkit.collector.events import News, Tell
+from trainkit.core import tree
+from trainkit.core.data import ActOutput, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
+from trainkit.core.spaces import legal_actions
 
 
 class Call(NamedTuple):

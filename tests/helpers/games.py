@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from tests.helpers.tagged import N_ACTIONS
-from trainkit.data import Transition
+from trainkit.core.data import Transition
 
 Plan = dict[str, list[tuple[int, int, str]]]
 AGENTS = ["left", "right", "third"]

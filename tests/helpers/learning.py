@@ -23,9 +23,9 @@ from trainkit import (
     QuantileValue,
     Target,
     TransitionBatch,
-    tree,
 )
-from trainkit.policy.weights import draw_parameters
+from trainkit.core import tree
+from trainkit.nets.weights import draw_parameters
 
 FOUR_NUMBERS = spaces.Box(-10.0, 10.0, (4,), np.float32)
 THREE_ACTIONS = spaces.Discrete(3)

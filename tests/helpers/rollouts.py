@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, observations
-from trainkit import PPOPolicy, Rollout, tree
-from trainkit.policy.actor_critic import Judged
+from trainkit import PPOPolicy, Rollout
+from trainkit.core import tree
+from trainkit.nets.actor_critic import Judged
 from trainkit.policy.on_policy import OnpolicyPolicy
 
 PLACE = spaces.Box(0, 100, (1,), np.float32)  # the observation is the row's index

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.data import ACTION_MASK, Obs
+from trainkit.core.data import ACTION_MASK, Obs
 
 N_ACTIONS = 3
 LIVES = np.array([3, 3, 2, 2, 3, 1, 1, 1, 0, 2, 2, 1])  # lost by one, by two and at an episode's end; also gained

@@ -8,8 +8,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from tests.helpers.tagged import Form, TaggedEnv, decode, is_lost, is_terminated, is_truncated, length, reward, spawn
-from trainkit.collector import Envs, make_envs
-from trainkit.data import Transition, TransitionBatch
+from trainkit.core.data import Transition, TransitionBatch
+from trainkit.envs import Envs, make_envs
 
 IN_PROCESS = ["sync", *(f"SyncVectorEnv {mode.name}" for mode in AutoresetMode)]
 IN_PROCESSES = ["async", *(f"AsyncVectorEnv {mode.name}" for mode in AutoresetMode)]

@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose
 
 import trainkit as tk
 from tests.buffer.test_samplers import ranked
-from tests.test_runs import make_run
+from tests.loggers.test_runs import make_run
 from tests.trainer.toys import Walk, make_policy, make_trainer
-from trainkit.plot.episodes import discounted, quantiles
+from trainkit.plot.episode_values import discounted, quantiles
 
 pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
 

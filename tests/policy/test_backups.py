@@ -19,8 +19,8 @@ from trainkit import (
     Prediction,
     QuantileValue,
 )
+from trainkit.engine.device import TensorBatch
 from trainkit.policy.backups import Network, best_action, pick
-from trainkit.policy.device import TensorBatch
 
 ONLINE = [[1.0, 5.0, 2.0], [0.0, -1.0, 7.0]]  # [B, A]
 TARGET = [[10.0, 20.0, 30.0], [-3.0, -1.0, -2.0]]

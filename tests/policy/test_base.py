@@ -7,7 +7,8 @@ import pytest
 import torch
 from gymnasium import Space, spaces
 
-from trainkit import ActOutput, ConfigError, Policy, SpaceMismatchError, tree
+from trainkit import ActOutput, ConfigError, Policy, SpaceMismatchError
+from trainkit.core import tree
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 PAIR = spaces.Discrete(2)

@@ -35,8 +35,8 @@ from trainkit import (
     QuantileValue,
     SpaceMismatchError,
 )
+from trainkit.engine.device import TensorBatch
 from trainkit.policy.bcq import Plausible, PlausibleBackup
-from trainkit.policy.device import TensorBatch
 
 
 def made(space: Any = FOUR_NUMBERS, **parts: Any) -> DiscreteBCQPolicy:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.helpers.learning import MASKED, PARTS, Spaces, batch_of, made, observations, small_net
-from trainkit import CategoricalValue, DQNPolicy, QNetwork, QuantileValue, tree
+from trainkit import CategoricalValue, DQNPolicy, QNetwork, QuantileValue
+from trainkit.core import tree
 from trainkit.engine import watched
 from trainkit.policy import cpu_copy
 from trainkit.policy.cpu_copy import CpuCopy, Parts

@@ -19,17 +19,8 @@ from tests.helpers.learning import (
     small_net,
     wide_net,
 )
-from trainkit import (
-    Adam,
-    CategoricalValue,
-    ConfigError,
-    DoubleBackup,
-    DQNPolicy,
-    Greedy,
-    MaxBackup,
-    SpaceMismatchError,
-    tree,
-)
+from trainkit import Adam, CategoricalValue, ConfigError, DoubleBackup, DQNPolicy, Greedy, MaxBackup, SpaceMismatchError
+from trainkit.core import tree
 
 
 class TestMisfits:

@@ -13,7 +13,7 @@ import trainkit as tk
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import Spaces, batch_of, observations
 from tests.helpers.rollouts import played
-from trainkit import tree
+from trainkit.core import tree
 
 OBS = spaces.Box(-1.0, 1.0, (4,), np.float32)
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)

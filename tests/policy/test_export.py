@@ -8,9 +8,9 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from trainkit import tree
+from trainkit.core import tree
+from trainkit.core.spaces import Spaces
 from trainkit.policy.export import random_rows
-from trainkit.spaces import Spaces
 
 pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")

@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import trainkit as tk
-from trainkit.data import Transition
-from trainkit.policy.normalize import Normalizer
-from trainkit.scaling import ReturnScale
-from trainkit.spaces import Spaces
+from trainkit.core.data import Transition
+from trainkit.core.return_scale import ReturnScale
+from trainkit.core.spaces import Spaces
+from trainkit.nets.normalize import Normalizer
 
 BOX = gym.spaces.Box(-10, 10, (3,), np.float32)
 SPACES = Spaces(observation_space=BOX, action_space=gym.spaces.Discrete(2))

@@ -26,7 +26,7 @@ from trainkit import (
 )
 from trainkit.engine.engine import Engine
 from trainkit.engine.loss import objective
-from trainkit.policy.preprocess import WithoutMask
+from trainkit.nets.preprocess import WithoutMask
 
 PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 LOG_2_PI = math.log(2 * math.pi)

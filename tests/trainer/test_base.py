@@ -9,7 +9,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Log, everything, make_trainer, untimed
-from trainkit.data import EpochResult
+from trainkit.core.data import EpochResult
 
 
 class Raising(tk.Callback):

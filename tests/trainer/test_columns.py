@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from tests.trainer.toys import Walk
-from trainkit.data import ActOutput, ArraySpec, TransitionBatch
+from trainkit.core.data import ActOutput, ArraySpec, TransitionBatch
 
 DOUBLED = ArraySpec(shape=(2,), dtype=np.dtype(np.float32))
 

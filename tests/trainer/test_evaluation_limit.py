@@ -12,7 +12,8 @@ import trainkit as tk
 from tests.helpers.doubles import Ledger, Player
 from tests.helpers.games import AGENTS, TaggedGame
 from tests.helpers.tagged import TaggedEnv, decode, length, reward
-from trainkit.collector import Collector, make_envs
+from trainkit.collector import Collector
+from trainkit.envs import make_envs
 from trainkit.trainer.evaluation import Evaluation, evaluate
 
 

@@ -17,8 +17,8 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Walk, make_trainer
-from trainkit.checkpoint import find_checkpoints
-from trainkit.folders import FolderClaim
+from trainkit.core.checkpoint import find_checkpoints
+from trainkit.core.folders import FolderClaim
 
 Make = Callable[[Path], tk.Callback]
 
@@ -199,7 +199,7 @@ def test_a_forked_process_does_not_keep_the_lock_of_a_parent_that_was_killed(tmp
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from trainkit.folders import FolderClaim\n"
+        "from trainkit.core.folders import FolderClaim\n"
         "claim = FolderClaim('Here', Path(sys.argv[1]), 'test', lambda folder: [])\n"
         "claim.take(continues=False)\n"
         "child = os.fork()\n"

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_stats import collect_stats
-from trainkit.stats import NO_COLLECT, CollectStats, Summary
+from tests.core.test_stats import collect_stats
+from trainkit.core.stats import NO_COLLECT, CollectStats, Summary
 from trainkit.trainer.intervals import Interval, Stopwatch
 
 

@@ -12,7 +12,7 @@ import trainkit as tk
 from tests.trainer.test_base import Raising
 from tests.trainer.test_interrupt import Keyboard
 from tests.trainer.toys import Log, Walk, is_aside, leaves, make_policy, untimed
-from trainkit.data import ArraySpec, RowSpec
+from trainkit.core.data import ArraySpec, RowSpec
 
 N_ROWS = 50
 

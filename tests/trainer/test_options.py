@@ -4,7 +4,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Walk, make_policy, make_trainer
-from trainkit.trainer.callbacks import EVENTS
+from trainkit.trainer.callbacks.base import EVENTS
 from trainkit.trainer.options import CommonOptions, Options
 
 REFUSED = {

@@ -9,8 +9,8 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import make_onpolicy_trainer, make_trainer
-from trainkit.data import EpochResult
-from trainkit.stats import Summary
+from trainkit.core.data import EpochResult
+from trainkit.core.stats import Summary
 from trainkit.trainer.intervals import MovingAverage
 
 

@@ -47,7 +47,7 @@ def test_a_run_with_max_seconds_ends_where_the_clock_says(monkeypatch: pytest.Mo
 
 def test_saves_by_the_clock_at_episode_ends_change_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = [0.0]
-    monkeypatch.setattr("trainkit.trainer.checkpointing.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("trainkit.trainer.callbacks.checkpointing.time.monotonic", lambda: now[0])
 
     def run(seconds: float) -> list[bytes]:
         saves = tk.Checkpoint(tmp_path / str(seconds), every=20, unit="seconds", at="episode_end")
@@ -149,9 +149,9 @@ def test_environments_that_keep_nothing_are_not_warned_of(tmp_path: Path, caplog
 @pytest.mark.parametrize(
     ("function", "before", "now", "change"),
     [
-        ("trainkit.checkpoint.platform.machine", "arm64", "x86_64", "processor 'arm64' -> 'x86_64'"),
+        ("trainkit.core.checkpoint.platform.machine", "arm64", "x86_64", "processor 'arm64' -> 'x86_64'"),
         (
-            "trainkit.checkpoint.torch.backends.cpu.get_cpu_capability",
+            "trainkit.core.checkpoint.torch.backends.cpu.get_cpu_capability",
             "AVX512",
             "AVX2",
             "vector_instructions 'AVX512' -> 'AVX2'",

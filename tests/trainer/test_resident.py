@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import trainkit as tk
 from tests.trainer.test_interrupt import Keyboard
 from tests.trainer.toys import GOAL, LIMIT, Walk, everything, untimed
-from trainkit.data import Lookup
+from trainkit.core.data import Lookup
 
 ROUND: dict[str, Any] = {"refresh_priorities": "round", "updates_per_round": 4}
 ORDERS: list[Any] = [

@@ -13,7 +13,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Log, everything, make_onpolicy_trainer, make_trainer
-from trainkit.checkpoint import find_checkpoints, read_manifest
+from trainkit.core.checkpoint import find_checkpoints, read_manifest
 
 TERM, SAVE = signal.SIGTERM, signal.SIGUSR1
 

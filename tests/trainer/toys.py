@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 import trainkit as tk
-from trainkit.data import EpochResult
-from trainkit.stats import scalars
-from trainkit.trainer.callbacks import EVENTS
+from trainkit.core.data import EpochResult
+from trainkit.core.stats import scalars
+from trainkit.trainer.callbacks.base import EVENTS
 
 GOAL, LIMIT = 3, 12
 

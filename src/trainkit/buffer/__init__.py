@@ -1,7 +1,6 @@
-"""Replay: rows on their way from the collector to the learner, in numpy."""
+"""Replay buffers: rows on their way from the collector to the learner, in numpy."""
 
-from trainkit.buffer.config import buffer_from_config
-from trainkit.buffer.loading import from_minari, load_dataset
+from trainkit.buffer.from_config import buffer_from_config
 from trainkit.buffer.mixed import MixedBuffer
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer
 from trainkit.buffer.replay import ReplayBuffer
@@ -16,6 +15,4 @@ __all__ = [
     "RolloutBuffer",
     "SumTree",
     "buffer_from_config",
-    "from_minari",
-    "load_dataset",
 ]

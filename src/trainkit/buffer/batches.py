@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit.buffer.heads import Rows
 from trainkit.buffer.nstep import Windows, read_return_to_go
 from trainkit.buffer.storage import Rings
-from trainkit.data import Horizon, Lookup, TransitionBatch
-from trainkit.errors import ConfigError
+from trainkit.core.data import Horizon, Lookup, TransitionBatch
+from trainkit.core.errors import ConfigError
 
 
 def checked_slots(owner: str, slots: ArrayLike) -> NDArray[np.int64]:

@@ -7,12 +7,12 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit import tree
-from trainkit.arrays import is_finite
-from trainkit.data import Obs
-from trainkit.errors import TrainkitError
-from trainkit.spaces import discrete_bounds
-from trainkit.structured_actions import StructuredHybrid
+from trainkit.core import tree
+from trainkit.core.arrays import is_finite
+from trainkit.core.data import Obs
+from trainkit.core.errors import TrainkitError
+from trainkit.core.spaces import discrete_bounds
+from trainkit.core.structured_actions import StructuredHybrid
 
 _BLOCK_BYTES, _MAX_ROWS = 2**20, 2**16
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import tree
-from trainkit.data import ArraySpec, Obs
-from trainkit.files import copy_into
+from trainkit.core import tree
+from trainkit.core.data import ArraySpec, Obs
+from trainkit.core.files import copy_into
 
 _BLOCK = 16  # observations claimed at a time, or an eighth of those there are
 

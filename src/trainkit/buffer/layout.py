@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from trainkit import tree
 from trainkit.buffer.blocks import Column
-from trainkit.data import ACTION_MASK, ArraySpec, Obs, RowSpec, Transition
+from trainkit.core import tree
+from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, RowSpec, Transition
 
 PLACE_BYTES = 8  # of a row: steps of the episode before it, and the episode's number, each int32
 

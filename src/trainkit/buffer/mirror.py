@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import tree
 from trainkit.buffer.heads import Rows
 from trainkit.buffer.scratch import Scratch
 from trainkit.buffer.storage import Rings
-from trainkit.data import ArraySpec, Frames, Lookup
-from trainkit.errors import ConfigError
-from trainkit.protocols import FrameStore
+from trainkit.core import tree
+from trainkit.core.data import ArraySpec, Frames, Lookup
+from trainkit.core.errors import ConfigError
+from trainkit.core.protocols import FrameStore
 
 _log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit import seeding, tree
 from trainkit.buffer.batches import checked_slots
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
-from trainkit.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
-from trainkit.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
-from trainkit.stats import html_table
+from trainkit.core import seeding, tree
+from trainkit.core.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
+from trainkit.core.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
+from trainkit.core.stats import html_table
 
 
 class MixedBuffer:

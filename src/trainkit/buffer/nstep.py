@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import tree
 from trainkit.buffer.heads import Rows
 from trainkit.buffer.storage import Records, Rings
-from trainkit.data import Horizon, Obs, RewardRule
-from trainkit.errors import ConfigError
+from trainkit.core import tree
+from trainkit.core.data import Horizon, Obs, RewardRule
+from trainkit.core.errors import ConfigError
 
 _NO_REWARD = np.zeros(())  # of a step outside its window; numpy is quicker with it than with 0.0
 

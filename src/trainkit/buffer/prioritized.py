@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from trainkit.buffer.heads import Rows
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import Prioritized
-from trainkit.protocols import EnvSpaces, FrameStore
-from trainkit.schedules import Scheduled, to_plain
+from trainkit.core.protocols import EnvSpaces, FrameStore
+from trainkit.core.schedules import Scheduled, to_plain
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

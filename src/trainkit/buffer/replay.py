@@ -10,19 +10,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit import files, seeding, tree
 from trainkit.buffer.batches import checked_slots, checked_values, cut_up, read_batch_column, read_column
 from trainkit.buffer.blocks import Block
-from trainkit.buffer.dataset import RecordedRows, count_episodes, read_episodes, vector_steps
 from trainkit.buffer.heads import Rows
 from trainkit.buffer.layout import spec_of, spec_of_frames
-from trainkit.buffer.memory import bytes_needed, refuse_too_large
 from trainkit.buffer.mirror import Mirror
 from trainkit.buffer.nstep import Windows, read_windows
+from trainkit.buffer.recorded import RecordedRows, count_episodes, read_episodes, vector_steps
 from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
 from trainkit.buffer.scratch import Scratch
+from trainkit.buffer.sizes import bytes_needed, refuse_too_large
 from trainkit.buffer.storage import Rings
-from trainkit.data import (
+from trainkit.core import files, seeding, tree
+from trainkit.core.data import (
     ROW_COLUMNS,
     WINDOW_COLUMNS,
     Horizon,
@@ -32,7 +32,7 @@ from trainkit.data import (
     Transition,
     TransitionBatch,
 )
-from trainkit.errors import (
+from trainkit.core.errors import (
     CheckpointError,
     Checks,
     ConfigError,
@@ -42,10 +42,10 @@ from trainkit.errors import (
     nearest,
     refuse_unknown,
 )
-from trainkit.protocols import EnvSpaces, FrameStore
-from trainkit.reading import check_declared, decoding
-from trainkit.spaces import Spaces, ToldSpaces
-from trainkit.stats import html_table
+from trainkit.core.protocols import EnvSpaces, FrameStore
+from trainkit.core.reading import check_declared, decoding
+from trainkit.core.spaces import Spaces, ToldSpaces
+from trainkit.core.stats import html_table
 
 _log = logging.getLogger(__name__)
 
@@ -391,7 +391,7 @@ class ReplayBuffer(ToldSpaces):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what a buffer of the same kind and capacity returned; arrays may be `trainkit.reading.StoredArray`s.
+        """Load what a buffer of the same kind and capacity returned; arrays may be `StoredArray`s.
 
         Raises:
             CheckpointError: it is of another buffer, or damaged.

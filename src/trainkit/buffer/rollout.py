@@ -7,15 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit import tree
-from trainkit.arrays import any_true, equal_rows, is_equal
 from trainkit.buffer.batches import checked_slots, checked_values
 from trainkit.buffer.nstep import Columns, shape_reward
-from trainkit.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
-from trainkit.errors import CheckpointError, ConfigError, EmptyBufferError, MissingRowError, nearest, refuse_unknown
-from trainkit.files import copy_into
-from trainkit.reading import decoding
-from trainkit.stats import html_table
+from trainkit.core import tree
+from trainkit.core.arrays import any_true, equal_rows, is_equal
+from trainkit.core.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
+from trainkit.core.errors import (
+    CheckpointError,
+    ConfigError,
+    EmptyBufferError,
+    MissingRowError,
+    nearest,
+    refuse_unknown,
+)
+from trainkit.core.files import copy_into
+from trainkit.core.reading import decoding
+from trainkit.core.stats import html_table
 
 
 class RolloutBuffer:
@@ -248,7 +255,7 @@ class RolloutBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what a buffer bound to rows of the same shape returned; arrays may be `trainkit.reading.StoredArray`s.
+        """Load what a buffer bound to rows of the same shape returned; arrays may be `StoredArray`s.
 
         Raises:
             CheckpointError: it is of other rows, or damaged.

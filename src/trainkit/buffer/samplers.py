@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from trainkit.buffer.heads import Rows, SomeRows, one_by_one
 from trainkit.buffer.segment_tree import MinTree, SumTree, tree_bytes
 from trainkit.buffer.storage import Rings
-from trainkit.errors import CheckpointError, Checks, PriorityError
-from trainkit.schedules import Scheduled, as_schedule
+from trainkit.core.errors import CheckpointError, Checks, PriorityError
+from trainkit.core.schedules import Scheduled, as_schedule
 
 _log = logging.getLogger(__name__)
 _LARGEST_PRIORITY = 1e30  # its power still adds up in float64

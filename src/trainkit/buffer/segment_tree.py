@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.errors import Checks
+from trainkit.core.errors import Checks
 
 _BLOCK = 16
 _PER_BLOCK = np.array(_BLOCK)  # reckoned with in half the time of a Python number

@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit import tree
-from trainkit.arrays import all_true, any_true, equal_rows, is_equal, same_rows
 from trainkit.buffer.blocks import Block
 from trainkit.buffer.finals import Finals
 from trainkit.buffer.heads import Heads, Rows, SomeRows, one_by_one
 from trainkit.buffer.layout import record_of
 from trainkit.buffer.scratch import Scratch
-from trainkit.data import ACTION_MASK, ArraySpec, Lookup, Obs, RowSpec, Transition
-from trainkit.errors import ConfigError
-from trainkit.files import copy_into
-from trainkit.reading import decoding
+from trainkit.core import tree
+from trainkit.core.arrays import all_true, any_true, equal_rows, is_equal, same_rows
+from trainkit.core.data import ACTION_MASK, ArraySpec, Lookup, Obs, RowSpec, Transition
+from trainkit.core.errors import ConfigError
+from trainkit.core.files import copy_into
+from trainkit.core.reading import decoding
 
 Records = NDArray[np.void]  # what `record_of` names, of each row
 

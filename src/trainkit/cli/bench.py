@@ -3,9 +3,9 @@
 import argparse
 
 from trainkit.cli.output import Commands, Parser, add_command, say, table
-from trainkit.errors import ConfigError, refuse_unknown
+from trainkit.core.errors import ConfigError, refuse_unknown
+from trainkit.core.stats import CollectStats, TimeStats
 from trainkit.presets import PRESETS
-from trainkit.stats import CollectStats, TimeStats
 
 _EXAMPLES = """\
   trainkit bench --quick

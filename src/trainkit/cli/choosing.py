@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from trainkit.cli.output import note
-from trainkit.runs import NUMBERS, RunFolder
+from trainkit.loggers.runs import NUMBERS, RunFolder
 
 
 def that_tell(runs: Sequence[RunFolder], tag: str) -> list[RunFolder]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from trainkit.cli.choosing import each_seed_once, that_tell
 from trainkit.cli.output import Commands, Parser, add_command, say, table
-from trainkit.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
-from trainkit.runs import RunFolder, find_runs, grouped
+from trainkit.loggers.runs import RunFolder, find_runs, grouped
+from trainkit.plot.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
 
 _EXAMPLES = """\
   trainkit compare runs

@@ -4,7 +4,7 @@ import argparse
 
 from trainkit.cli.making import dict_of
 from trainkit.cli.output import Commands, Parser, add_command, say
-from trainkit.collector import check_env
+from trainkit.envs import check_env
 
 _EXAMPLES = """\
   trainkit check-env CartPole-v1

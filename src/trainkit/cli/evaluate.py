@@ -5,16 +5,16 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from trainkit.checkpoint import inspect_checkpoint
 from trainkit.cli.films import Filmed
 from trainkit.cli.making import Recipe, dict_of, env_of, env_options_of
 from trainkit.cli.output import Commands, Parser, add_command, say
-from trainkit.errors import Checks, ConfigError
+from trainkit.core.checkpoint import inspect_checkpoint
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.stats import Summary
+from trainkit.loggers.runs import CHECKPOINT, RunFolder
 from trainkit.policy import load_policy
-from trainkit.runs import CHECKPOINT, RunFolder
-from trainkit.stats import Summary
 from trainkit.trainer import evaluate
-from trainkit.trainer.video import find_ffmpeg
+from trainkit.trainer.callbacks.video import find_ffmpeg
 
 _EXAMPLES = """\
   trainkit eval runs/rainbow-CartPole-v1/seed1

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from trainkit.cli.evaluate import saved
 from trainkit.cli.output import Commands, Parser, add_command, say
+from trainkit.loggers.runs import RunFolder
 from trainkit.policy import load_policy
-from trainkit.runs import RunFolder
 
 _EXAMPLES = """\
   trainkit export runs/rainbow-CartPole-v1/seed1

@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from trainkit.collector.frames import checked_frames
-from trainkit.trainer.video import Film
+from trainkit.envs.frames import checked_frames
+from trainkit.trainer.callbacks.video import Film
 
 
 class Filmed(gym.Wrapper[Any, Any, Any, Any]):

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainkit.checkpoint import find_checkpoints, inspect_checkpoint
 from trainkit.cli.output import Commands, Parser, add_command, say, table
-from trainkit.errors import CheckpointError
-from trainkit.runs import CHECKPOINT, CONFIG, NUMBERS, RunFolder, find_runs
+from trainkit.core.checkpoint import find_checkpoints, inspect_checkpoint
+from trainkit.core.errors import CheckpointError
+from trainkit.loggers.runs import CHECKPOINT, CONFIG, NUMBERS, RunFolder, find_runs
 
 _EXAMPLES = """\
   trainkit inspect runs/rainbow-CartPole-v1/seed1

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import bench, compare, environments, evaluate, exporting, inspecting, pictures, presets, train
+from trainkit.cli import bench, compare, environments, evaluate, exporting, inspecting, pictures, train
+from trainkit.cli import presets_command as presets
 from trainkit.cli.output import Parser, complain
-from trainkit.errors import TrainkitError
+from trainkit.core.errors import TrainkitError
 
 _EXAMPLES = """\
 examples:

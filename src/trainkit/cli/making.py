@@ -15,13 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trainkit import reading
-from trainkit.buffer import load_dataset
-from trainkit.collector.make import is_registered
-from trainkit.errors import Checks, ConfigError, nearest
+from trainkit.core import reading
+from trainkit.core.errors import Checks, ConfigError, nearest
+from trainkit.core.schedules import Linear
+from trainkit.datasets import load_dataset
+from trainkit.envs.make import is_registered
+from trainkit.loggers.runs import CONFIG, RunFolder
 from trainkit.presets import PRESETS, OfflinePreset
-from trainkit.runs import CONFIG, RunFolder
-from trainkit.schedules import Linear
 from trainkit.trainer import Trainer
 
 _OURS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}

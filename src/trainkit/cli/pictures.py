@@ -7,8 +7,8 @@ from pathlib import Path
 from trainkit import plot
 from trainkit.cli.choosing import each_seed_once, that_tell
 from trainkit.cli.output import Commands, Parser, add_command, say
-from trainkit.errors import ConfigError
-from trainkit.runs import RunFolder, find_runs, grouped
+from trainkit.core.errors import ConfigError
+from trainkit.loggers.runs import RunFolder, find_runs, grouped
 
 _EXAMPLES = """\
   trainkit plot runs

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from trainkit.cli.making import Recipe, settings_of
 from trainkit.cli.output import Commands, Parser, add_command, say
-from trainkit.errors import Checks, ConfigError
-from trainkit.logger import CLAIM, JsonlLogger, TensorboardLogger
-from trainkit.runs import CHECKPOINT, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
-from trainkit.stats import RunInfo
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.stats import RunInfo
+from trainkit.loggers.logger import CLAIM, JsonlLogger, TensorboardLogger
+from trainkit.loggers.runs import CHECKPOINT, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE
 

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import seeding
-from trainkit.arrays import any_true
-from trainkit.collector.agents import whole_games
-from trainkit.collector.backends import Ids
 from trainkit.collector.columns import ExtraColumns
-from trainkit.collector.envs import Envs, VectorStep
 from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
-from trainkit.collector.meanwhile import Meanwhile
-from trainkit.collector.ownership import Use
-from trainkit.collector.restarts import left
+from trainkit.collector.events import Watch
+from trainkit.collector.overlap import Meanwhile
 from trainkit.collector.resuming import Resumable
-from trainkit.collector.stacks import rows_of
-from trainkit.collector.watching import Watch
-from trainkit.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition
-from trainkit.errors import Checks, ConfigError, EnvError, NoLegalActionError
-from trainkit.protocols import NormalActor, Policy, Recorder, Store
-from trainkit.spaces import array_specs, random_actions, random_probability
-from trainkit.stats import NO_VALUES, CollectStats, html_table
+from trainkit.core import seeding
+from trainkit.core.arrays import any_true
+from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition
+from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.protocols import NormalActor, Policy, Recorder, Store
+from trainkit.core.spaces import array_specs, random_actions, random_probability
+from trainkit.core.stats import NO_VALUES, CollectStats, html_table
+from trainkit.envs.agents import whole_games
+from trainkit.envs.backends import Ids
+from trainkit.envs.envs import Envs, VectorStep
+from trainkit.envs.ownership import Use
+from trainkit.envs.recovery import left
+from trainkit.envs.stacks import rows_of
 
 _log = logging.getLogger(__name__)
 

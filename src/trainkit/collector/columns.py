@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.reading import Infos
-from trainkit.data import COLUMN_SPECS, ArraySpec
-from trainkit.errors import BadEnvDataError, Checks
+from trainkit.core.data import COLUMN_SPECS, ArraySpec
+from trainkit.core.errors import BadEnvDataError, Checks
+from trainkit.envs.conversion import Infos
 
 _NAMES = {"obs", "action", "reward", "next_obs", *COLUMN_SPECS}  # that rows have anyway
 _KINDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}  # of values that a column of a kind takes

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.counting import StepCounts
-from trainkit.errors import ConfigError
-from trainkit.stats import NO_VALUES, CollectStats, Summary
+from trainkit.core.errors import ConfigError
+from trainkit.core.stats import NO_VALUES, CollectStats, Summary
+from trainkit.envs.counting import StepCounts
 
 _log = logging.getLogger(__name__)
 

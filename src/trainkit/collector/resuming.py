@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from trainkit.collector.envs import Envs
 from trainkit.collector.episodes import Episodes, Goal, Tally, saved_goal
-from trainkit.collector.fingerprints import described
-from trainkit.collector.meanwhile import Meanwhile
-from trainkit.collector.ownership import Use
-from trainkit.collector.replays import play_again
-from trainkit.collector.watching import Watch
-from trainkit.errors import BusyError
+from trainkit.collector.events import Watch
+from trainkit.collector.overlap import Meanwhile
+from trainkit.core.errors import BusyError
+from trainkit.envs.envs import Envs
+from trainkit.envs.fingerprints import described
+from trainkit.envs.ownership import Use
+from trainkit.envs.replays import play_again
 
 _log = logging.getLogger(__name__)
 

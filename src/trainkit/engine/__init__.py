@@ -1,6 +1,18 @@
 """Execute losses and forward passes as they are written, by torch or by numpy derived from them; see `engine`."""
 
+from trainkit.engine.device import TensorBatch
+from trainkit.engine.device_frames import DeviceFrames
 from trainkit.engine.engine import Engine, EngineName
+from trainkit.engine.gradient_step import Adam, Clip, GradientStep
 from trainkit.engine.loss import Loss
 
-__all__ = ["Engine", "EngineName", "Loss"]
+__all__ = [
+    "Adam",
+    "Clip",
+    "DeviceFrames",
+    "Engine",
+    "EngineName",
+    "GradientStep",
+    "Loss",
+    "TensorBatch",
+]

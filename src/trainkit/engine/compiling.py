@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from trainkit.errors import ConfigError
+from trainkit.core.errors import ConfigError
 
 Closure = Callable[[], Tensor | tuple[Tensor, Any]]  # the number to minimize, and other results without gradients
 Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: numbers, shape} of one flat tensor

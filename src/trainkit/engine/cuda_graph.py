@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from trainkit import tree
-from trainkit.errors import ConfigError
+from trainkit.core import tree
+from trainkit.core.errors import ConfigError
 
 _N_WARM_UPS = 3  # calls before one is recorded: libraries choose their kernels, parameters are laid out
 

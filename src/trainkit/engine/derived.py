@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainkit import tree
+from trainkit.core import tree
 from trainkit.engine import operations
 from trainkit.engine.operations import NotDerivableError
 from trainkit.engine.program import Array, Builder

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.arguments import tensors_of
 from trainkit.engine.compiling import check_compiler
 from trainkit.engine.cuda_graph import check_cuda_graph
@@ -27,7 +28,6 @@ from trainkit.engine.derived import Named
 from trainkit.engine.gradient_step import GradientStep, Taken
 from trainkit.engine.watch import Watch
 from trainkit.engine.watched import Function, GaveUpError, WatchedFunction
-from trainkit.errors import Checks, ConfigError
 
 _log = logging.getLogger(__name__)
 

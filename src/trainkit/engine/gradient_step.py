@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.parts import Part
+from trainkit.core.schedules import Schedule, Scheduled, as_schedule
 from trainkit.engine.compiling import Closure, LossGraph, ask
 from trainkit.engine.segments import Place, Segment, parts_of, places_of
-from trainkit.errors import CheckpointError, Checks, ConfigError
-from trainkit.parts import Part
-from trainkit.schedules import Schedule, Scheduled, as_schedule
 
 Scalar = Tensor | float  # on a device, or a plain number already
 ClipBy = Literal["global_norm", "norm", "value"]

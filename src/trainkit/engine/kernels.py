@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainkit.threads import libraries
+from trainkit.engine.threads import libraries
 
 A = NDArray[Any]
 Calls = Sequence[tuple[Callable[..., object], tuple[Any, ...]]]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainkit.errors import ConfigError
+from trainkit.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.engine import kernels
-from trainkit.threads import OneThread
+from trainkit.engine.threads import OneThread
 
 Function = tuple[Callable[..., object], tuple[Any, ...]]  # a call, ready to be made
 Kernel = Callable[..., Sequence[Function]]  # (out, operands, options) -> the calls that compute out

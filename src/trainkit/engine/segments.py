@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainkit.errors import ConfigError
+from trainkit.core.errors import ConfigError
 
 
 def parts_of(module: nn.Module) -> list[tuple[dict[str, Any], str, object]]:

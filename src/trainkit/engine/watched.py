@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainkit import tree
+from trainkit.core import tree
 from trainkit.engine.arguments import arrays_of, filled, shared
 from trainkit.engine.derived import Named, NumpyFunction, Pass, torch_pass
 from trainkit.engine.gradient_step import GradientStep

@@ -8,8 +8,8 @@ They need matplotlib: pip install trainkit[plot].
 
 from trainkit.plot.curves import curves
 from trainkit.plot.drawing import save
-from trainkit.plot.episodes import episode_values
-from trainkit.plot.replay import priorities
+from trainkit.plot.episode_values import episode_values
+from trainkit.plot.priorities import priorities
 from trainkit.plot.times import time_shares
 
 __all__ = ["curves", "episode_values", "priorities", "save", "time_shares"]

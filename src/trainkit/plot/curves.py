@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.comparing import interval, iqm
-from trainkit.errors import Checks
+from trainkit.core.errors import Checks
+from trainkit.loggers.runs import RunFolder
+from trainkit.plot.comparing import interval, iqm
 from trainkit.plot.drawing import COLOURS, Run, blank, count, series, unit_of
-from trainkit.runs import RunFolder
 from trainkit.trainer import History, Trainer
 
 Middle = Literal["iqm", "mean", "median"]

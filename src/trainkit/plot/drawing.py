@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.errors import ConfigError, MissingExtraError
-from trainkit.runs import RunFolder
+from trainkit.core.errors import ConfigError, MissingExtraError
+from trainkit.loggers.runs import RunFolder
 from trainkit.trainer import History, Trainer
 
 Run = str | Path | RunFolder | History | Trainer

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trainkit.errors import ConfigError
+from trainkit.core.errors import ConfigError
 from trainkit.plot.drawing import COLOURS, GREY, Run, blank, count, series, unit_of
 
 _SHARES = {"collect": COLOURS[0], "update": COLOURS[1], "evaluate": COLOURS[2], "other": GREY}

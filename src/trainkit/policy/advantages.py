@@ -7,7 +7,7 @@ limit, or the end of what was collected. Both end the sum; only the first drops 
 import torch
 from torch import Tensor
 
-from trainkit.errors import Checks
+from trainkit.core.errors import Checks
 
 
 def gae(

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainkit.errors import Checks, ConfigError
-from trainkit.parts import Part
-from trainkit.policy.device import TensorBatch
-from trainkit.policy.networks import Prediction
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.parts import Part
+from trainkit.engine.device import TensorBatch
+from trainkit.nets.networks import Prediction
 from trainkit.policy.values import ExpectedValue, ReturnValue, Value
 
 Network = Callable[[Any, Tensor | None], Prediction]  # (features, legal [B, A] | None) -> prediction

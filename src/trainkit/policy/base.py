@@ -12,32 +12,41 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import seeding, tree
-from trainkit.data import ACTION_PROB, COLUMN_SPECS, ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
+from trainkit.core import seeding, tree
+from trainkit.core.data import (
+    ACTION_PROB,
+    COLUMN_SPECS,
+    ActOutput,
+    ArraySpec,
+    Horizon,
+    Obs,
+    Transition,
+    TransitionBatch,
+)
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, check_flag
+from trainkit.core.protocols import Dataset
+from trainkit.core.return_scale import ReturnScale
+from trainkit.core.spaces import check_space_keys
+from trainkit.core.structured_actions import flat_actions, structure_of
 from trainkit.engine.cuda_graph import CudaGraph
+from trainkit.engine.device import CPU, TensorBatch, in_float32, resolve_device, rows_of, scalar, to_device, with_room
+from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
 from trainkit.engine.loss import Loss, objective
-from trainkit.errors import Checks, ConfigError, SpaceMismatchError, check_flag
-from trainkit.policy.action_scale import ActionScale
-from trainkit.policy.device import CPU, TensorBatch, in_float32, resolve_device, rows_of, scalar, to_device, with_room
+from trainkit.engine.staging import Staging
+from trainkit.nets.action_scale import ActionScale
+from trainkit.nets.preprocess import WithoutMask
+from trainkit.nets.weights import seeded_parts
 from trainkit.policy.divergence import OnNan, Skips, diverged, diverged_among
 from trainkit.policy.export import Exportable, export_onnx
 from trainkit.policy.meter import Meter, UpdateResult
-from trainkit.policy.preprocess import WithoutMask
 from trainkit.policy.refusals import read_rows
-from trainkit.policy.resident import frames_of, gathered, places_of
 from trainkit.policy.saved import Saved
 from trainkit.policy.showing import policy_table
-from trainkit.policy.staging import Staging
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import Target, TargetNetwork
-from trainkit.policy.threads import Threaded
-from trainkit.policy.weights import seeded_parts
-from trainkit.protocols import Dataset
-from trainkit.scaling import ReturnScale
-from trainkit.spaces import check_space_keys
-from trainkit.structured_actions import flat_actions, structure_of
+from trainkit.policy.torch_threads import Threaded
 
 _NUMBERS = int, float, np.number
 

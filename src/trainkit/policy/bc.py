@@ -9,25 +9,25 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import tree
-from trainkit.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.core import tree
+from trainkit.core.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_flag
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.spaces import checked_legal, zeros_of
+from trainkit.core.structured_actions import StructuredHybrid, flat_actions
+from trainkit.engine.device import TensorBatch, legal_mask, to_device
 from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
-from trainkit.errors import Checks, SpaceMismatchError, all_made, check_flag
-from trainkit.policy.action_scale import action_scale_for
+from trainkit.nets.action_scale import action_scale_for
+from trainkit.nets.distributions import Categorical, Distribution, distribution_for
+from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
+from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.base import Policy
-from trainkit.policy.device import TensorBatch, legal_mask, to_device
-from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
 from trainkit.policy.meter import UpdateResult
-from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
-from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
-from trainkit.protocols import EnvSpaces
-from trainkit.spaces import checked_legal, zeros_of
-from trainkit.structured_actions import StructuredHybrid, flat_actions
 
 
 class BCPolicy(Policy):

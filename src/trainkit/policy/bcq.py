@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.data import Obs
+from trainkit.core.data import Obs
+from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.spaces import count_actions, zeros_of
+from trainkit.engine.device import TensorBatch, legal_mask, to_device
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
-from trainkit.errors import Checks, SpaceMismatchError
+from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
+from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.backups import Network, best_action, pick
-from trainkit.policy.device import TensorBatch, legal_mask, to_device
 from trainkit.policy.dqn import DQNPolicy
-from trainkit.policy.networks import ActionValues, PlainModule, QNetwork
-from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.values import Value
-from trainkit.protocols import EnvSpaces
-from trainkit.spaces import count_actions, zeros_of
 
 _NEVER = -1e8  # in place of the value of an action that is not plausible: finite, and below all others
 

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.data import Obs
+from trainkit.core.data import Obs
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.engine.device import legal_mask
 from trainkit.engine.engine import Engine
 from trainkit.engine.watch import Watch
-from trainkit.errors import Checks, ConfigError
-from trainkit.policy.device import legal_mask
 from trainkit.policy.draws import Draw, ask
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from trainkit.core.errors import DivergedError
 from trainkit.engine.gradient_step import Scalar
-from trainkit.errors import DivergedError
 
 OnNan = Literal["raise", "skip"]
 

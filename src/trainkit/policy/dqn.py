@@ -10,16 +10,22 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import tree
-from trainkit.data import ACTION_PROB, Q_VALUES, ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
+from trainkit.core import tree
+from trainkit.core.data import ACTION_PROB, Q_VALUES, ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
+from trainkit.core.errors import ConfigError, all_made, check_flag
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.spaces import checked_legal, count_actions, zeros_of
+from trainkit.core.structured_actions import JointActions, joint_actions
+from trainkit.engine.device import TensorBatch, blank_row, legal_mask, on_device, to_device
 from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
-from trainkit.errors import ConfigError, all_made, check_flag
+from trainkit.nets.implicit import ImplicitQNetwork
+from trainkit.nets.networks import ActionValues, PlainModule, Prediction, QNetwork
+from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, best_action, pick
 from trainkit.policy.base import Policy
 from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts
-from trainkit.policy.device import TensorBatch, blank_row, legal_mask, on_device, to_device
 from trainkit.policy.draws import Draw, Draws, ask
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
@@ -30,18 +36,13 @@ from trainkit.policy.exploration import (
     legal_values,
     require_probability,
 )
-from trainkit.policy.implicit import usual_network
 from trainkit.policy.meter import UpdateResult
-from trainkit.policy.networks import ActionValues, PlainModule, Prediction
 from trainkit.policy.penalties import Penalty
 from trainkit.policy.precision import Precision, in_precision
-from trainkit.policy.preprocess import Preprocess
+from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.refusals import refuse_losses, refuse_numbers, trying
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
-from trainkit.protocols import EnvSpaces
-from trainkit.spaces import checked_legal, count_actions, zeros_of
-from trainkit.structured_actions import JointActions, joint_actions
 
 
 class DQNPolicy(Policy):
@@ -339,3 +340,23 @@ class DQNPolicy(Policy):
         if self._cpu_copy is not None:
             self._cpu_copy.check(type(self).__name__, self._acting_parts, blank, n_updates=self.n_updates)
         super().check_spaces(observation_space, action_space)
+
+
+def usual_network(
+    preprocess: Preprocess,
+    n_actions: int,
+    value: Value,
+    hidden: Sequence[int] | None,
+    *,
+    head: Sequence[int] | None,
+    **options: Any,
+) -> nn.Module:
+    """Return the network that gives what a value part reads: by default of the paper's size for images."""
+    layers = {
+        "hidden": (() if preprocess.sees_images else (128, 128)) if hidden is None else hidden,
+        "head": ((512,) if preprocess.sees_images else ()) if head is None else head,
+        **options,
+    }
+    if isinstance(value, DrawnFractions):
+        return ImplicitQNetwork(preprocess.shapes, n_actions, **layers)
+    return QNetwork(preprocess.shapes, n_actions, width=value.width, **layers)

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trainkit.nets.networks import ActionValues
+from trainkit.nets.noisy import draw_noise
 from trainkit.policy.backups import Network
-from trainkit.policy.networks import ActionValues
-from trainkit.policy.noisy import draw_noise
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value
 

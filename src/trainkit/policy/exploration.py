@@ -10,12 +10,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.arrays import is_finite
-from trainkit.data import ACTION_PROB, ArraySpec
-from trainkit.errors import Checks, ConfigError, DivergedError
-from trainkit.parts import Part
-from trainkit.schedules import Scheduled, as_schedule
-from trainkit.spaces import random_legal
+from trainkit.core.arrays import is_finite
+from trainkit.core.data import ACTION_PROB, ArraySpec
+from trainkit.core.errors import Checks, ConfigError, DivergedError
+from trainkit.core.parts import Part
+from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.spaces import random_legal
 
 
 class Exploration(Protocol):

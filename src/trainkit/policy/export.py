@@ -14,14 +14,14 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import seeding, tree
-from trainkit.data import ACTION_MASK, ActOutput, Obs
-from trainkit.errors import ConfigError, DivergedError, MissingExtraError
-from trainkit.files import write_whole
-from trainkit.policy.device import to_device
-from trainkit.policy.distributions import Categorical, Distribution
-from trainkit.spaces import random_actions
-from trainkit.structured_actions import joint_actions
+from trainkit.core import seeding, tree
+from trainkit.core.data import ACTION_MASK, ActOutput, Obs
+from trainkit.core.errors import ConfigError, DivergedError, MissingExtraError
+from trainkit.core.files import write_whole
+from trainkit.core.spaces import random_actions
+from trainkit.core.structured_actions import joint_actions
+from trainkit.engine.device import to_device
+from trainkit.nets.distributions import Categorical, Distribution
 
 _N_ROWS = 256  # on which a file must agree with torch before it is left
 _TOLERANCE = 1e-3  # of answers, relative and absolute: kernels add up in another order

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainkit.errors import Checks, nearest
+from trainkit.core.errors import Checks, nearest
 
 KeyMap = Mapping[str, str | None] | Callable[[str], str | None]
 

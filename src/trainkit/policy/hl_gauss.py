@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trainkit.errors import Checks
+from trainkit.core.errors import Checks
 from trainkit.policy.values import SupportValue, td_target
 
 

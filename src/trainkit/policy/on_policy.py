@@ -9,28 +9,28 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import tree
-from trainkit.data import POLICY_ACTION, ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
+from trainkit.core import tree
+from trainkit.core.data import POLICY_ACTION, ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, all_made, check_flag
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.spaces import checked_legal, zeros_of
+from trainkit.core.stats import Summary
+from trainkit.engine.device import CPU, legal_mask, to_device
 from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip, Scalar
 from trainkit.engine.loss import Loss
-from trainkit.errors import Checks, ConfigError, SpaceMismatchError, all_made, check_flag
-from trainkit.policy.action_scale import ActionBound, action_scale_for
-from trainkit.policy.actor_critic import ActorCriticNetwork
+from trainkit.nets.action_scale import ActionBound, action_scale_for
+from trainkit.nets.actor_critic import ActorCriticNetwork
+from trainkit.nets.deviations import Deviations
+from trainkit.nets.distributions import Categorical, Distribution, distribution_for
+from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
-from trainkit.policy.deviations import Deviations
-from trainkit.policy.device import CPU, legal_mask, to_device
-from trainkit.policy.distributions import Categorical, Distribution, distribution_for
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import reasons
 from trainkit.policy.meter import UpdateResult
-from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import refuse_unsound, trying
 from trainkit.policy.rollout_rows import RolloutRows
-from trainkit.protocols import EnvSpaces
-from trainkit.spaces import checked_legal, zeros_of
-from trainkit.stats import Summary
 
 _FLOAT32 = np.dtype(np.float32)
 _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "value")}

@@ -5,8 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trainkit.errors import Checks
-from trainkit.parts import Part
+from trainkit.core.errors import Checks
+from trainkit.core.parts import Part
 
 
 class Penalty(Protocol):

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainkit.core.errors import Checks
+from trainkit.core.schedules import Constant, Scheduled, as_schedule
 from trainkit.engine.gradient_step import Scalar
 from trainkit.engine.loss import Loss
-from trainkit.errors import Checks
 from trainkit.policy.advantages import discounted_returns
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.policy.rollout_rows import RolloutRows
-from trainkit.schedules import Constant, Scheduled, as_schedule
 
 
 class PPOPolicy(OnpolicyPolicy):

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from trainkit.errors import Checks
+from trainkit.core.errors import Checks
+from trainkit.nets.networks import Prediction
 from trainkit.policy.backups import Network
-from trainkit.policy.networks import Prediction
 
 Precision = Literal["float32", "bf16"]
 

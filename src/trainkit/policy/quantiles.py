@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainkit.errors import Checks
+from trainkit.core.errors import Checks
 from trainkit.policy.values import ReturnValue
 
 

@@ -6,12 +6,12 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit import tree
-from trainkit.data import ActOutput, Obs
-from trainkit.errors import check_flag
+from trainkit.core import tree
+from trainkit.core.data import ActOutput, Obs
+from trainkit.core.errors import check_flag
+from trainkit.core.spaces import checked_legal, random_actions, random_probability
 from trainkit.policy.base import Policy
 from trainkit.policy.exploration import ACTION_PROB_SPEC
-from trainkit.spaces import checked_legal, random_actions, random_probability
 
 
 class RandomPolicy(Policy):

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
-from trainkit.parts import to_plain
-from trainkit.spaces import space_to_plain
+from trainkit.core.parts import to_plain
+from trainkit.core.spaces import space_to_plain
 
 _OF_THIS_MACHINE = ("device", "seed", "engine", "act_on")
 

@@ -10,13 +10,13 @@ import torch
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from trainkit import tree
+from trainkit.core import tree
+from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.core.spaces import array_specs, count_actions
 from trainkit.engine.loss import Loss
-from trainkit.errors import ConfigError, DivergedError, SpaceMismatchError
-from trainkit.policy.networks import Prediction
+from trainkit.nets.networks import Prediction
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value
-from trainkit.spaces import array_specs, count_actions
 
 _MISFITS = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError)
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainkit.data import Obs
-from trainkit.policy.device import to_device
+from trainkit.core.data import Obs
+from trainkit.engine.device import to_device
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.values import Distributional
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainkit import tree
+from trainkit.core import tree
 from trainkit.policy.advantages import normalized
 
 

@@ -10,26 +10,26 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit import tree
-from trainkit.data import ActOutput, Horizon, Obs
+from trainkit.core import tree
+from trainkit.core.data import ActOutput, Horizon, Obs
+from trainkit.core.errors import Checks, DivergedError, SpaceMismatchError, all_made, check_flag
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.spaces import zeros_of
+from trainkit.core.stats import Summary
+from trainkit.engine.device import TensorBatch
 from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
-from trainkit.errors import Checks, DivergedError, SpaceMismatchError, all_made, check_flag
-from trainkit.policy.action_scale import ActionScale
+from trainkit.nets.action_scale import ActionScale
+from trainkit.nets.critics import ActorNetwork, CriticNetwork
+from trainkit.nets.deviations import Deviations
+from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.squashed import SquashedGaussian, bounded_box
 from trainkit.policy.base import Policy
-from trainkit.policy.critics import ActorNetwork, CriticNetwork
-from trainkit.policy.deviations import Deviations
-from trainkit.policy.device import TensorBatch
 from trainkit.policy.export import reasons
-from trainkit.policy.preprocess import Preprocess
 from trainkit.policy.refusals import trying
-from trainkit.policy.squashed import SquashedGaussian, bounded_box
 from trainkit.policy.target import Target
-from trainkit.protocols import EnvSpaces
-from trainkit.schedules import Scheduled, as_schedule
-from trainkit.spaces import zeros_of
-from trainkit.stats import Summary
 
 
 class SACPolicy(Policy):

@@ -10,17 +10,17 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.checkpoint import load_checkpoint, load_tensors, save_checkpoint
+from trainkit.core.checkpoint import load_checkpoint, load_tensors, save_checkpoint
+from trainkit.core.errors import CheckpointError
+from trainkit.core.reading import decoding
 from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep
-from trainkit.errors import CheckpointError
-from trainkit.policy.action_scale import ActionScale
+from trainkit.nets.action_scale import ActionScale
+from trainkit.nets.squashed import SquashedGaussian
 from trainkit.policy.handover import KeyMap, as_array, parted, renamed
 from trainkit.policy.recipes import about, remembering
-from trainkit.policy.squashed import SquashedGaussian
 from trainkit.policy.statistics import Statistics
 from trainkit.policy.target import TargetNetwork
-from trainkit.reading import decoding
 
 
 class Saved(nn.Module):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from trainkit.stats import html_table
+from trainkit.core.stats import html_table
 
 if TYPE_CHECKING:
     from trainkit.policy.base import Policy

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainkit.data import Horizon, Transition
-from trainkit.errors import ConfigError
-from trainkit.policy.device import to_device
-from trainkit.policy.preprocess import MergeableStatistics, RunningStatistics
-from trainkit.protocols import Dataset
+from trainkit.core.data import Horizon, Transition
+from trainkit.core.errors import ConfigError
+from trainkit.core.protocols import Dataset
+from trainkit.engine.device import to_device
+from trainkit.nets.preprocess import MergeableStatistics, RunningStatistics
 
 
 class _InTurn:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from trainkit.core.errors import Checks
+from trainkit.core.parts import Part
+from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.engine.segments import joined, lay_flat
-from trainkit.errors import Checks
-from trainkit.parts import Part
-from trainkit.schedules import Scheduled, as_schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.errors import Checks
-from trainkit.parts import Part
+from trainkit.core.errors import Checks
+from trainkit.core.parts import Part
 
 
 class Value(Protocol):

@@ -12,12 +12,11 @@ overridden by name, and an unknown name is refused with the nearest one. `settin
 
 from typing import Any
 
-from trainkit.errors import refuse_unknown
+from trainkit.core.errors import refuse_unknown
 from trainkit.presets.base import Preset, Settings
-from trainkit.presets.config import PresetConfig
 from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sac
 from trainkit.presets.off_policy import OffpolicySettings
-from trainkit.presets.offline import (
+from trainkit.presets.offline_tables import (
     BCPreset,
     BCQPreset,
     CQLPreset,
@@ -28,7 +27,7 @@ from trainkit.presets.offline import (
     bcq,
     cql,
 )
-from trainkit.presets.on_policy import (
+from trainkit.presets.on_policy_tables import (
     OnpolicyOverrides,
     OnpolicyPreset,
     OnpolicySettings,
@@ -36,6 +35,7 @@ from trainkit.presets.on_policy import (
     ppo,
     reinforce,
 )
+from trainkit.presets.preset_config import PresetConfig
 from trainkit.presets.q_learning import QOverrides, QPreset, QSettings
 from trainkit.presets.q_tables import (
     c51,

@@ -6,14 +6,15 @@ from typing import Any, ClassVar, TypedDict
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from trainkit.collector import Collector, Envs, make_envs
-from trainkit.collector.make import EnvSpec, says_how_many
+from trainkit.collector import Collector
+from trainkit.core.errors import Checks, ConfigError, refuse_unknown
+from trainkit.core.hints import misfit
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine.engine import EngineName
-from trainkit.errors import Checks, ConfigError, refuse_unknown
-from trainkit.hints import misfit
-from trainkit.policy import Preprocess
-from trainkit.protocols import EnvSpaces
-from trainkit.schedules import Linear, Scheduled
+from trainkit.envs import Envs, make_envs
+from trainkit.envs.make import EnvSpec, says_how_many
+from trainkit.nets import Preprocess
 from trainkit.trainer.options import CommonOptions, TrainerOptions
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
-from trainkit.collector import Envs
-from trainkit.collector.make import EnvSpec
-from trainkit.policy import Adam, SACPolicy
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.schedules import Linear, Scheduled
+from trainkit.engine import Adam
+from trainkit.envs import Envs
+from trainkit.envs.make import EnvSpec
+from trainkit.policy import SACPolicy
 from trainkit.presets.base import Preset, Switches, given
-from trainkit.presets.config import PresetConfig
 from trainkit.presets.off_policy import BufferSwitches, OffpolicySettings, OffpolicySwitches, offpolicy_trainer
-from trainkit.protocols import EnvSpaces
-from trainkit.schedules import Linear, Scheduled
+from trainkit.presets.preset_config import PresetConfig
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypedDict, TypeVar
 
 from trainkit.buffer import buffer_from_config
-from trainkit.collector import Collector, Envs
-from trainkit.policy import DeviceFrames
+from trainkit.collector import Collector
+from trainkit.core.protocols import Learner
+from trainkit.core.schedules import Linear, Scheduled
+from trainkit.engine import DeviceFrames
+from trainkit.envs import Envs
 from trainkit.presets.base import Settings, given
-from trainkit.protocols import Learner
-from trainkit.schedules import Linear, Scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.updates import Refresh
 

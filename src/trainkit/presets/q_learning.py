@@ -4,11 +4,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
-from trainkit.collector import Envs
-from trainkit.collector.make import EnvSpec
-from trainkit.errors import ConfigError
+from trainkit.core.errors import ConfigError
+from trainkit.core.schedules import Linear, Scheduled
+from trainkit.engine import Adam
+from trainkit.envs import Envs
+from trainkit.envs.make import EnvSpec
 from trainkit.policy import (
-    Adam,
     CategoricalValue,
     DoubleBackup,
     DQNPolicy,
@@ -28,9 +29,8 @@ from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
 from trainkit.policy.precision import Precision
 from trainkit.presets.base import Preset, Switches, given
-from trainkit.presets.config import PresetConfig
 from trainkit.presets.off_policy import BufferSwitches, OffpolicySettings, OffpolicySwitches, offpolicy_trainer
-from trainkit.schedules import Linear, Scheduled
+from trainkit.presets.preset_config import PresetConfig
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.options import TrainerOptions
 

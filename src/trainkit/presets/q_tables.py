@@ -4,9 +4,9 @@
 What is not named is as in DQN's table.
 """
 
+from trainkit.core.schedules import Linear
 from trainkit.presets.atari import ATARI_ENVS
 from trainkit.presets.q_learning import QPreset, QSettings
-from trainkit.schedules import Linear
 
 # From rl-zoo's DQN for CartPole-v1. Nearer to its lr, gamma and batch the returns go on swinging after 475 is reached;
 # the deviations named below hold them there. Found on seeds 11 to 15; benchmarks/learning.py judges on others.

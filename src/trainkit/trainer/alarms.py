@@ -5,7 +5,7 @@ import math
 import statistics
 from collections import deque
 
-from trainkit.stats import EpochStats
+from trainkit.core.stats import EpochStats
 
 _log = logging.getLogger(__name__)
 

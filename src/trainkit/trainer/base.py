@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from trainkit import seeding
 from trainkit.collector import Collector
-from trainkit.data import EpochResult
-from trainkit.errors import BusyError, Checks
-from trainkit.folders import OwnsFolder
-from trainkit.logger import as_logger
-from trainkit.protocols import Seedable, Store, Trainee
-from trainkit.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
-from trainkit.trainer.callbacks import Callback, Hooks
-from trainkit.trainer.checkpointing import Checkpoint
-from trainkit.trainer.history import History
+from trainkit.core import seeding
+from trainkit.core.data import EpochResult
+from trainkit.core.errors import BusyError, Checks
+from trainkit.core.folders import OwnsFolder
+from trainkit.core.protocols import Seedable, Store, Trainee
+from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
+from trainkit.loggers.logger import as_logger
+from trainkit.trainer.callbacks.base import Callback, Hooks
+from trainkit.trainer.callbacks.checkpointing import Checkpoint
+from trainkit.trainer.callbacks.history import History
+from trainkit.trainer.callbacks.stopping import StopFn
+from trainkit.trainer.compatibility import check_columns, fill_seeds, refuse_misfits
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.intervals import Reduce
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.options import Options
-from trainkit.trainer.parts import check_columns, fill_seeds, refuse_misfits
 from trainkit.trainer.progress import Progress
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.saving import Resumable
-from trainkit.trainer.stopping import StopFn
-from trainkit.trainer.threads import Threads
+from trainkit.trainer.torch_threads import Threads
 
 _log = logging.getLogger(__name__)
 

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Literal
 
-from trainkit import seeding
-from trainkit.collector import Collector, make_envs
+from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
-from trainkit.collector.make import EnvSpec, borrowed_envs, says_how_many
-from trainkit.errors import Checks, ConfigError, refuse_unknown
-from trainkit.protocols import Policy
-from trainkit.stats import CollectStats
+from trainkit.core import seeding
+from trainkit.core.errors import Checks, ConfigError, refuse_unknown
+from trainkit.core.protocols import Policy
+from trainkit.core.stats import CollectStats
+from trainkit.envs import make_envs
+from trainkit.envs.make import EnvSpec, borrowed_envs, says_how_many
 
 _OF_COLLECT = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
 

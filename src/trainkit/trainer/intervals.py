@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from trainkit.stats import CollectStats, TimeStats
+from trainkit.core.stats import CollectStats, TimeStats
 
 SMOOTHED_REPORTS = 10  # that a moving average of losses is over
 _MOST_COLLECTS = 100  # told of one by one until they are merged

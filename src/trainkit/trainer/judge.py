@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trainkit.errors import ConfigError
-from trainkit.stats import NO_COLLECT, CollectStats
-from trainkit.trainer.callbacks import Hooks
+from trainkit.core.errors import ConfigError
+from trainkit.core.stats import NO_COLLECT, CollectStats
+from trainkit.trainer.callbacks.base import Hooks
 from trainkit.trainer.evaluation import Evaluation
 from trainkit.trainer.intervals import Stopwatch
 

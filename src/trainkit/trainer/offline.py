@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Unpack
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
-from trainkit.data import TransitionBatch
-from trainkit.errors import Checks, ConfigError
-from trainkit.protocols import Dataset, Learner
+from trainkit.core.data import TransitionBatch
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.protocols import Dataset, Learner
 from trainkit.trainer.base import Trainer
+from trainkit.trainer.compatibility import refuse_misfits
 from trainkit.trainer.options import KeywordOptions, Options
-from trainkit.trainer.parts import refuse_misfits
 from trainkit.trainer.rows import refuse_rows, refuse_spaces
 from trainkit.trainer.updates import ReplayUpdates
 

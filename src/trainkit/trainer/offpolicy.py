@@ -7,10 +7,10 @@ from typing import Any, Literal, Unpack
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
-from trainkit.data import ACTION_PROB, TransitionBatch
-from trainkit.errors import Checks, ConfigError
-from trainkit.protocols import Buffer, Learner
-from trainkit.stats import CollectStats
+from trainkit.core.data import ACTION_PROB, TransitionBatch
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.protocols import Buffer, Learner
+from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.intervals import Credit
 from trainkit.trainer.options import KeywordOptions, Options

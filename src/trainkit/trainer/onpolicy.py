@@ -7,9 +7,9 @@ from typing_extensions import TypeVar
 
 from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
-from trainkit.errors import CheckpointError, Checks, ConfigError
-from trainkit.protocols import RolloutLearner, UpdateResult
-from trainkit.stats import CollectStats
+from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.protocols import RolloutLearner, UpdateResult
+from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.options import KeywordOptions, Options
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector import Collector
-from trainkit.errors import Checks
-from trainkit.stats import CollectStats
-from trainkit.trainer.callbacks import (
+from trainkit.core.errors import Checks
+from trainkit.core.stats import CollectStats
+from trainkit.trainer.callbacks.base import (
     EVENTS,
     Callback,
     EventFunctions,
@@ -22,9 +22,9 @@ from trainkit.trainer.callbacks import (
     TrainFn,
     made_of,
 )
-from trainkit.trainer.checkpointing import Checkpoint
+from trainkit.trainer.callbacks.checkpointing import Checkpoint
+from trainkit.trainer.callbacks.stopping import Limits, StopFn
 from trainkit.trainer.evaluation import Evaluation
-from trainkit.trainer.stopping import Limits, StopFn
 
 Callbacks = Callback | type[Callback] | Sequence[Callback | type[Callback]]
 

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
-from trainkit.data import EpochResult
-from trainkit.stats import EpochStats
+from trainkit.core.data import EpochResult
+from trainkit.core.stats import EpochStats
 
 
 class Progress:

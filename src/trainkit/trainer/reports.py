@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.errors import Checks
-from trainkit.protocols import Store, Trainee
-from trainkit.stats import CollectStats, EpochStats
+from trainkit.core.errors import Checks
+from trainkit.core.protocols import Store, Trainee
+from trainkit.core.stats import CollectStats, EpochStats
 from trainkit.trainer.alarms import Alarms
 from trainkit.trainer.intervals import REDUCES, Interval, Logged, MovingAverage, Reduce, Stopwatch
 

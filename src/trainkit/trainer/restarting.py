@@ -5,8 +5,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from trainkit.errors import Checks, ConfigError, DeviceError, EnvError
-from trainkit.stats import RunInfo
+from trainkit.core.errors import Checks, ConfigError, DeviceError, EnvError
+from trainkit.core.stats import RunInfo
 from trainkit.trainer.base import Trainer
 
 _log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit import tree
-from trainkit.data import Transition
-from trainkit.errors import ConfigError, SpaceMismatchError
-from trainkit.protocols import Trainee
-from trainkit.spaces import array_specs, legal_actions
-from trainkit.structured_actions import StructuredHybrid
+from trainkit.core import tree
+from trainkit.core.data import Transition
+from trainkit.core.errors import ConfigError, SpaceMismatchError
+from trainkit.core.protocols import Trainee
+from trainkit.core.spaces import array_specs, legal_actions
+from trainkit.core.structured_actions import StructuredHybrid
 
 
 def refuse_spaces(trainer: str, policy: Trainee) -> None:

@@ -6,20 +6,20 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainkit import checkpoint as checkpoints
 from trainkit.collector import Collector
-from trainkit.errors import CheckpointError, Checks, ConfigError
-from trainkit.logger import Loggers
-from trainkit.protocols import Store, Trainee
-from trainkit.reading import decoding
-from trainkit.spaces import space_to_plain
-from trainkit.trainer.callbacks import Hooks
-from trainkit.trainer.checkpointing import Checkpoint
+from trainkit.core import checkpoint as checkpoints
+from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.protocols import Store, Trainee
+from trainkit.core.reading import decoding
+from trainkit.core.spaces import space_to_plain
+from trainkit.loggers.logger import Loggers
+from trainkit.trainer.callbacks.base import Hooks
+from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.intervals import Stopwatch
 from trainkit.trainer.judge import Judge
 from trainkit.trainer.options import Options
 from trainkit.trainer.reports import Reports
-from trainkit.trainer.threads import Threads
+from trainkit.trainer.torch_threads import Threads
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer

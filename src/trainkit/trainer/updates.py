@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit import tree
-from trainkit.data import TransitionBatch
-from trainkit.errors import Checks, ConfigError
-from trainkit.protocols import Buffer, FrameStore, Learner, RoundBuffer, UpdateResult
+from trainkit.core import tree
+from trainkit.core.data import TransitionBatch
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.protocols import Buffer, FrameStore, Learner, RoundBuffer, UpdateResult
 
 Refresh = Literal["update", "late", "round"]
 

@@ -1,0 +1,307 @@
+"""A checkpoint: a folder with a manifest and one file per component, of which the manifest names the newest whole set.
+
+Every save writes files of its own, and only then the manifest over the former one, in one move: at every moment the
+manifest names files that are all there. It has the size and the SHA-256 of each, and of itself: what was changed
+since is refused before anything reads it. What else lies in the folder is left alone. Weights and moments are read by
+`torch.load(weights_only=True)`, everything else as arrays and JSON: loading never executes code.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Container, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainkit.core import files, reading
+from trainkit.core.errors import CheckpointError, MissingExtraError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_TORCH, _ARRAYS = ".pt", ".npz"
+_FIELDS: dict[str, tuple[Any, bool]] = {  # of a manifest: their types, and whether they must be there
+    **dict.fromkeys(("format", "serial"), (int, True)),
+    "components": (dict, True),
+    **dict.fromkeys(("versions", "settings", "spaces", "progress"), (dict, False)),
+    "policy": ((dict, type(None)), False),
+    "logs": (list, False),
+}
+_NUMBERED = re.compile(r"save-(\d{6,})")
+
+
+def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
+    """Write components and a manifest into `folder`; until all is written a checkpoint that was there stays.
+
+    Args:
+        folder: made where it is missing.
+        components: nested dicts and lists of plain values with tensors, or with arrays, in them.
+        about: what else the manifest shall tell, in plain values.
+
+    Raises:
+        CheckpointError: it cannot be written; the former one is as it was.
+    """
+    folder = Path(folder)
+    former = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    serial = 1 if former is None else former["serial"] + 1
+    names = {name: f"{name}-{serial}{_TORCH if _has_tensor(state) else _ARRAYS}" for name, state in components.items()}
+    manifest = {
+        "format": FORMAT,
+        "serial": serial,
+        "saved_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        **about,
+        "components": {},
+    }
+    try:
+        for name, state in components.items():
+            path = folder / names[name]
+            _write(path, state)
+            size, digest = path.stat().st_size, _digest(path)
+            manifest["components"][name] = {"file": path.name, "bytes": size, "sha256": digest}
+        text = _signed(manifest)
+        files.write_whole(folder / MANIFEST, lambda file: file.write(text))
+    except BaseException as error:
+        _remove(folder, names.values())
+        if isinstance(error, OSError):
+            raise CheckpointError(
+                f"no checkpoint could be written to {folder}: {error}; a former one is whole"
+            ) from error
+        raise
+    if former is not None:
+        _remove(folder, (entry["file"] for entry in former["components"].values()))
+    return folder
+
+
+def load_checkpoint(
+    folder: str | Path, names: Container[str] | None = None, *, max_bytes: int | None = None
+) -> dict[str, Any]:
+    """Read the components of a checkpoint, all or those named, tensors on the CPU.
+
+    Args:
+        folder: of the checkpoint.
+        names: of the components to read.
+        max_bytes: largest size of one component's file, checked before anything is allocated; None is half of the free
+            memory.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, too large, or of a newer format.
+    """
+    paths = _checked_paths(Path(folder), names)
+    return {name: _read(path, max_bytes) for name, path in paths.items()}
+
+
+@contextmanager
+def open_checkpoint(
+    folder: str | Path, names: Container[str] | None = None, *, lazy: Container[str] = (), max_bytes: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Read components as `load_checkpoint` does; large arrays of those in `lazy` are read on use, within the block.
+
+    Those are `StoredArray`s: `copy_into` reads them into memory that is there.
+    """
+    paths = _checked_paths(Path(folder), names)
+    with ExitStack() as files_open:
+        yield {
+            name: files_open.enter_context(files.open_state(path, max_bytes=max_bytes))
+            if name in lazy and path.suffix == _ARRAYS
+            else _read(path, max_bytes)
+            for name, path in paths.items()
+        }
+
+
+def _checked_paths(folder: Path, names: Container[str] | None) -> dict[str, Path]:
+    """Return the files of components; all of them are checked before any is read."""
+    entries = read_manifest(folder)["components"]
+    return {name: _checked(folder, entry) for name, entry in entries.items() if names is None or name in names}
+
+
+def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Tell what a checkpoint is of and how far it got, as plain values; `problem` is what is wrong with it, or None.
+
+    Args:
+        path: a checkpoint, or the folder of several: then the newest whole one.
+
+    Raises:
+        CheckpointError: there is no readable manifest.
+    """
+    folders = find_checkpoints(path)
+    for position, folder in enumerate(folders):
+        problem = damage(folder)
+        if problem is None or position + 1 == len(folders):
+            return {"path": str(folder), "problem": problem, **read_manifest(folder)}
+    raise CheckpointError(f"{path} holds no readable checkpoint: name a folder that a run saved to")
+
+
+def find_checkpoints(path: str | Path) -> list[Path]:
+    """List the checkpoints at a place, newest first: itself if it is one, or those numbered in it."""
+    place = Path(path)
+    if (place / MANIFEST).is_file():
+        return [place]
+    return [folder for _, folder in reversed(numbered(place)) if (folder / MANIFEST).is_file()]
+
+
+def numbered(folder: Path) -> list[tuple[int, Path]]:
+    """List (number, path) of the numbered checkpoints in a folder, whole or not, in order."""
+    inside = folder.iterdir() if folder.is_dir() else ()
+    found = [(int(match[1]), path) for path in inside if (match := _NUMBERED.fullmatch(path.name)) and path.is_dir()]
+    return sorted(found)
+
+
+def damage(folder: str | Path) -> str | None:
+    """Say what is wrong with a checkpoint's files; None where all are as they were written."""
+    try:
+        for entry in read_manifest(folder)["components"].values():
+            _checked(Path(folder), entry)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """Read what a checkpoint says about itself.
+
+    Raises:
+        CheckpointError: there is none, it was changed, or its format is newer than this trainkit.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        text = reading.read_bytes(path)
+        manifest = reading.parse_json(text, path)
+        _check_fields(path, manifest)
+    except CheckpointError as problem:
+        raise CheckpointError(f"{folder} holds no readable checkpoint: {problem}") from problem
+    if manifest["format"] > FORMAT:
+        raise CheckpointError(
+            f"{folder} has checkpoint format {manifest['format']}, this trainkit reads up to {FORMAT}: install a newer "
+            "trainkit"
+        )
+    manifest.pop("sha256", None)
+    if _signed(manifest) != text:
+        raise CheckpointError(f"{path} is not as it was written: take an older checkpoint")
+    return dict(manifest)
+
+
+def _check_fields(path: Path, manifest: Any) -> None:
+    """Raise if a manifest lacks a field that is read, or has one of another type."""
+    if not isinstance(manifest, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got a {type(manifest).__name__}: it is damaged")
+    for name, (types, is_required) in _FIELDS.items():
+        value = manifest.get(name)
+        if (is_required or name in manifest) and (not isinstance(value, types) or isinstance(value, bool)):
+            raise CheckpointError(f"{path} has no valid {name!r}, got {value!r:.80}: it is damaged")
+    for name, entry in manifest["components"].items():
+        fields = [entry.get(key) for key in ("file", "bytes", "sha256")] if isinstance(entry, dict) else [None]
+        if [type(value) for value in fields] != [str, int, str]:
+            raise CheckpointError(f"{path} has no valid component {name!r}, got {entry!r:.80}: it is damaged")
+
+
+def versions() -> dict[str, str | None]:
+    """Tell which packages a run's bits depend on."""
+    return {package: _version(package) for package in ("trainkit", "torch", "numpy", "gymnasium")}
+
+
+def processor() -> dict[str, str]:
+    """Return the kind of processor, and the vector instructions torch uses on it: sums depend on both."""
+    return {"processor": platform.machine(), "vector_instructions": torch.backends.cpu.get_cpu_capability()}
+
+
+def is_deterministic(device: str) -> bool:
+    """Return whether a device gives the same bits each time: the CPU, others where torch permits no other kernels."""
+    return torch.device(device).type == "cpu" or torch.are_deterministic_algorithms_enabled()
+
+
+def load_tensors(path: str | Path, *, max_bytes: int | None = None) -> Any:
+    """Read a file that `torch.save` wrote, or a `.safetensors` file: tensors and plain values only, on the CPU.
+
+    Raises:
+        CheckpointError: it is missing, damaged or larger than `max_bytes`, or holds anything else.
+        MissingExtraError: safetensors is not installed.
+    """
+    path = Path(path)
+    return _read_safetensors(path, max_bytes) if path.suffix == ".safetensors" else _read_torch(path, max_bytes)
+
+
+def _signed(manifest: Mapping[str, Any]) -> bytes:
+    """Return a manifest as text, with a digest of all else in it."""
+    digest = hashlib.sha256(json.dumps(manifest, default=str).encode()).hexdigest()
+    return json.dumps({**manifest, "sha256": digest}, indent=2, default=str).encode()
+
+
+def _checked(folder: Path, entry: Mapping[str, Any]) -> Path:
+    """Return where a component is; raise if it is not as it was written."""
+    path = folder / Path(entry["file"]).name  # never out of the folder
+    with reading.open_regular(path) as file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        if n_bytes != entry["bytes"]:
+            raise CheckpointError(
+                f"{path} is damaged: it has {n_bytes} of {entry['bytes']} bytes; take an older checkpoint"
+            )
+        with reading.decoding(path, "bytes"):
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != entry["sha256"]:
+        raise CheckpointError(f"{path} is damaged: its bytes are not those written; take an older checkpoint")
+    return path
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(path: Path, state: Any) -> None:
+    if path.suffix == _TORCH:
+        files.write_whole(path, lambda file: torch.save(state, file))
+    else:
+        files.save_state(path, state)
+
+
+def _read(path: Path, max_bytes: int | None) -> Any:
+    return _read_torch(path, max_bytes) if path.suffix == _TORCH else files.load_state(path, max_bytes=max_bytes)
+
+
+def _read_torch(path: Path, max_bytes: int | None = None) -> Any:
+    with reading.open_stored_zip(path) as file:
+        reading.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
+        remedy = "it is damaged, or holds more than tensors and plain values"
+        with reading.decoding(path, "tensors and plain values", remedy=remedy):
+            return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _read_safetensors(path: Path, max_bytes: int | None = None) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise MissingExtraError(f"{path} needs safetensors to be read: pip install trainkit[safetensors]") from error
+    with reading.open_regular(path) as file:
+        reading.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
+        with reading.decoding(path, "safetensors"):
+            tensors: dict[str, torch.Tensor] = load_file(path)
+    return tensors
+
+
+def _remove(folder: Path, names: Any) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):  # a file too many does no harm
+            (folder / Path(name).name).unlink()
+
+
+def _has_tensor(state: Any) -> bool:
+    if isinstance(state, Mapping):
+        return any(_has_tensor(child) for child in state.values())
+    if isinstance(state, (list, tuple)):
+        return any(_has_tensor(child) for child in state)
+    return isinstance(state, torch.Tensor)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,353 @@
+"""What passes between the rooms: rows on their way in, batches on their way out.
+
+Axis letters, here and everywhere: N environments, K rows, B batch, T time, A actions, W numbers per action.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.core import tree
+from trainkit.core.errors import Checks, DeviceError
+from trainkit.core.parts import Part
+from trainkit.core.return_scale import ReturnScale
+from trainkit.core.stats import EpochStats, RunInfo
+
+# An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).
+Obs = Any
+
+# The mask's place in every observation that has one: True where an action is legal.
+ACTION_MASK = "action_mask"
+
+# The column with the probability of each action when it was taken, in (0, 1], where a policy was asked to tell it.
+ACTION_PROB = "action_prob"
+
+# The column with the values of all actions that each action was chosen by, where a policy stores them.
+Q_VALUES = "q_values"
+
+# The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
+POLICY_ACTION = "policy_action"
+
+
+class Transition(NamedTuple):
+    """K rows of one vector step; `next_obs` is the true successor, never an autoreset's.
+
+    A NamedTuple only because one is made per vector step; read it by name.
+    """
+
+    obs: Obs  # [K, ...]
+    action: NDArray[Any]  # [K, ...], as the policy gave it, of a Box in the units of the space
+    reward: NDArray[np.float64]  # [K]
+    next_obs: Obs  # [K, ...]
+    terminated: NDArray[np.bool_]  # [K], no future: the bootstrap is dropped
+    truncated: NDArray[np.bool_]  # [K], cut by a limit: the bootstrap stays
+    env_ids: NDArray[np.intp]  # [K], distinct, rising
+    extras: Mapping[str, NDArray[Any]]  # {name: [K, ...]}, as in the policy's `extras_spec`
+
+    def at(self, rows: NDArray[Any] | slice) -> "Transition":
+        """Return these rows alone, by a mask, their numbers or a slice."""
+        columns = tuple(self._replace(extras=dict(self.extras)))
+        return Transition(*tree.map_tree(lambda column: column[rows], columns))
+
+
+class ActOutput(NamedTuple):
+    """What a policy answers to K observations."""
+
+    action: NDArray[Any]  # [K, ...]
+    extras: Mapping[str, NDArray[Any]]  # stored with the step: log_prob, value, action_prob
+    state: Any  # handed back at the next call, opaque to everyone else
+
+
+class Frames(Protocol):
+    """Images that lie on a device, by places that count from 0."""
+
+    shape: tuple[int, ...]  # of one
+    n_written: int  # grows with every write, so that who was told of places knows whether all is as it was
+
+    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Copy these rows of a column to places; the column may be written to as soon as this returns."""
+        ...
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Wait for the device and return what lies there."""
+        ...
+
+    def gather(self, places: Any) -> Any:
+        """Return what lies at places that are on the device, there."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back; nothing can be read any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """B images, or stacks of them, that lie on a device: a leaf of observations that only says where.
+
+    `np.asarray` brings them here, and so do an index, a copy and a pickle. It is good until a batch is drawn from a
+    buffer that was written to since.
+    """
+
+    frames: Frames
+    places: NDArray[np.int64]  # [B] or [B, stack]
+    n_written: int  # `frames.n_written` as it was when this was drawn
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array that it stands for."""
+        return (*self.places.shape, *self.frames.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array that it stands for."""
+        return np.dtype(np.uint8)
+
+    @property
+    def ndim(self) -> int:
+        """Of the array that it stands for."""
+        return len(self.shape)
+
+    def valid_places(self) -> NDArray[np.int64]:
+        """Return the places; refuse where other images may lie there by now.
+
+        Raises:
+            DeviceError: rows were written there since this was drawn.
+        """
+        if self.n_written != self.frames.n_written:
+            raise DeviceError(
+                "images that lie on a device can be read until a later batch is drawn, and newer ones may lie in their "
+                "places now: learn from a batch before the next sample, or keep it by batch.copy()"
+            )
+        return self.places
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.frames.read(self.valid_places()).astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter(np.asarray(self))
+
+    def __getitem__(self, key: Any) -> Any:
+        return np.asarray(self)[key]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"images that lie on a device have no {name!r}: np.asarray(leaf) or batch.copy() makes arrays of them"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.array, (np.asarray(self),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionBatch:
+    """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` is until the next one.
+
+    `copy()` keeps them, in arrays.
+    """
+
+    obs: Obs  # [B, ...]
+    action: NDArray[Any]  # [B, ...]
+    reward: NDArray[np.float32]  # [B], the discounted sum of the window's rewards
+    discount: NDArray[np.float32]  # [B], gamma**m after m real steps, 0 when the window ended in termination
+    next_obs: Obs  # [B, ...], the observation after the window's last step
+    weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
+    slots: NDArray[np.int64]  # [B], the rows' names, for `update_priorities`
+    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [B, ...]}, those asked for
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def copy(self) -> "TransitionBatch":
+        """Return the same rows in arrays of their own."""
+        return replace(
+            self,
+            obs=tree.map_tree(np.copy, self.obs),
+            action=self.action.copy(),
+            reward=self.reward.copy(),
+            discount=self.discount.copy(),
+            weight=self.weight.copy(),
+            slots=self.slots.copy(),
+            next_obs=tree.map_tree(np.copy, self.next_obs),
+            extras={name: column.copy() for name, column in self.extras.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """All rows of one collect, in order: environment n has the rows (t, n) with t < n_rows[n], and no others.
+
+    Arrays are borrowed until the buffer is written to again.
+    """
+
+    obs: Obs  # [T, N, ...]
+    action: NDArray[Any]  # [T, N, ...]
+    reward: NDArray[np.float32]  # [T, N]
+    terminated: NDArray[np.bool_]  # [T, N], no future: nothing to bootstrap from
+    ended: NDArray[np.bool_]  # [T, N], terminated, truncated or cut: the next row is no successor
+    n_rows: NDArray[np.int64]  # [N]
+    last_rows: NDArray[np.int64]  # [E], t * N + n of the rows that ended without termination
+    last_obs: Obs  # [E, ...], the true observations after them, to bootstrap from
+    extras: Mapping[str, NDArray[Any]]  # {name: [T, N, ...]}, as the policy stored them
+
+    def __len__(self) -> int:
+        return int(self.n_rows.sum())
+
+    @property
+    def is_row(self) -> NDArray[np.bool_]:
+        """Where there is a row [T, N]."""
+        is_row: NDArray[np.bool_] = np.arange(len(self.reward))[:, None] < self.n_rows
+        return is_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEpisode:
+    """One episode of T steps from its start; with neither flag it was cut by who recorded it."""
+
+    obs: Obs  # [T + 1, ...], the last is the true final observation
+    action: NDArray[Any]  # [T, ...]
+    reward: NDArray[np.float64]  # [T]
+    terminated: bool
+    truncated: bool
+    extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon(Part):
+    """Say what return a policy learns from; the buffer computes it on read.
+
+    Args:
+        n_step: real steps per window, or a closed range (lo, hi) drawn anew for every row.
+        gamma: discount per step, in [0, 1].
+        reward: applied to each row's reward *before* the sum: "sign", a clip (lo, hi), a scale, or a function
+            of columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]: the windows of a replay buffer,
+            all rows of a rollout as [1, B]. None keeps it. There are obs, next_obs, action, reward, terminated,
+            truncated, t (steps since the episode began) and the policy's own.
+            "return_scale" divides by the running deviation of the return: a policy makes a `ReturnScale` of it.
+    """
+
+    n_step: int | tuple[int, int] = 1
+    gamma: float = 0.99
+    reward: RewardRule | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks("Horizon")
+        if isinstance(self.n_step, tuple):
+            if checks.require(len(self.n_step) == 2, f".n_step must be (lo, hi), got {self.n_step}"):
+                lo, hi = self.n_step
+                checks.integer("n_step", lo, low=1)
+                checks.integer("n_step", hi, low=lo)
+        else:
+            checks.integer("n_step", self.n_step, low=1)
+        checks.number("gamma", self.gamma, low=0, high=1)
+        rule = self.reward
+        if isinstance(rule, tuple):
+            ordered = len(rule) == 2 and rule[0] < rule[1]
+            checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
+        elif isinstance(rule, str):
+            checks.one_of("reward", rule, ["sign", "return_scale"])
+        elif rule is not None and not callable(rule):
+            checks.number("reward", rule)
+        checks.done()
+
+    @property
+    def longest(self) -> int:
+        """The most steps one window can span."""
+        return self.n_step[1] if isinstance(self.n_step, tuple) else self.n_step
+
+    @property
+    def return_scale(self) -> ReturnScale | None:
+        """The reward rule, if it is one that learns from rewards."""
+        return self.reward if isinstance(self.reward, ReturnScale) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySpec:
+    """Describe one column of rows: a row's shape (one frame where stacked), its dtype, its frames per stack."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stack: int = 1
+
+    @classmethod
+    def of(cls, rows: NDArray[Any], stack: int = 1) -> "ArraySpec":
+        """Read the spec off an array of rows [K, ...], or [K, stack, ...] where stacked."""
+        return cls(shape=rows.shape[2 if stack > 1 else 1 :], dtype=rows.dtype, stack=stack)
+
+
+# Columns of every replay buffer, by name: those of a row itself, and those of what a batch reads from it on.
+ROW_COLUMNS = ("env_id", "t", "episode", "terminated", "truncated")
+WINDOW_COLUMNS = ("n", "return_to_go", "weight")
+_INT32, _INT64, _BOOL, _FLOAT32 = (
+    ArraySpec(shape=(), dtype=np.dtype(kind)) for kind in (np.int32, np.int64, np.bool_, np.float32)
+)
+COLUMN_SPECS = {
+    "env_id": _INT64,
+    "t": _INT32,
+    "episode": _INT32,
+    "terminated": _BOOL,
+    "truncated": _BOOL,
+    "n": _INT64,
+    "return_to_go": _FLOAT32,
+    "weight": ArraySpec(shape=(), dtype=np.dtype(np.float64)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpec:
+    """Describe every row a collector will add, so that a buffer can claim its memory at once."""
+
+    n_envs: int
+    obs: Any  # a tree of ArraySpec
+    action: ArraySpec
+    extras: Mapping[str, ArraySpec]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Describe the spec in values that JSON keeps; a node of the tree becomes [kind, content]."""
+        extras = {name: _plain_node(spec) for name, spec in self.extras.items()}
+        action = _plain_node(self.action)
+        return {"n_envs": self.n_envs, "obs": _plain_node(self.obs), "action": action, "extras": extras}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RowSpec":
+        """Read what `to_plain` described."""
+        extras = {name: _node(item) for name, item in plain["extras"].items()}
+        return cls(n_envs=plain["n_envs"], obs=_node(plain["obs"]), action=_node(plain["action"]), extras=extras)
+
+
+def _plain_node(node: Any) -> list[Any]:
+    if isinstance(node, dict):
+        return ["dict", {key: _plain_node(child) for key, child in node.items()}]
+    if isinstance(node, tuple):
+        return ["tuple", [_plain_node(child) for child in node]]
+    return ["array", [list(node.shape), node.dtype.str, node.stack]]
+
+
+def _node(plain: Sequence[Any]) -> Any:
+    kind, content = plain
+    if kind == "dict":
+        return {key: _node(child) for key, child in content.items()}
+    if kind == "tuple":
+        return tuple(_node(child) for child in content)
+    shape, dtype, stack = content
+    return ArraySpec(shape=tuple(shape), dtype=np.dtype(dtype), stack=stack)
+
+
+class EpochResult(NamedTuple):
+    """What a trainer yields: unpack it, or read its attributes."""
+
+    epoch: int
+    stats: EpochStats
+    info: RunInfo

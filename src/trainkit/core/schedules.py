@@ -1,0 +1,171 @@
+"""Schedules: pure functions of the environment step."""
+
+import bisect
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.parts import Part
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Give a value for each environment step (for each update when training offline)."""
+
+    def __call__(self, step: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Part):
+    """Hold one value."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        checks = Checks("Constant")
+        checks.number("value", self.value)
+        checks.done()
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+    @property
+    def values(self) -> list[float]:
+        """All values it can have, for range checks."""
+        return [self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise(Part):
+    """Join knots `(step, value)` by straight lines: exact at each knot, the last value held after it.
+
+    The first knot is at step 0 and steps grow strictly. Two knots are RLlib's and Dopamine's linear decay.
+    """
+
+    knots: Sequence[tuple[int, float]]
+
+    def __post_init__(self) -> None:
+        checks = Checks("Piecewise")
+        knots = self.knots
+        pairs = isinstance(knots, Sequence) and len(knots) > 0
+        pairs = pairs and all(isinstance(knot, Sequence) and len(knot) == 2 for knot in knots)
+        if checks.require(pairs, f" needs knots (step, value), at least one, got {knots!r}"):
+            checks.require(knots[0][0] == 0, f"'s first knot must be at step 0, got step {knots[0][0]}")
+            for step, value in knots:
+                checks.integer("knots step", step, low=0)
+                checks.number("knots value", value)
+            steps = [step for step, _ in knots]
+            grows = all(a < b for a, b in itertools.pairwise(steps))
+            checks.require(grows, f"'s steps must grow strictly, got {steps}")
+        checks.done()
+
+    def __call__(self, step: int) -> float:
+        right = bisect.bisect_right(self.knots, step, key=lambda knot: knot[0])
+        if right == len(self.knots):
+            return float(self.knots[-1][1])
+        (start, a), (end, b) = self.knots[right - 1], self.knots[right]
+        return float(a + (b - a) * (step - start) / (end - start))
+
+    @property
+    def values(self) -> list[float]:
+        """The knots' values: all others lie between them."""
+        return [value for _, value in self.knots]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Go from `start` to `end` over the first `share` of a run whose length is not known yet; no schedule by itself.
+
+    A preset fills in its run's length; elsewhere `Linear(1.0, 0.05).over(n_steps)` does.
+    """
+
+    start: float
+    end: float
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks = Checks("Linear")
+        checks.number("start", self.start)
+        checks.number("end", self.end)
+        checks.number("share", self.share, low=0, high=1, above_low=True)
+        checks.done()
+
+    def over(self, n_steps: int) -> Piecewise:
+        """Return the schedule for a run of this many environment steps."""
+        return Piecewise([(0, self.start), (max(round(self.share * n_steps), 1), self.end)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Call a function of the step; raise `ConfigError` where it fails or its value is not a finite number in the range.
+
+    Args:
+        function: the schedule.
+        owner: the object whose option it is, for the error.
+        name: the option.
+        low: lower end of the range, excluded with `above_low`.
+        high: upper end of the range.
+        above_low: whether values must be above `low`.
+    """
+
+    function: Schedule
+    owner: str
+    name: str
+    low: float
+    high: float
+    above_low: bool
+
+    def __call__(self, step: int) -> float:
+        try:
+            value: object = self.function(step)
+        except Exception as error:
+            raise ConfigError(
+                f"{self.owner}.{self.name}: the schedule {self.function!r} raised {type(error).__name__}: {error} at "
+                f"step {step}: give a function of one argument, the step, that returns a number for every step"
+            ) from error
+        if type(value) is float and self.low < value <= min(self.high, sys.float_info.max):
+            return value
+        checks = Checks(self.owner)
+        if not checks.number(self.name, value, low=self.low, high=self.high, above_low=self.above_low):
+            raise ConfigError(f"{checks.problems[0]} at step {step} from the schedule {self.function!r}")
+        return float(value)  # type: ignore[arg-type]  # a number
+
+
+Scheduled = float | Schedule | Sequence[tuple[int, float]]
+
+
+def as_schedule(
+    owner: str, name: str, value: object, *, low: float, high: float = float("inf"), above_low: bool = False
+) -> Schedule:
+    """Turn a number, a list of knots or a function of the step into a schedule whose values lie in the range.
+
+    Numbers and knots are checked here. A function is checked at step 0 here, and at every step it is called for.
+    """
+    if isinstance(value, Linear):
+        told = f"{owner}.{name} cannot know the length of the run: give {value}.over(n_steps), or use it in a preset"
+        raise ConfigError(told)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = Piecewise(value)
+    if isinstance(value, Checked):
+        value = value.function
+    if isinstance(value, Schedule) and not isinstance(value, (Constant, Piecewise)):
+        checked = Checked(function=value, owner=owner, name=name, low=low, high=high, above_low=above_low)
+        checked(0)
+        return checked
+    checks = Checks(owner)
+    for number in value.values if isinstance(value, (Constant, Piecewise)) else [value]:
+        checks.number(name, number, low=low, high=high, above_low=above_low)
+    checks.done()
+    return value if isinstance(value, (Constant, Piecewise)) else Constant(float(value))  # type: ignore[arg-type]  # a number
+
+
+def to_plain(schedule: Schedule) -> float | list[list[float]] | None:
+    """Describe a schedule as a number or knots, which `as_schedule` takes back; None for any other function."""
+    if isinstance(schedule, Constant):
+        return schedule.value
+    if isinstance(schedule, Piecewise):
+        return [[step, value] for step, value in schedule.knots]
+    return None

@@ -1,0 +1,326 @@
+"""What a run tells about itself: frozen records whose attribute path is the tag of a dashboard."""
+
+import html
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from trainkit.core.errors import nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Summary statistics of a list of numbers; of an empty list `count` is 0 and the others are None."""
+
+    mean: float | None
+    std: float | None  # population
+    min: float | None
+    max: float | None
+    count: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there were no numbers to summarize."""
+        return self.count == 0
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Summary":
+        """Summarize a list of numbers in float64."""
+        numbers = [*values]
+        count = len(numbers)
+        if count == 0:
+            return NO_VALUES
+        if count == 1:  # so it is where a collect is one vector step, if an episode ended at all
+            one = float(numbers[0])
+            return cls(mean=one, std=one - one, min=one, max=one, count=1)  # nan of what is not finite
+        array = np.fromiter(numbers, np.float64, count)
+        mean = float(np.add.reduce(array)) / count
+        apart = array - mean
+        variance = float(apart.dot(apart)) / count
+        low, high = float(np.minimum.reduce(array)), float(np.maximum.reduce(array))
+        return cls(mean=mean, std=math.sqrt(variance), min=low, max=high, count=count)
+
+    @classmethod
+    def merge(cls, parts: "Iterable[Summary]") -> "Summary":
+        """Summarize the union of the lists behind several summaries, exactly (Chan et al., 1979)."""
+        known = [numbers for part in parts if (numbers := part._numbers()) is not None]
+        if not known:
+            return NO_VALUES
+        counts, means, stds, lows, highs = zip(*known, strict=True)
+        count = sum(counts)
+        mean = sum(own * n for own, n in zip(means, counts, strict=True)) / count
+        spread = sum(n * (std**2 + (own - mean) ** 2) for own, std, n in zip(means, stds, counts, strict=True))
+        return cls(mean=mean, std=math.sqrt(spread / count), min=min(lows), max=max(highs), count=count)
+
+    def _numbers(self) -> tuple[int, float, float, float, float] | None:
+        """Return count, mean, standard deviation, minimum and maximum; None for an empty summary."""
+        if self.mean is None or self.std is None or self.min is None or self.max is None:
+            return None
+        return self.count, self.mean, self.std, self.min, self.max
+
+
+NO_VALUES = Summary(mean=None, std=None, min=None, max=None, count=0)
+
+
+def per_second(count: int, seconds: float) -> float | None:
+    """Return a speed; None where nothing was counted or no time was measured."""
+    return count / seconds if count and seconds > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectStats:
+    """What a collector did in one `collect`, or in all of an interval.
+
+    Returns and lengths are of episodes *finished* here, over their whole life; their `mean` is None when none finished.
+    The `_ms` are milliseconds per vector step and add up to all of it: the policy (`act`), the environments (`env`),
+    processing observations and actions (`obs`, `action`), the buffer (`store`), rendering (`render`), the rest
+    (`other`). Where nothing was collected, as in `stats.test` of an epoch without an evaluation, all counts are 0 and
+    `is_empty` is True.
+    """
+
+    n_step: int  # rows: real steps, summed over environments
+    n_episode: int  # episodes finished
+    returns: Summary  # undiscounted
+    lengths: Summary  # steps
+    durations: Summary  # seconds
+    recent_returns: Summary  # the last 100 episodes, whenever they finished
+    seconds: float
+    n_vector_step: int
+    n_faulty_episodes: int
+    n_env_restarts: int
+    n_cut_episodes: int = 0  # of the finished ones, those that an evaluation's max_episode_steps truncated
+    env_ms: float | None
+    act_ms: float | None
+    store_ms: float | None
+    other_ms: float | None
+    action_std: Summary = NO_VALUES  # of the normal distributions that actions were drawn from, in policy units
+    obs_ms: float | None = None
+    action_ms: float | None = None
+    render_ms: float | None = None
+    episode_returns: tuple[float, ...] = ()  # of every episode finished, in order; these two are not logged
+    episode_lengths: tuple[int, ...] = ()
+    agents: Mapping[str, Summary] = field(default_factory=dict)  # {name: returns}, where several share a game
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was collected: no vector step was taken and no environment restarted."""
+        return self.n_vector_step == 0 and self.n_env_restarts == 0
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Rows over `seconds`; None where no step was taken."""
+        return per_second(self.n_step, self.seconds)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it in values that JSON keeps; an empty summary is None."""
+        plain = {name: None if value == _PLAIN_NO_VALUES else value for name, value in asdict(self).items()}
+        return plain | {name: list(getattr(self, name)) for name in _LISTS}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "CollectStats":
+        """Read what `to_plain` returned."""
+        read: dict[str, Any] = {name: one for name, one in plain.items() if name != "agents"}
+        for name in _SUMMARIES:
+            one = read.get(name)  # an older checkpoint has no `action_std`
+            read[name] = NO_VALUES if one is None else Summary(**one)
+        for name in _LISTS:
+            read[name] = tuple(read.get(name, ()))  # an older checkpoint has none
+        return cls(**read, agents={name: Summary(**one) for name, one in plain["agents"].items()})
+
+    @classmethod
+    def merge(cls, parts: "Sequence[CollectStats]") -> "CollectStats":
+        """Combine several collects into one; `NO_COLLECT` when there were none."""
+        if not parts:
+            return NO_COLLECT
+        steps = sum(part.n_vector_step for part in parts)
+
+        def mean_ms(name: str) -> float | None:
+            total = sum((getattr(part, name) or 0.0) * part.n_vector_step for part in parts)
+            return total / steps if steps else None
+
+        return cls(
+            n_step=sum(part.n_step for part in parts),
+            n_episode=sum(part.n_episode for part in parts),
+            returns=Summary.merge(part.returns for part in parts),
+            lengths=Summary.merge(part.lengths for part in parts),
+            durations=Summary.merge(part.durations for part in parts),
+            recent_returns=parts[-1].recent_returns,
+            seconds=sum(part.seconds for part in parts),
+            episode_returns=tuple(one for part in parts for one in part.episode_returns),
+            episode_lengths=tuple(one for part in parts for one in part.episode_lengths),
+            n_vector_step=steps,
+            n_faulty_episodes=sum(part.n_faulty_episodes for part in parts),
+            n_env_restarts=sum(part.n_env_restarts for part in parts),
+            n_cut_episodes=sum(part.n_cut_episodes for part in parts),
+            env_ms=mean_ms("env_ms"),
+            action_std=Summary.merge(part.action_std for part in parts),
+            obs_ms=mean_ms("obs_ms"),
+            action_ms=mean_ms("action_ms"),
+            render_ms=mean_ms("render_ms"),
+            act_ms=mean_ms("act_ms"),
+            store_ms=mean_ms("store_ms"),
+            other_ms=mean_ms("other_ms"),
+            agents={
+                name: summary
+                for name in dict.fromkeys(name for part in parts for name in part.agents)
+                if not (summary := Summary.merge(part.agents.get(name, NO_VALUES) for part in parts)).is_empty
+            },
+        )
+
+
+_LISTS = ("episode_returns", "episode_lengths")
+_PLAIN_NO_VALUES = asdict(NO_VALUES)
+_SUMMARIES = [item.name for item in fields(CollectStats) if item.type is Summary]
+
+NO_COLLECT = CollectStats(
+    n_step=0,
+    n_episode=0,
+    returns=NO_VALUES,
+    lengths=NO_VALUES,
+    durations=NO_VALUES,
+    recent_returns=NO_VALUES,
+    seconds=0.0,
+    n_vector_step=0,
+    n_faulty_episodes=0,
+    n_env_restarts=0,
+    env_ms=None,
+    act_ms=None,
+    store_ms=None,
+    other_ms=None,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeStats:
+    """Where an interval's time went; the shares collect, update, evaluate and other add up to 1."""
+
+    seconds: float
+    collect: float
+    update: float
+    evaluate: float
+    other: float
+    steps_per_second: float  # environment steps (offline: updates) over all of `seconds`
+    sample: float | None = None  # of the update's share, drawing batches; None where none are drawn
+    priorities: float | None = None  # of the update's share, reading and writing what batches taught
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStats:
+    """One interval of a run. `stats["test/returns/mean"]` reads one number; what did not happen is None.
+
+    Without an evaluation in the interval `test.is_empty` is True and `test.returns.mean` is None; `train` likewise,
+    where nothing was collected.
+    """
+
+    train: CollectStats
+    test: CollectStats
+    update: Mapping[str, float] = field(default_factory=dict)  # means over all updates of the interval
+    explore: Mapping[str, float] = field(default_factory=dict)
+    buffer: Mapping[str, float] = field(default_factory=dict)
+    custom: Mapping[str, float] = field(default_factory=dict)  # what `Trainer.log` was told
+    time: TimeStats
+
+    def __getitem__(self, tag: str) -> float | None:
+        value: Any = self
+        names = tag.split("/")
+        for position, name in enumerate(names):
+            if _is_missing(value):
+                return None
+            if isinstance(value, Mapping):
+                rest = "/".join(names[position:])
+                if rest in value or name not in value:
+                    return value.get(rest)
+                value = value[name]
+                continue
+            known = [item.name for item in fields(value) if item.name not in _LISTS] if is_dataclass(value) else []
+            if name not in known:
+                raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{nearest(name, known)}")
+            value = getattr(value, name)
+        return None if _is_missing(value) else value
+
+    def _repr_html_(self) -> str:
+        return html_table("epoch", scalars(self).items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Where a run stands: counts and times are of the whole run, resumed ones included."""
+
+    epoch: int
+    env_step: int
+    gradient_step: int
+    n_episode: int
+    best_score: float | None
+    best_epoch: int | None
+    best_env_step: int | None  # offline: updates
+    best_std: float | None  # of the returns of the best evaluation's episodes
+    last_test: CollectStats  # empty before the first evaluation
+    n_test_step: int  # steps of all evaluations, second looks on fresh seeds included
+    n_test_episode: int
+    seconds: float  # within `next()`; the four below add up to it
+    collect_seconds: float
+    update_seconds: float
+    evaluate_seconds: float
+    other_seconds: float
+    steps_per_second: float | None  # training steps (offline: updates) over `seconds`; None before the first
+    collect_steps_per_second: float | None  # over `collect_seconds`
+    updates_per_second: float | None  # over `update_seconds`
+    stop_reason: str | None  # None while the run goes on
+    run_dir: str | None
+
+    def _repr_html_(self) -> str:
+        rows = [(item.name, getattr(self, item.name)) for item in fields(self) if item.name != "last_test"]
+        return html_table("run", rows)
+
+
+def scalars(stats: object, prefix: str = "") -> dict[str, float]:
+    """Flatten a statistics record to `{tag: number}`.
+
+    What is None is left out, as are a summary's count and all of a record that is empty.
+    """
+    return dict(_walk(stats, prefix))
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a value stands for what did not happen: None, or an empty record."""
+    return value is None or (isinstance(value, (Summary, CollectStats)) and value.is_empty)
+
+
+def _walk(value: object, path: str) -> Iterator[tuple[str, float]]:
+    if _is_missing(value):
+        return
+    if isinstance(value, Mapping):
+        children: Iterable[tuple[str, object]] = value.items()
+    elif is_dataclass(value):
+        children = [(item.name, getattr(value, item.name)) for item in fields(value) if item.name not in _LISTS]
+    else:
+        yield path, value  # type: ignore[misc]  # a leaf of a statistics record is a number
+        return
+    for name, child in children:
+        if not (isinstance(value, Summary) and name == "count"):
+            yield from _walk(child, f"{path}/{name}" if path else str(name))
+
+
+def is_tag(tag: str) -> bool:
+    """Whether `EpochStats` may have a number by this name."""
+    group, *names = tag.split("/")
+    if group in ("update", "explore", "buffer", "custom") or (group in ("train", "test") and names[:1] == ["agents"]):
+        return len(names) > 0  # whoever trains gives the names
+    collected = {item.name: item.type is Summary for item in fields(CollectStats) if item.name not in _LISTS}
+    if group in ("train", "test") and names and collected.get(names[0]):
+        return len(names) == 2 and names[1] in {item.name for item in fields(Summary)}
+    known = {"train": collected, "test": collected, "time": {item.name for item in fields(TimeStats)}}
+    return len(names) == 1 and names[0] in known.get(group, ())
+
+
+def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """Render name and value pairs as a small table for notebooks."""
+
+    def cell(value: object) -> str:
+        return html.escape(f"{value:.5g}" if isinstance(value, float) else str(value))
+
+    body = "".join(f"<tr><td>{html.escape(name)}</td><td>{cell(value)}</td></tr>" for name, value in rows)
+    return f"<table><caption>{html.escape(title)}</caption>{body}</table>"

@@ -1,0 +1,145 @@
+"""Recorded episodes back into a replay buffer: from files of our own, from Minari, and from Tianshou."""
+
+import glob
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.buffer.blocks import Block
+from trainkit.buffer.replay import ReplayBuffer
+from trainkit.core.calls import options_of
+from trainkit.core.data import RowSpec
+from trainkit.core.errors import ConfigError, SpaceMismatchError, refuse_unknown
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.reading import check_declared
+from trainkit.core.spaces import Spaces, array_specs
+from trainkit.datasets.hdf5 import SUFFIXES
+from trainkit.datasets.minari import is_minari, open_minari
+from trainkit.datasets.shards import Header, read_shard, shard_blocks, shard_ends
+from trainkit.datasets.tianshou import is_tianshou, load_tianshou
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def load_dataset(
+    path: Paths,
+    *,
+    into: type[ReplayBuffer] = ReplayBuffer,
+    envs: EnvSpaces | None = None,
+    max_bytes: int | None = None,
+    **options: Any,
+) -> ReplayBuffer:
+    """Read files that `DatasetWriter` wrote, npz or HDF5, into a buffer of as many rows.
+
+    The headers of all files are checked before the buffer is made; rows are then read into its memory block by block.
+    A folder in Minari's format is read as by `from_minari`. An `.hdf5` file that Tianshou's `ReplayBuffer.save_hdf5`
+    wrote is read too, by itself; it does not name its spaces: give them as `spaces=`.
+
+    Args:
+        path: a file, a folder of them, a glob, or a list of these; files are read in the order of their names.
+        into: the class of the buffer, such as `PrioritizedReplayBuffer`.
+        envs: environments, or anything with their spaces, that the files must be of.
+        max_bytes: largest size of the data by the files' headers; None is half of the free memory.
+        options: of the buffer: capacity, seed, alpha ...
+
+    Raises:
+        CheckpointError: a file is damaged, no dataset or too large, or a value in it cannot be learned from.
+        SpaceMismatchError: the files do not agree with each other or with `envs`.
+        MissingExtraError: an HDF5 file needs h5py.
+    """
+    known = "path", "into", "envs", "max_bytes"
+    refuse_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
+    if isinstance(path, str | Path) and is_minari(path):
+        with open_minari(path, max_bytes) as episodes:
+            _check_joined(_other_spaces(Path(path), episodes.header, envs))
+            return _buffer(into, episodes.header, episodes.ends, episodes.blocks(), options)
+    found = _files(path)
+    if len(found) == 1 and is_tianshou(found[0], max_bytes):
+        return load_tianshou(
+            found[0], into=into, max_bytes=max_bytes, **({} if envs is None else {"spaces": envs}), **options
+        )
+    shards = [read_shard(file, max_bytes=max_bytes) for file in found]
+    first, header = found[0], shards[0].header
+    problems = [f"{one.path}: {text}, as in {first}" for one in shards[1:] for text in header.misfits(one.header)]
+    _check_joined([*problems, *_other_spaces(first, header, envs)])
+    if len(shards) > 1:
+        check_declared(f"load_dataset: {len(shards)} files", sum(shard.n_bytes for shard in shards), max_bytes)
+    ends = np.concatenate([shard_ends(shard) for shard in shards])
+    return _buffer(into, header, ends, chain.from_iterable(map(shard_blocks, shards)), options)
+
+
+def from_minari(
+    dataset: Any, *, into: type[ReplayBuffer] = ReplayBuffer, max_bytes: int | None = None, **options: Any
+) -> ReplayBuffer:
+    """Read a Minari dataset into a buffer of as many rows; nothing is downloaded, and nothing in it is executed.
+
+    A folder needs h5py and not Minari. Sizes are read from the headers of its files before the buffer is made; rows are
+    then read into its memory block by block.
+
+    Args:
+        dataset: a folder in Minari's HDF5 format, the id of a local dataset, or a `minari.MinariDataset`.
+        into: the class of the buffer.
+        max_bytes: largest size of the data by the files' headers; None is half of the free memory.
+        options: of the buffer: capacity, seed, alpha ...
+
+    Raises:
+        MissingExtraError: h5py is not installed, Minari for an id, or Pillow for images stored as JPEG.
+        ConfigError: there is no such dataset, or nothing in it.
+        CheckpointError: its files are damaged or too large, or a value in them cannot be learned from.
+    """
+    with open_minari(dataset, max_bytes) as episodes:
+        return _buffer(into, episodes.header, episodes.ends, episodes.blocks(), options)
+
+
+def _other_spaces(path: Path, header: Header, envs: EnvSpaces | None) -> list[str]:
+    """Return in what the spaces of a file are not those of environments."""
+    if envs is None:
+        return []
+    own, theirs = header.spaces, Spaces.of(envs)
+    pairs = [(name, getattr(own, name), getattr(theirs, name)) for name in ("observation_space", "action_space")]
+    return [f"{path}: {name} is {here}, the environments' is {there}" for name, here, there in pairs if here != there]
+
+
+def _check_joined(problems: list[str]) -> None:
+    if problems:
+        raise SpaceMismatchError("\n".join(["load_dataset cannot join these files, load them apart:", *problems]))
+
+
+def _buffer(
+    into: type[ReplayBuffer],
+    header: Header,
+    ends: NDArray[np.bool_],
+    blocks: Iterable[Block],
+    options: dict[str, Any],
+) -> ReplayBuffer:
+    """Make a buffer of recorded episodes, one row per step."""
+    given = {"stack": header.stack, "spaces": header.spaces, **options}
+    spec = RowSpec(
+        n_envs=1,
+        obs=array_specs(header.observation_space, given["stack"]),
+        action=array_specs(header.action_space),
+        extras=header.extras,
+    )
+    return into.from_blocks(spec, ends, blocks, **given)
+
+
+def _files(path: Paths) -> list[Path]:
+    """List the files that a path, folder, glob or list of them names, sorted by name; refuse to find none."""
+    if isinstance(path, str | Path):
+        place = Path(path)
+        if place.is_dir():
+            found: Iterable[Path] = (file for file in place.iterdir() if file.suffix in (".npz", *SUFFIXES))
+        elif glob.has_magic(str(path)) and not place.exists():
+            found = map(Path, glob.glob(str(path)))
+        else:
+            return [place]  # reading it says what is wrong
+    else:
+        found = [file for one in path for file in _files(one)]
+    files = sorted({file.resolve(): file for file in found}.values())
+    if not files:
+        raise ConfigError(f"load_dataset found no file in {path!r}: name files, a folder or a glob of DatasetWriter's")
+    return files

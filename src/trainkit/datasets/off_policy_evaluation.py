@@ -1,0 +1,192 @@
+"""Off-policy estimation: what a policy would return, told from episodes that another one played.
+
+Of episode e, with gamma, rewards r_t, and the ratios of the target's to the behaviour's probability of each action:
+
+    rho_et     product over k <= t of target(a_k | s_k) / behaviour(a_k | s_k)
+    ordinary   mean over e of sum over t of gamma**t * rho_et * r_et
+    weighted   mean over e of sum over t of gamma**t * rho_et / w_t * r_et, w_t = mean over e of rho_et
+
+Both are per decision (Precup, Sutton & Singh, 2000, section 3): a reward is weighed by what led to it alone. The
+ordinary one is unbiased and varies much; the weighted one is biased, consistent and varies less. An episode that is
+over keeps its last rho and earns 0 (Thomas, 2015, consistent weighted per-decision). RLlib takes w_t over the episodes
+that reached t, which is the same where all are equally long; where the length depends on what is done, it would tell
+the lengths of the behaviour's episodes for the target's. Where w_t is 0 no episode could be the target's, and the step
+counts nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.buffer import ReplayBuffer
+from trainkit.core import tree
+from trainkit.core.data import ACTION_PROB, Obs, RecordedEpisode
+from trainkit.core.errors import Checks, ConfigError
+
+_LOG_PROB = "log_prob"
+_ROUNDING = 1e-6  # how far above 1 a probability of float32 may come to lie
+
+
+class HasActionProbability(Protocol):
+    """A policy that says how likely each action is."""
+
+    last_step: int
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a policy's discounted return from an episode's start is estimated to be.
+
+    Attributes:
+        behaviour: the mean discounted return of the episodes as they were played.
+        value: the estimate for the target policy.
+        std_error: of `value`, None of a single episode; of the weighted one by linearisation (the delta method).
+        per_episode: [E], each episode's contribution; `value` is their mean.
+        effective_sample_size: (sum of rho)**2 / sum of rho**2, by the ratio of each whole episode: how many
+            episodes of the target's own the E are worth, 0 where none could be its own.
+        n_episodes: E.
+        n_left_out: episodes without an end, cut or still running, which tell no return.
+    """
+
+    behaviour: float
+    value: float
+    std_error: float | None
+    per_episode: NDArray[np.float64] = field(repr=False)
+    effective_sample_size: float
+    n_episodes: int
+    n_left_out: int
+
+
+def importance_sampling(
+    policy: HasActionProbability, dataset: ReplayBuffer, *, gamma: float, explore: bool = False, step: int | None = None
+) -> Estimate:
+    """Estimate a policy's return by ordinary importance sampling, per decision.
+
+    Args:
+        policy: the target. Its actions must be Discrete.
+        dataset: whole episodes with the column `action_prob` (or `log_prob`, of on-policy learners that explored).
+        gamma: discount per step, in [0, 1].
+        explore: whether the target explores; if not, it is greedy.
+        step: where its exploration stands then; default: its last update's, which weights that were loaded lack.
+
+    Raises:
+        ConfigError: a probability is missing, zero, negative, above 1 or nan.
+    """
+    return _estimate("importance_sampling", policy, dataset, gamma, explore, step, is_weighted=False)
+
+
+def weighted_importance_sampling(
+    policy: HasActionProbability, dataset: ReplayBuffer, *, gamma: float, explore: bool = False, step: int | None = None
+) -> Estimate:
+    """Estimate a policy's return by weighted importance sampling, per decision; see `importance_sampling`."""
+    return _estimate("weighted_importance_sampling", policy, dataset, gamma, explore, step, is_weighted=True)
+
+
+def per_decision(
+    ratios: Sequence[NDArray[np.float64]],
+    rewards: Sequence[NDArray[np.float64]],
+    *,
+    gamma: float,
+    is_weighted: bool,
+    n_left_out: int = 0,
+) -> Estimate:
+    """Estimate from each step's ratio of probabilities and reward, [T] per episode; see the formulas above."""
+    length = np.array([len(one) for one in rewards])
+    is_step = np.arange(length.max()) < length[:, None]  # [E, T]
+    reward, ratio = np.zeros(is_step.shape), np.ones(is_step.shape)
+    reward[is_step], ratio[is_step] = np.concatenate(rewards), np.concatenate(ratios)
+    discount = gamma ** np.arange(length.max())
+    with np.errstate(divide="ignore"):
+        log_rho = np.cumsum(np.log(ratio), axis=1)  # rho itself overflows within a thousand steps
+    top = log_rho.max(axis=0)  # [T], of any episode
+    scaled = np.exp(log_rho - np.where(np.isfinite(top), top, 0.0))  # rho over each column's largest
+    whole = scaled[:, -1]  # beyond an episode's end ratios are 1 and rewards 0
+    if is_weighted:
+        mean = scaled.mean(axis=0)  # [T]; the scale is in both, and cancels
+        share = scaled / np.where(mean > 0.0, mean, 1.0)
+        per_episode = (share * reward) @ discount
+        mean_reward = (share * reward).mean(axis=0)  # [T], as the target would earn it
+        influence = (share * (reward - mean_reward) + mean_reward) @ discount
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            influence = per_episode = (np.exp(log_rho) * reward) @ discount
+        if not np.isfinite(per_episode).all():
+            raise ConfigError(
+                "importance_sampling: the product of an episode's ratios is beyond what a number can hold, its "
+                "estimate would vary without bound: use weighted_importance_sampling, or shorter episodes"
+            )
+    n_episodes = len(length)
+    squares = float(np.square(whole).sum())
+    return Estimate(
+        behaviour=float((reward @ discount).mean()),
+        value=float(per_episode.mean()),
+        std_error=float(influence.std(ddof=1) / np.sqrt(n_episodes)) if n_episodes > 1 else None,
+        per_episode=per_episode,
+        effective_sample_size=float(whole.sum()) ** 2 / squares if squares > 0.0 else 0.0,
+        n_episodes=n_episodes,
+        n_left_out=n_left_out,
+    )
+
+
+def _estimate(
+    name: str,
+    policy: HasActionProbability,
+    dataset: ReplayBuffer,
+    gamma: float,
+    explore: bool,
+    step: int | None,
+    *,
+    is_weighted: bool,
+) -> Estimate:
+    checks = Checks(name)
+    checks.number("gamma", gamma, low=0, high=1)
+    checks.flag("explore", explore)
+    if step is not None:
+        checks.integer("step", step, low=0)
+    checks.done()
+    ratios: list[NDArray[np.float64]] = []
+    rewards: list[NDArray[np.float64]] = []
+    n_left_out = 0
+    for number, episode in enumerate(dataset.episodes()):
+        if not (episode.terminated or episode.truncated):
+            n_left_out += 1
+            continue
+        behaviour = _behaviour(name, number, episode)
+        seen = tree.map_tree(lambda leaf: leaf[:-1], episode.obs)
+        at = policy.last_step if step is None else step
+        target = policy.action_probability(seen, step=at, explore=explore)
+        ratios.append(target[np.arange(len(episode)), episode.action] / behaviour)
+        rewards.append(episode.reward)
+    if not rewards:
+        raise ConfigError(f"{name} found no episode with an end among {n_left_out}: record whole ones")
+    return per_decision(ratios, rewards, gamma=gamma, is_weighted=is_weighted, n_left_out=n_left_out)
+
+
+def _behaviour(name: str, number: int, episode: RecordedEpisode) -> NDArray[np.float64]:
+    """Return how likely the behaviour's actions [T] were; refuse what is no probability."""
+    if episode.action.dtype.kind not in "iu" or episode.action.ndim != 1:
+        raise ConfigError(f"{name} needs Discrete actions, got {episode.action.dtype} {episode.action.shape}")
+    if ACTION_PROB in episode.extras:
+        told = np.asarray(episode.extras[ACTION_PROB], np.float64)
+    elif _LOG_PROB in episode.extras:
+        told = np.exp(np.asarray(episode.extras[_LOG_PROB], np.float64))
+    else:
+        raise ConfigError(
+            f"{name} needs the column {ACTION_PROB!r}, the dataset has {sorted(episode.extras)}: record it with "
+            "DQNPolicy(store_action_prob=True), RandomPolicy(..., store_action_prob=True) or an on-policy learner"
+        )
+    sound = (told > 0.0) & (told <= 1.0 + _ROUNDING)
+    if told.ndim != 1 or not sound.all():
+        step = int(np.argwhere(~sound)[0][0]) if told.ndim == 1 else 0
+        got = told[step]
+        hint = "; is it a logarithm? give exp of it" if np.all(got < 0.0) else ""
+        raise ConfigError(
+            f"{name} needs probabilities in (0, 1] of the actions taken, got {got} at step {step} of episode "
+            f"{number}{hint}"
+        )
+    return np.minimum(told, 1.0)

@@ -1,0 +1,322 @@
+"""Files of whole recorded episodes, npz or HDF5, that say themselves what is in them.
+
+meta                      JSON: format, versions, env id, spaces of one frame, stack, the policy's columns
+length [E]                steps of each episode
+terminated, truncated [E] how it ended; where neither is set, it was cut by who recorded it
+obs [T + E, ...]          of every step, and after each episode's last step its true final observation; one array
+per leaf: obs.position, obs.camera.0
+action, reward [T, ...]   in time order, the episodes end to end; rewards as the environment gave them
+extra.NAME [T, ...]       the policy's columns: extra.action_prob
+
+An HDF5 file has the same arrays as datasets, `meta` as the bytes of the JSON.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from trainkit.buffer.blocks import Block, BlockCheck, block_ranges
+from trainkit.core import files, tree
+from trainkit.core.data import ArraySpec, Obs, RecordedEpisode
+from trainkit.core.errors import CheckpointError
+from trainkit.core.reading import MAX_TEXT_BYTES, check_declared, decoding, open_npz, parse_json
+from trainkit.core.spaces import Spaces, array_specs, check_spaces, stacked_space
+from trainkit.datasets.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
+
+FORMAT = 1
+_KIND = "trainkit dataset"
+_PER_EPISODE = ("length", "terminated", "truncated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What all episodes of a dataset share."""
+
+    env: str
+    observation_space: Space[Any]  # of one frame
+    action_space: Space[Any]
+    stack: int = 1
+    extras: Mapping[str, ArraySpec]
+
+    @property
+    def spaces(self) -> Spaces:
+        """The spaces as a policy sees them, stacked."""
+        observation_space = stacked_space(self.observation_space, self.stack)
+        return Spaces(observation_space=observation_space, action_space=self.action_space)
+
+    def misfits(self, other: "Header") -> list[str]:
+        """Say in what another dataset's rows are not of this kind; where they come from does not matter."""
+        names = ("observation_space", "action_space", "stack", "extras")
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        return [f"{name} is {theirs}, not {own}" for name, own, theirs in pairs if own != theirs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """E whole episodes of T steps in all, end to end."""
+
+    obs: Obs  # [T + E, ...], single frames
+    action: NDArray[Any]  # [T, ...]
+    reward: NDArray[np.float64]  # [T]
+    extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
+    length: NDArray[np.int64]  # [E]
+    terminated: NDArray[np.bool_]  # [E]
+    truncated: NDArray[np.bool_]  # [E]
+
+    @classmethod
+    def of(cls, header: Header, episodes: Sequence[RecordedEpisode]) -> "Recording":
+        """Lay episodes end to end, in the types that the header's spaces have."""
+        action = array_specs(header.action_space)
+
+        def joined(spec: ArraySpec, *parts: NDArray[Any]) -> NDArray[Any]:
+            return np.concatenate([np.asarray(part, spec.dtype) for part in parts])
+
+        return cls(
+            obs=tree.map_tree(joined, array_specs(header.observation_space), *(one.obs for one in episodes)),
+            action=joined(action, *(one.action for one in episodes)),
+            reward=np.concatenate([np.asarray(one.reward, np.float64) for one in episodes]),
+            extras={
+                name: joined(spec, *(one.extras[name] for one in episodes)) for name, spec in header.extras.items()
+            },
+            length=np.array([len(one) for one in episodes], np.int64),
+            terminated=np.array([one.terminated for one in episodes], np.bool_),
+            truncated=np.array([one.truncated for one in episodes], np.bool_),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """A file by its headers: what it holds, and how its episodes end. The rows were not read yet."""
+
+    path: Path
+    header: Header
+    length: NDArray[np.int64]  # [E]
+    terminated: NDArray[np.bool_]  # [E]
+    truncated: NDArray[np.bool_]  # [E]
+    n_bytes: int  # that its columns take
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of all episodes."""
+        return int(self.length.sum())
+
+
+def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode], *, compress: bool = False) -> None:
+    """Write whole episodes as one file, whole or not at all; a file that is there raises FileExistsError."""
+    recording = Recording.of(header, episodes)
+    meta = {
+        "kind": _KIND,
+        "format": FORMAT,
+        "versions": {package: _version(package) for package in ("trainkit", "numpy", "gymnasium")},
+        "env": header.env,
+        "spaces": Spaces(observation_space=header.observation_space, action_space=header.action_space).to_plain(),
+        "stack": header.stack,
+        "extras": {name: [list(spec.shape), spec.dtype.str] for name, spec in header.extras.items()},
+    }
+    columns = {"meta": np.array(json.dumps(meta)), "action": recording.action, "reward": recording.reward}
+    columns |= {name: getattr(recording, name) for name in _PER_EPISODE}
+    columns |= {_dotted("obs", path): leaf for path, leaf in tree.named_leaves(recording.obs)}
+    columns |= {_extra(name): column for name, column in recording.extras.items()}
+    if path.suffix in SUFFIXES:
+        columns["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        content = hdf5_bytes(path, columns, compress=compress)
+        files.write_whole(path, lambda file: file.write(content), replace=False)
+    else:
+        files.save_new_arrays(path, columns, compress=compress)
+
+
+def read_shard(path: Path, *, max_bytes: int | None = None) -> Shard:
+    """Read the headers of one file and how its episodes end.
+
+    Raises:
+        CheckpointError: it is missing, damaged, no dataset, of a newer format, does not hold what it says, or declares
+            more than `max_bytes`.
+    """
+    with _open_columns(path, max_bytes) as columns:
+        meta = _read_meta(path, columns)
+        with decoding(path, "a dataset", remedy="it does not hold what it says: record it again"):
+            header = _header(path, meta, max_bytes)
+            _check_ends(columns)
+            shard = Shard(
+                path=path,
+                header=header,
+                length=np.asarray(columns["length"]),
+                terminated=np.asarray(columns["terminated"]),
+                truncated=np.asarray(columns["truncated"]),
+                n_bytes=sum(column.nbytes for column in columns.values()),
+            )
+            _check_columns(shard, columns)
+            return shard
+
+
+def shard_blocks(shard: Shard) -> Iterator[Block]:
+    """Read all rows of a file in order, block by block, and validate them.
+
+    Raises:
+        CheckpointError: a value cannot be learned from, or the file is damaged.
+    """
+    header, path = shard.header, shard.path
+    ends, last = shard_ends(shard), np.cumsum(shard.length) - 1  # [T], [E]
+    terminated, truncated = np.zeros((2, len(ends)), np.bool_)
+    terminated[last], truncated[last] = shard.terminated, shard.truncated
+    check = BlockCheck(str(path), header.action_space, CheckpointError)
+    specs = array_specs(header.observation_space)
+    n_frame = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in tree.leaves(specs))
+    with _open_columns(path, None) as columns:
+        for begin, end in block_ranges(len(ends), n_frame):
+            ends_here = ends[begin:end]
+            n_before: NDArray[np.int64] = (
+                np.cumsum(ends_here) - ends_here
+            )  # [K], final observations in front of each row's own
+            is_step = np.zeros(end - begin + int(ends_here.sum()), np.bool_)
+            is_step[np.arange(end - begin) + n_before] = True
+            leaves = iter([columns[_dotted("obs", one)].read_rows(len(is_step)) for one, _ in tree.named_leaves(specs)])
+            frames = _filled(specs, leaves)
+            block = Block(
+                obs=tree.map_tree(lambda leaf: leaf[is_step], frames),  # noqa: B023 - called at once
+                action=columns["action"].read_rows(end - begin),
+                reward=columns["reward"].read_rows(end - begin),
+                terminated=terminated[begin:end],
+                truncated=truncated[begin:end],
+                last_rows=np.flatnonzero(ends_here),
+                last_obs=tree.map_tree(lambda leaf: leaf[~is_step], frames),  # noqa: B023 - called at once
+                extras={name: columns[_extra(name)].read_rows(end - begin) for name in header.extras},
+            )
+            check.block(block, begin)
+            yield block
+
+
+def shard_ends(shard: Shard) -> NDArray[np.bool_]:
+    """Return which rows are their episode's last [T]."""
+    ends = np.zeros(shard.n_steps, np.bool_)
+    ends[np.cumsum(shard.length) - 1] = True
+    return ends
+
+
+@contextmanager
+def _open_columns(path: Path, max_bytes: int | None) -> Iterator[Mapping[str, Any]]:
+    """Open a file; its columns are known by their headers."""
+    if path.suffix in SUFFIXES:
+        with open_hdf5(path, max_bytes=max_bytes) as (datasets, _):
+            yield datasets
+    else:
+        with open_npz(path) as arrays:
+            check_declared(path, sum(array.nbytes for array in arrays.values()), max_bytes)
+            yield arrays
+
+
+def _read_meta(path: Path, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a file says about itself; raise if it is no dataset, or of a newer format."""
+    meta: Any = None
+    column = columns.get("meta")
+    if (
+        column is not None
+        and (column.dtype == np.uint8 or column.dtype.kind == "U")
+        and column.nbytes <= 4 * MAX_TEXT_BYTES  # numpy takes four bytes per character
+    ):
+        text = np.asarray(column)
+        with suppress(CheckpointError, UnicodeError):
+            meta = parse_json(text.tobytes() if text.dtype == np.uint8 else str(text), path)
+    if not (isinstance(meta, dict) and meta.get("kind") == _KIND and type(meta.get("format")) is int):
+        raise CheckpointError(f"{path} is no dataset of trainkit: DatasetWriter writes them")
+    if meta["format"] > FORMAT:
+        raise CheckpointError(
+            f"{path} has dataset format {meta['format']}, this trainkit reads up to {FORMAT}: install a newer trainkit"
+        )
+    return meta
+
+
+def _check_ends(columns: Mapping[str, Any]) -> None:
+    """Raise if the columns of episodes do not fit each other, or are of more episodes than there are steps."""
+    n_episodes = len(columns["length"])
+    if n_episodes > len(columns["reward"]):
+        raise ValueError(f"it has {n_episodes} episodes in {len(columns['reward'])} steps")
+    for name in _PER_EPISODE:
+        column, kind = columns[name], np.dtype(np.int64 if name == "length" else np.bool_)
+        if (tuple(column.shape), column.dtype) != ((n_episodes,), kind):
+            raise ValueError(f"{name} is {column.dtype} {tuple(column.shape)}, the rest says {kind} {(n_episodes,)}")
+
+
+def _check_columns(shard: Shard, columns: Mapping[str, Any]) -> None:
+    """Raise if the columns are not those of the header, by their shapes and types."""
+    header, length = shard.header, shard.length
+    n_episodes = len(length)
+    if n_episodes == 0 or length.min() < 1:
+        raise ValueError("it has no episode, or one of no step")
+    n_steps = sum(length.tolist())  # which cannot overflow
+    wanted = {"action": (array_specs(header.action_space), n_steps), "reward": (_FLOAT, n_steps)}
+    for path, spec in tree.named_leaves(array_specs(header.observation_space)):
+        wanted[_dotted("obs", path)] = spec, n_steps + n_episodes
+    wanted |= {_extra(name): (spec, n_steps) for name, spec in header.extras.items()}
+    for name, (spec, n_rows) in wanted.items():
+        column, shape = columns[name], (n_rows, *spec.shape)
+        if (tuple(column.shape), column.dtype) != (shape, spec.dtype):
+            raise ValueError(f"{name} is {column.dtype} {tuple(column.shape)}, the rest says {spec.dtype} {shape}")
+
+
+_FLOAT = ArraySpec(shape=(), dtype=np.dtype(np.float64))
+
+
+def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Header:
+    own = Spaces.from_plain(meta["spaces"])
+    check_spaces(own.observation_space, own.action_space)
+    stack, env = meta["stack"], meta["env"]
+    if type(stack) is not int or stack < 1 or not isinstance(env, str):
+        raise ValueError(f"stack is {stack!r:.80}, env is {env!r:.80}")
+    frame = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in tree.leaves(array_specs(own.observation_space)))
+    check_declared(path, stack * frame * _STACK_BYTES, max_bytes)
+    extras = {name: _extra_spec(name, *plain) for name, plain in meta["extras"].items()}
+    return Header(
+        env=env,
+        observation_space=own.observation_space,
+        action_space=own.action_space,
+        stack=stack,
+        extras=extras,
+    )
+
+
+_STACK_BYTES = 5  # times the bytes of one stack: the bounds of its space, and rows that every ring has besides
+
+
+def _extra_spec(name: str, shape: Any, dtype: Any) -> ArraySpec:
+    if not (isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)):
+        raise ValueError(f"extra {name} has shape {shape!r:.80}")
+    spec = ArraySpec(shape=tuple(shape), dtype=np.dtype(str(dtype)))
+    if spec.dtype.kind not in "biuf":
+        raise ValueError(f"extra {name} has type {spec.dtype}")
+    return spec
+
+
+def _filled(specs: Any, leaves: Any) -> Obs:
+    """Put leaves, in the order of `named_leaves`, into a tree."""
+    if isinstance(specs, dict):
+        filled = {key: _filled(specs[key], leaves) for key in sorted(specs)}
+        return {key: filled[key] for key in specs}
+    if isinstance(specs, tuple):
+        return tuple(_filled(child, leaves) for child in specs)
+    return next(leaves)
+
+
+def _extra(name: str) -> str:
+    """Return the name of a policy's column in a file."""
+    return next(path for path, _ in tree.named_leaves({"extra": {name: None}}))
+
+
+def _dotted(name: str, path: str) -> str:
+    return f"{name}.{path}" if path else name
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,122 @@
+"""Images of a replay buffer that live on the device: written as they come, gathered where they are learnt from."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainkit.core import tree
+from trainkit.core.data import Lookup, TransitionBatch
+from trainkit.core.errors import DeviceError
+from trainkit.engine.device import resolve_device
+from trainkit.engine.staging import Staging
+
+_CHUNKS = 64, 16, 4, 1  # images that are sent at once: few sizes, so that the memory they are sent from is used again
+
+
+class DeviceFrames:
+    """Keep a replay buffer's images on a device too, where its policy gathers them: `ReplayBuffer(frames=...)`.
+
+    What travels with a batch is their places, eight bytes for an image. The buffer's own memory stays as it is, and
+    so does all that is saved; the device holds every row's newest frame once more, and final ones besides.
+
+    Args:
+        device: the policy's: "auto", "cpu" (which gains nothing), "cuda" or a torch device.
+    """
+
+    def __init__(self, device: str | torch.device = "auto") -> None:
+        self.device = resolve_device(device)
+
+    def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> "ResidentFrames":
+        """Claim memory for so many images of a shape.
+
+        Raises:
+            DeviceError: the device does not have it.
+        """
+        try:
+            return ResidentFrames(torch.empty((n_places, *shape), dtype=torch.uint8, device=self.device))
+        except RuntimeError as error:
+            n_bytes = n_places * int(np.prod(shape))
+            raise DeviceError(
+                f"{owner}.frames need {n_bytes:,} bytes ({n_bytes / 1e9:.1f} GB) on {self.device}, for {n_places:,} "
+                f"images of {list(shape)}, which it does not have: lower the capacity, or leave frames out. torch "
+                f"says: {error}"
+            ) from error
+
+
+class ResidentFrames:
+    """Images in one tensor [places, ...], which stays where it is until it is released.
+
+    Args:
+        tensor: of uint8.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor: Tensor | None = tensor
+        self._staging = {size: Staging(tensor.device) for size in _CHUNKS}
+        self.shape, self.device = tuple(tensor.shape[1:]), tensor.device
+        self.n_written = 0
+
+    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Send these rows of a column to places, without waiting for them to arrive."""
+        self.n_written += 1
+        begin = 0
+        for size in _CHUNKS:
+            while begin + size <= len(rows):
+                chunk = slice(begin, begin + size)
+                sent = self._staging[size]((places[chunk], column.take(rows[chunk], axis=0)))
+                where, images = (leaf.to(self.device, non_blocking=True) for leaf in sent)
+                self._there.index_copy_(0, where, images)
+                begin += size
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Wait for the device and return what lies there."""
+        images: NDArray[np.uint8] = self.gather(torch.from_numpy(places).to(self.device)).cpu().numpy()
+        return images
+
+    def gather(self, places: Tensor) -> Tensor:
+        """Return what lies at places [...] that are on the device, [..., *shape]."""
+        if places.device != self.device:
+            raise DeviceError(
+                f"a replay buffer's frames are on {self.device}, the policy that learns from them is on "
+                f"{places.device}: give DeviceFrames the policy's device"
+            )
+        return self._there.index_select(0, places.flatten()).view(*places.shape, *self.shape)
+
+    def release(self) -> None:
+        """Give the memory back, whoever still knows of this."""
+        self._tensor, self.n_written = None, -1
+
+    @property
+    def _there(self) -> Tensor:
+        assert self._tensor is not None, "a released one has no valid places"
+        return self._tensor
+
+
+def places_of(columns: Any) -> Any:
+    """Return a tree of arrays, of images on a device their places; refuse those that may be others by now."""
+    return tree.map_tree(lambda leaf: leaf.valid_places() if isinstance(leaf, Lookup) else leaf, columns)
+
+
+def gathered(batch: TransitionBatch) -> TransitionBatch:
+    """Return a batch with arrays in the place of images on the CPU."""
+    columns = tree.map_tree(_array_of, (batch.obs, batch.next_obs))
+    return replace(batch, obs=columns[0], next_obs=columns[1])
+
+
+def _array_of(leaf: Any) -> Any:
+    if not isinstance(leaf, Lookup):
+        return leaf
+    return leaf.frames.gather(torch.from_numpy(leaf.valid_places())).numpy()
+
+
+def frames_of(batch: TransitionBatch) -> Any:
+    """Return what the places among a batch's observations, and among its next ones, are of; None where there are none.
+
+    The same images are equal for as long as they lie where they do.
+    """
+    frames = tree.map_tree(lambda leaf: leaf.frames if isinstance(leaf, Lookup) else None, (batch.obs, batch.next_obs))
+    return frames if any(leaf is not None for leaf in tree.leaves(frames)) else None

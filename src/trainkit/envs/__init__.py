@@ -1,0 +1,23 @@
+"""Environments: made, stepped and validated, whatever backend and autoreset mode they have."""
+
+from trainkit.envs.checking import Finding, check_env
+from trainkit.envs.context import EnvContext
+from trainkit.envs.envs import Envs
+from trainkit.envs.make import make_envs
+from trainkit.envs.processing import Processor
+from trainkit.envs.processors import DiscretizeActions, Flatten, MapActions, MapObs, PreviousStep, TimeFeature
+
+__all__ = [
+    "DiscretizeActions",
+    "EnvContext",
+    "Envs",
+    "Finding",
+    "Flatten",
+    "MapActions",
+    "MapObs",
+    "PreviousStep",
+    "Processor",
+    "TimeFeature",
+    "check_env",
+    "make_envs",
+]

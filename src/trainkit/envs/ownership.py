@@ -1,0 +1,181 @@
+"""Ownership of environments: one owner, one thread at a time, never after they are closed.
+
+Two owners of the same environments would each continue episodes that the other has reset or stepped, and store rows
+that never happened. `Ownership` is the owner of one `Envs`; `claim_environments` protects the environment objects below
+it, which a user may hand to two `Envs`.
+"""
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from trainkit.core.errors import BusyError, ConfigError
+
+_DRIVERS: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()  # {id of an environment: driver}
+
+
+class Use:
+    """One use of environments by a thread, from `Ownership.enter` to `Ownership.leave`.
+
+    Args:
+        owner: on whose behalf; None is a direct call by the user.
+    """
+
+    def __init__(self, owner: object | None = None) -> None:
+        self.owner = owner
+        self.thread = threading.get_ident()
+
+
+class Ownership:
+    """The owner of one `Envs`, and the thread that uses it now.
+
+    Args:
+        name: of the environments, for messages.
+
+    Attributes:
+        thread: the thread between `enter` and `leave`, None outside of them.
+        is_closed: whether every use is rejected.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._owner: weakref.ref[object] | None = None  # an owner that was garbage collected owns nothing
+        self._uses: dict[None, Use] = {}  # at most one; `dict.setdefault` is atomic
+        self.is_closed = False
+        self.thread: int | None = None
+
+    @property
+    def owner(self) -> object | None:
+        """The owner; None before one claims them, and after it released them or was garbage collected."""
+        return None if self._owner is None else self._owner()
+
+    def claim(self, owner: object) -> None:
+        """Become the owner.
+
+        Raises:
+            ConfigError: they are closed, or have another owner.
+        """
+        self.check_open()
+        if self.owner is not None and self.owner is not owner:
+            gc.collect()  # an owner that is only part of a reference cycle is gone
+        if self.owner is not None and self.owner is not owner:
+            raise ConfigError(
+                f"{self._name} already belong to a {type(self.owner).__name__}, whose episodes another owner would mix "
+                "with its own: make_envs others, or give these up first with Collector.release()"
+            )
+        self._owner = weakref.ref(owner)
+
+    def release(self, owner: object) -> None:
+        """Let another owner claim them; has no effect where `owner` does not own them."""
+        if self.owner is owner:
+            self._owner = None
+
+    def close(self) -> bool:
+        """Reject every later use; return whether they were open."""
+        was_open, self.is_closed = not self.is_closed, True
+        return was_open
+
+    def check_open(self) -> None:
+        """Raise a ConfigError where they are closed."""
+        if self.is_closed:
+            raise ConfigError(
+                f"{self._name} are closed: make_envs again (Collector.close, Trainer.close and `with trainer:` close "
+                "the environments they use)"
+            )
+
+    def enter(self, use: Use) -> None:
+        """Begin a use. Call it inside `try`, with `leave` in `finally`: an interrupt may come at any point.
+
+        Raises:
+            ConfigError: they are closed, or belong to another owner.
+            BusyError: they are in use, by another thread or further up in this one.
+        """
+        self.check_open()
+        if self.owner is not use.owner:
+            if use.owner is not None:
+                raise ConfigError(
+                    f"this {type(use.owner).__name__} has released {self._name}: make another one for them"
+                )
+            raise ConfigError(
+                f"{self._name} belong to a {type(self.owner).__name__}: use its reset and collect, or make_envs others "
+                "to step by hand"
+            )
+        self._occupy(use)
+
+    def enter_call(self, use: Use) -> None:
+        """Begin a call that moves no episode: as `enter`, whoever owns them."""
+        self.check_open()
+        self._occupy(use)
+
+    def leave(self, use: Use) -> None:
+        """End a use; has no effect where `enter` raised."""
+        if self._uses.get(None) is use:
+            self.thread = None
+            del self._uses[None]
+
+    def _occupy(self, use: Use) -> None:
+        current = self._uses.setdefault(None, use)
+        if current is not use:
+            who = "further up in this thread" if current.thread == use.thread else "by another thread"
+            raise BusyError(
+                f"{self._name} are in use {who}: environments, and the collector they belong to, are for one thread "
+                "and one call at a time; make_envs and a Collector for each thread"
+            )
+        self.thread = use.thread
+
+
+def claim_environment(environment: Any, driver: object, env_id: int | None = None) -> None:
+    """Let one driver have an environment object to itself, wrapped or not, until `free_environments`.
+
+    The driver must keep it alive for as long.
+
+    Args:
+        environment: single, or a vector environment.
+        driver: what steps it.
+        env_id: its number there, for messages.
+
+    Raises:
+        ConfigError: another driver has it, or this one has it already.
+    """
+    key = id(_base(environment))
+    if _DRIVERS.get(key) is not None and _DRIVERS.get(key) is not driver:
+        gc.collect()  # a driver that is only part of a reference cycle is gone
+    other = _DRIVERS.get(key)
+    if other is driver:
+        raise ConfigError(
+            f"make_envs: factory {env_id} returned an environment a second time: make a new one at each call"
+        )
+    if other is not None:
+        which = "" if env_id is None else f" env {env_id},"
+        raise ConfigError(
+            f"make_envs:{which} {environment!r} already belongs to another Envs, whose episodes would be mixed with "
+            "these: make another environment, or close that Envs first"
+        )
+    _DRIVERS[key] = driver
+
+
+def free_environments(environments: Iterable[Any], driver: object) -> None:
+    """Let others claim the environments that this driver has claimed."""
+    for environment in environments:
+        key = id(_base(environment))
+        if _DRIVERS.get(key) is driver:
+            del _DRIVERS[key]
+
+
+def check_free(environment: Any, user: str) -> None:
+    """Raise a ConfigError where an `Envs` drives this environment object; `user` wants to step it, too."""
+    key = id(_base(environment))
+    if _DRIVERS.get(key) is not None:
+        gc.collect()
+    if _DRIVERS.get(key) is not None:
+        raise ConfigError(
+            f"{user}: {environment!r} belongs to an Envs, whose episodes would be mixed with these: make another "
+            "environment, or close that Envs first"
+        )
+
+
+def _base(environment: Any) -> Any:
+    """Return what wrappers wrap."""
+    return getattr(environment, "unwrapped", environment)

@@ -1,0 +1,212 @@
+"""Driving a gymnasium vector environment, whatever autoreset it has."""
+
+import operator
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from trainkit.core import tree
+from trainkit.core.arrays import any_true
+from trainkit.core.data import Obs
+from trainkit.core.errors import BadEnvDataError, BusyError, ConfigError
+from trainkit.core.spaces import check_spaces, zeros_of
+from trainkit.core.structured_actions import flat_actions, structure_of
+from trainkit.envs.backends import FORKED, MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work, no_work
+from trainkit.envs.conversion import RowReader, VectorInfos
+from trainkit.envs.declared import action_space_of, observation_space_of
+from trainkit.envs.fingerprints import Fingerprint
+from trainkit.envs.ownership import claim_environment, free_environments
+
+
+class VectorBackend:
+    """Drive a gymnasium vector environment of any autoreset mode.
+
+    Args:
+        venv: the vector environment.
+        observation_space: instead of a single environment's own.
+        action_space: instead of a single environment's own.
+    """
+
+    def __init__(
+        self,
+        venv: VectorEnv[Any, Any, Any],
+        *,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
+    ) -> None:
+        self.venv = venv
+        self.n = venv.num_envs
+        self.observation_space = observation_space_of(venv.single_observation_space, observation_space)
+        single_action_space = action_space_of(venv.single_action_space, action_space)
+        check_spaces(self.observation_space, single_action_space)
+        self.action_space = flat_actions(single_action_space)
+        self._structure = structure_of(self.action_space)
+        self._mode = _autoreset_mode(venv)
+        if getattr(venv, "closed", False):
+            raise ConfigError(f"make_envs: {type(venv).__name__} is closed already: make another vector environment")
+        self.takes_options = self._mode is AutoresetMode.DISABLED
+        self.seeds_episodes = False  # of one seed, all at once
+        self._reader = RowReader(self.observation_space)
+        self._over = np.zeros(self.n, np.bool_)  # [N], where an episode ended in the last step
+        self._to_begin: Ids = np.arange(0)  # asked to at the next step (NEXT_STEP)
+        self._last_obs: Obs = None  # after autoreset, [N, ...]
+        self._last_infos: dict[str, Any] = {}
+        self._all_ids = np.arange(self.n)
+        self._idle_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # their action does not matter
+        self._pid = os.getpid()
+        self._claimed = [venv, *getattr(venv.unwrapped, "envs", ())]  # and what a SyncVectorEnv steps one by one
+        try:
+            for place, env in enumerate(self._claimed, -1):
+                claim_environment(env, self, None if place < 0 else place)
+        except ConfigError:
+            self.detach()
+            raise
+
+    def reset(self, seeds: Seeds, options: Options) -> Begun:
+        self._over, self._to_begin = np.zeros(self.n, np.bool_), self._all_ids[:0]
+        seed = seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
+        return self._reset(self._all_ids, seed=seed, options=None if options is None else dict(options))
+
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+        if self._mode is AutoresetMode.DISABLED and any_true(self._over):
+            self._reset_rows(np.flatnonzero(self._over))  # idle environments must not step past an end
+        if len(env_ids) < self.n:
+            actions = self._idle_action.copy()
+            actions[env_ids] = action
+        else:
+            actions = action
+        if self._structure is not None:
+            actions = self._structure.unpack(actions)
+        halves = None if work is no_work else _halves_of(self.venv)
+        if halves is None:
+            work()
+            result = self._call(self.venv.step, actions)
+        else:
+            send, receive = halves
+            self._call(send, actions)
+            work()
+            result = self._call(receive)
+        try:
+            return self._read_step(result, env_ids)
+        except MISREAD as error:
+            raise Failure(None, str(error), BadEnvDataError) from None
+
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+        if self._mode is AutoresetMode.NEXT_STEP:
+            self._to_begin = np.union1d(self._to_begin, env_ids) if len(self._to_begin) else env_ids
+            return None
+        if self._mode is AutoresetMode.SAME_STEP:
+            rows = self._reader.rows(self._last_obs, self.n, env_ids)
+            return Begun(env_ids, rows, VectorInfos(self._last_infos, env_ids))
+        return self._reset_rows(env_ids, options)
+
+    def rebuild(self, env_id: int) -> None:
+        raise NotImplementedError("make_envs refuses to restart environments it did not make")
+
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        if len(env_ids) < self.n:
+            kind = type(self.venv).__name__
+            raise ConfigError(f"Envs.call: {kind} can only be asked for {name} as a whole: leave env_ids out")
+        if name == "render_mode":
+            return [self.venv.render_mode] * self.n
+        if name == "render":
+            frames = self._call(self.venv.render)
+            return [None] * self.n if frames is None else list(frames)
+        if not hasattr(self.venv, "call"):
+            raise ConfigError(f"Envs.call: {type(self.venv).__name__} has no single environments to ask for {name}")
+        return list(self._call(self.venv.call, name, *args))
+
+    def fingerprints(self) -> list[Fingerprint]:
+        return []  # it seeds itself, so its episodes are never replayed
+
+    def close(self) -> None:
+        self.detach()
+        if os.getpid() == self._pid:  # a fork shares the parent's processes and pipes, and leaves them alone
+            self.venv.close()
+
+    def detach(self) -> None:
+        free_environments(self._claimed, self)
+
+    def _read_step(self, result: Any, env_ids: Ids) -> RawStep:
+        reader, n = self._reader, self.n
+        obs, reward, terminated, truncated, infos = reader.unpack_step(result)
+        reward = reader.rewards(reward, n)
+        terminated, truncated = reader.flags("terminated", terminated, n), reader.flags("truncated", truncated, n)
+        next_obs = reader.rows(obs, n, env_ids)
+        row_infos = VectorInfos(infos, env_ids)
+        begun: Begun | None = None
+        if len(self._to_begin):
+            ids = self._to_begin
+            begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, ids))
+            self._to_begin = ids[:0]
+        self._over = ended = terminated | truncated
+        if self._mode is AutoresetMode.SAME_STEP and any_true(ended):
+            self._last_obs, self._last_infos = obs, infos
+            self._put_final_obs(next_obs, infos, env_ids)
+            row_infos = VectorInfos(infos, env_ids, ended=ended)
+        if len(env_ids) < n:
+            reward, terminated, truncated = reward[env_ids], terminated[env_ids], truncated[env_ids]
+            ended = ended[env_ids]
+        return RawStep(env_ids, next_obs, reward, terminated, truncated, ended, row_infos, begun)
+
+    def _reset_rows(self, env_ids: Ids, options: Options = None) -> Begun:
+        """Reset some environments, which go on drawing from the streams they have."""
+        mask = np.zeros(self.n, np.bool_)
+        mask[env_ids] = True
+        self._over[mask] = False
+        return self._reset(env_ids, options={**(options or {}), "reset_mask": mask})
+
+    def _reset(self, env_ids: Ids, **arguments: Any) -> Begun:
+        result = self._call(self.venv.reset, **arguments)
+        try:
+            obs, infos = self._reader.unpack_reset(result)
+            return Begun(env_ids, self._reader.rows(obs, self.n, env_ids), VectorInfos(infos, env_ids))
+        except MISREAD as error:
+            raise Failure(None, str(error), BadEnvDataError) from None
+
+    def _call(self, method: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+        if os.getpid() != self._pid:
+            raise BusyError(FORKED)
+        try:
+            return method(*args, **arguments)
+        except Exception as error:
+            raise Failure(None, f"raised {type(error).__name__} in {method.__name__}: {error}") from error
+
+    def _put_final_obs(self, next_obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
+        """Put the true last observations, which SAME_STEP environments leave in `infos`, over the reset ones."""
+        if "final_obs" not in infos:
+            raise ValueError("ended an episode in SAME_STEP mode without infos['final_obs']")
+        final = infos["final_obs"]
+        for row in np.flatnonzero(self._over[env_ids]).tolist():
+            one = tree.map_tree(operator.itemgetter(env_ids[row]), final)
+            self._reader.write(next_obs, row, one)
+
+
+def _halves_of(venv: VectorEnv[Any, Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """Return what sends actions and what receives their outcome, where a step is known to be the one and the other."""
+    known: list[tuple[Any, str, str]] = [(AsyncVectorEnv, "step_async", "step_wait")]
+    ale = sys.modules.get("ale_py.vector_env")
+    if ale is not None:
+        known.append((ale.AtariVectorEnv, "send", "recv"))
+    for kind, send, receive in known:
+        names = "step", send, receive
+        if all(getattr(type(venv), name, None) is getattr(kind, name) and name not in vars(venv) for name in names):
+            return getattr(venv, send), getattr(venv, receive)
+    return None
+
+
+def _autoreset_mode(venv: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    mode = venv.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        raise ConfigError(
+            f"make_envs: {type(venv).__name__}.metadata['autoreset_mode'] must be a gymnasium AutoresetMode, "
+            f"got {mode!r}: set it to what the environment does (gymnasium >= 1.1)"
+        ) from None

@@ -1,0 +1,212 @@
+"""A run's folder: how the run was made, what it told, and where others like it are.
+
+A folder may be damaged or come from a stranger: its files are read with the guards of `reading`, and everything in them
+is checked before it is used. What is wrong is one `ConfigError` that names the file.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.core import reading
+from trainkit.core.errors import Checks, ConfigError, nearest
+from trainkit.core.files import write_whole
+
+CONFIG, NUMBERS, CHECKPOINT, EVENTS = "config.json", "numbers.jsonl", "checkpoint", "events"
+
+_LARGEST_LOG = 2**30  # bytes of numbers.jsonl
+_LARGEST_NUMBER = 1e150  # whose square is finite; beyond it a number counts as infinite
+_LARGEST_STEP = 2**63 - 1
+_OPTIONAL_TEXT = (str, type(None))
+_FIELDS: dict[str, tuple[type, ...]] = {  # of config.json, each of which may be missing
+    **dict.fromkeys(("preset", "env", "data", "command", "began"), _OPTIONAL_TEXT),
+    "seed": (int, type(None)),
+    "settings": (dict,),
+    "versions": (dict,),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """A folder that a `JsonlLogger` wrote to, and the shell's `trainkit train` its `config.json`.
+
+    Attributes:
+        config: preset, env, seed, settings and the command to repeat it; empty where the shell did not make it.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "RunFolder":
+        """Read a run's folder; its numbers are read when they are asked for."""
+        folder = Path(path)
+        if not (folder / NUMBERS).is_file():
+            raise ConfigError(f"{folder} is no run: it has no {NUMBERS}, as JsonlLogger and `trainkit train` write it")
+        file = folder / CONFIG
+        config = reading.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}
+        _check_config(file, config)
+        return cls(path=folder, config=config)
+
+    @cached_property
+    def rows(self) -> list[dict[str, float]]:
+        """What it told, in order: a row per report, with its "step"; a number that was nan or infinite is left out.
+
+        A run that was resumed tells some steps again: the later telling counts.
+
+        Raises:
+            ConfigError: a line, the last apart, is not what `JsonlLogger` writes.
+        """
+        rows: list[dict[str, float]] = []
+        for report in self._lines:
+            if "step" not in report:
+                continue  # the settings
+            while rows and rows[-1]["step"] >= report["step"]:
+                rows.pop()
+            rows.append({tag: x for tag, x in report.items() if _is_finite(x)})
+        return rows
+
+    @cached_property
+    def _lines(self) -> list[dict[str, Any]]:
+        """The lines of numbers.jsonl, checked; a last line that was not finished is left out."""
+        path = self.path / NUMBERS
+        lines = reading.read_bytes(path, max_bytes=_LARGEST_LOG, error=ConfigError).splitlines()
+        read = []
+        for number, line in enumerate(lines, 1):
+            try:
+                read.append(_checked_line(line, f"{path}, line {number}"))
+            except ConfigError:
+                if number < len(lines):
+                    raise  # else killed while it was writing
+        return read
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings that the trainer told its loggers, after a resume anew: the last; empty where it told none."""
+        told = [line["settings"] for line in self._lines if "settings" in line]
+        return told[-1] if told else {}
+
+    @property
+    def task(self) -> str:
+        """What it was trained on: its environment, else its dataset as the shell was given it, else "offline"."""
+        told = (self.config.get("env"), self.settings.get("env"), self.config.get("data"))
+        nameless = "offline" if "update_per_epoch" in self.settings else "unknown"
+        return str(next(filter(None, told), nameless))
+
+    @property
+    def seed(self) -> int | None:
+        """The root of all its randomness."""
+        seed = self.config.get("seed", self.settings.get("seed"))
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+
+    def tells(self, tag: str) -> bool:
+        """Whether a tag was ever told."""
+        return any(tag in row for row in self.rows)
+
+    def series(self, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return (steps [T], numbers [T]) of a tag, where it was told.
+
+        Raises:
+            ConfigError: it never was.
+        """
+        points = [(row["step"], row[tag]) for row in self.rows if tag in row]
+        if not points:
+            known = {known for row in self.rows for known in row}
+            raise ConfigError(f"{self.path} never told {tag!r}{nearest(tag, known)}")
+        steps, numbers = np.array(points, np.float64).T
+        return steps, numbers
+
+
+def _check_config(path: Path, config: object) -> None:
+    """Raise if a config.json is no object, or a field that is read has another type than it is written with."""
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f"{path} must hold a JSON object, got a {type(config).__name__}: write it again, or remove it"
+        )
+    checks = Checks(str(path))
+    for name, types in _FIELDS.items():
+        value = config.get(name)
+        fits = name not in config or (isinstance(value, types) and not isinstance(value, bool))
+        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
+        checks.require(fits, f".{name} must be {expected}, got {value!r:.80}: write it again, or remove it")
+    checks.done()
+
+
+def _checked_line(line: bytes, where: str) -> dict[str, Any]:
+    """Read a line of numbers.jsonl: settings, or a step with its numbers."""
+    value = reading.parse_json(line, where, error=ConfigError)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a JSON object, got a {type(value).__name__}: remove it")
+    if "step" not in value:
+        if not isinstance(value.get("settings", {}), dict):
+            raise ConfigError(f"{where} has settings that are no JSON object, got {value['settings']!r:.80}: remove it")
+        return value
+    step = value["step"]
+    is_whole = isinstance(step, (int, float)) and not isinstance(step, bool) and step == step // 1
+    if not is_whole or not 0 <= step <= _LARGEST_STEP:
+        raise ConfigError(f"{where} has the step {step!r:.80}, which must be an integer >= 0: remove it")
+    for tag, number in value.items():
+        if number is not None and (not isinstance(number, (int, float)) or isinstance(number, bool)):
+            raise ConfigError(f"{where} has {tag!r:.80}: {number!r:.80}, which must be a number or null: remove it")
+    return value | {"step": int(step)}
+
+
+def _is_finite(number: float | None) -> bool:
+    """Return whether there is a number that can be computed with; comparing nan is never true."""
+    return number is not None and abs(number) <= _LARGEST_NUMBER
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write how a run is made into its folder, whole or not at all."""
+    text = json.dumps(config, indent=2).encode() + b"\n"
+    write_whole(folder / CONFIG, lambda file: file.write(text))
+
+
+def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
+    """Read the runs that folders are, or have in them at any depth, in the order of their names, each once.
+
+    Raises:
+        ConfigError: there is none in one of them.
+    """
+    found: dict[Path, RunFolder] = {}
+    for path in map(Path, paths):
+        own = sorted(file.parent for file in path.rglob(NUMBERS))
+        if not own:
+            what = "holds no run" if path.is_dir() else "is no folder"
+            raise ConfigError(f"{path} {what}: name a folder that `trainkit train` wrote, or one above it")
+        for folder in own:
+            found.setdefault(folder.resolve(), RunFolder.read(folder))
+    return list(found.values())
+
+
+def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
+    """Return {label: runs that differ by nothing but their seed and task}: the preset, and what sets it apart.
+
+    Runs that the shell did not make are told apart by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
+    """
+    made = [(run, _maker(run), dict(run.config.get("settings", {}))) for run in runs]
+    apart = {}  # {maker: settings that are not the same in all of its runs}
+    for maker in dict.fromkeys(maker for _, maker, _ in made):
+        own = [settings for _, other, settings in made if other == maker]
+        names = sorted({name for settings in own for name in settings})
+        apart[maker] = [name for name in names if len({repr(settings.get(name)) for settings in own}) > 1]
+    groups: dict[str, list[RunFolder]] = {}
+    for run, maker, settings in made:
+        told = [f"{name}={settings.get(name, 'default')}" for name in apart[maker]]
+        groups.setdefault(" ".join([maker, *told]), []).append(run)
+    return groups
+
+
+def _maker(run: RunFolder) -> str:
+    """Name what made a run: its preset, else its folder, or the one above where that is a seed's."""
+    path = run.path.resolve()
+    return str(
+        run.config.get("preset") or (path.parent.name if re.fullmatch(r"seed_?\d+(_\d+)?", path.name) else path.name)
+    )

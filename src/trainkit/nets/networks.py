@@ -1,0 +1,286 @@
+"""Networks of action values: an encoder for any observation, and plain, dueling or noisy heads on it."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.nets.noisy import NoisyLinear
+from trainkit.nets.preprocess import feature_leaves, feature_sizes
+from trainkit.nets.weights import SeededModule, blank_conv2d, blank_linear
+
+
+class Prediction(NamedTuple):
+    """What a network says about every action."""
+
+    numbers: Tensor  # [B, A, W], values, logits or quantiles
+    fractions: Tensor | None = None  # [B, W], where the value part draws them
+
+
+@runtime_checkable
+class ActionValues(Protocol):
+    """A network of action values, as a policy calls it: with noise [R, noise_size] for R rows or for all.
+
+    Where the value part draws fractions, they are a fourth argument, [B, W] or [1, W].
+    """
+
+    noise_size: int
+
+    def __call__(
+        self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None, *fractions: Tensor
+    ) -> Prediction: ...
+
+
+class MLP(SeededModule):
+    """Linear layers with an activation after each but the last; noisy ones on request.
+
+    `sizes` are (in, hidden ..., out); with `activate_last` the last layer has an activation too.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        activate_last: bool = False,
+        noisy: bool = False,
+        sigma0: float = 0.5,
+    ) -> None:
+        checks = Checks("MLP")
+        for size in sizes:
+            checks.integer("sizes", size, low=1)
+        checks.require(
+            len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}"
+        )  # (in) alone has no layer
+        checks.number("sigma0", sigma0, low=0)
+        checks.require(callable(activation), f".activation must be callable, got {activation!r}")
+        checks.done()
+        super().__init__()
+        pairs = list(itertools.pairwise(sizes))
+        layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else blank_linear(a, b) for a, b in pairs]
+        self.layers = nn.ModuleList(layers)
+        self.activation = activation
+        self.is_active = [activate_last or position < len(layers) - 1 for position in range(len(layers))]
+        self._noise_sizes = [layer.noise_size if isinstance(layer, NoisyLinear) else 0 for layer in layers]
+        self.noise_size = sum(self._noise_sizes)
+        self.draw()
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        noises: Iterator[Tensor] | None = None
+        if noise is not None and self.noise_size:
+            noises = iter(torch.split(noise, self._noise_sizes, dim=1))
+        for layer, is_active in zip(self.layers, self.is_active, strict=True):
+            x = layer(x) if noises is None else layer(x, next(noises))
+            if is_active:
+                x = self.activation(x)
+        return x
+
+
+class NatureCNN(SeededModule):
+    """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened.
+
+    With `channels_last` images lie with their channels last in between, which GPUs' tensor cores take as it is;
+    parameters and features are the same.
+    """
+
+    def __init__(self, shape: Sequence[int], *, channels_last: bool = False) -> None:
+        checks = Checks("NatureCNN")
+        checks.require(len(shape) == 3, f".shape must be (channels, height, width), got {shape!r}")
+        for size in shape:
+            checks.integer("shape", size, low=1)
+        checks.done()
+        super().__init__()
+        channels, height, width = shape
+        plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
+        self.convolutions = nn.ModuleList([blank_conv2d(*layer) for layer in plan])
+        for _, _, kernel, stride in plan:
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        self.n_features = 64 * height * width
+        self.channels_last = channels_last
+        self.draw()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        for convolution in self.convolutions:
+            x = torch.relu(convolution(x))
+        return x.flatten(1)
+
+
+class Encoder(nn.Module):
+    """Turn a tree of features into one vector: images through NatureCNN, all joined, then hidden layers."""
+
+    def __init__(
+        self,
+        shapes: Any,
+        hidden: Sequence[int],
+        activation: Callable[[Tensor], Tensor],
+        *,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        sizes = feature_sizes(shapes)
+        images = [NatureCNN(size, channels_last=channels_last) for size in sizes if len(size) == 3]
+        self.images = nn.ModuleList(images)
+        self._is_image = [len(size) == 3 for size in sizes]
+        self._has_images = any(self._is_image)
+        flat = sum(size[0] for size in sizes if len(size) == 1)
+        n_inputs = flat + sum(image.n_features for image in self.images if isinstance(image, NatureCNN))
+        self.body = MLP([n_inputs, *hidden], activation=activation, activate_last=True)
+        self.n_features = [n_inputs, *hidden][-1]
+
+    def forward(self, features: Any) -> Tensor:
+        if not self._has_images and isinstance(features, Tensor):
+            outputs: Tensor = self.body(features)
+            return outputs
+        images = iter(self.images)
+        parts = [
+            next(images)(leaf) if is_image else leaf
+            for leaf, is_image in zip(feature_leaves(features), self._is_image, strict=True)
+        ]
+        outputs = self.body(torch.cat(parts, dim=1))
+        return outputs
+
+
+class ActionHeads(nn.Module):
+    """Turn F features into W numbers for each of A actions.
+
+    Args:
+        n_features: F.
+        n_actions: A.
+        width: W.
+        head: hidden layers, of each of the two heads when dueling.
+        dueling: add a value [B, 1, W] and advantages [B, A, W] whose mean over the *actions*, the legal ones where
+            there is a mask, is taken out (Wang et al., 2016, equation 9).
+        noisy: make the layers noisy (Fortunato et al., 2018).
+        sigma0: the noisy layers' initial noise.
+        activation: after each hidden layer.
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        n_actions: int,
+        *,
+        width: int = 1,
+        head: Sequence[int] = (),
+        dueling: bool = False,
+        noisy: bool = False,
+        sigma0: float = 0.5,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
+        super().__init__()
+        self.n_actions, self.width = n_actions, width
+
+        def mlp(outputs: int) -> MLP:
+            return MLP([n_features, *head, outputs], activation=activation, noisy=noisy, sigma0=sigma0)
+
+        self.advantage = mlp(n_actions * width)
+        self.state_value = mlp(width) if dueling else None
+        self.noise_size = self.advantage.noise_size + (0 if self.state_value is None else self.state_value.noise_size)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None, legal: Tensor | None = None) -> Tensor:
+        noise_a = noise_v = None
+        if noise is not None:
+            noise_a, noise_v = noise[:, : self.advantage.noise_size], noise[:, self.advantage.noise_size :]
+        advantage: Tensor = self.advantage(x, noise_a).view(-1, self.n_actions, self.width)
+        if self.state_value is None:
+            return advantage
+        state_value: Tensor = self.state_value(x, noise_v).view(-1, 1, self.width)
+        return state_value + advantage - _mean_over_actions(advantage, legal)
+
+
+class HeadOptions(TypedDict, total=False):
+    """What networks hand on to `ActionHeads`."""
+
+    head: Sequence[int]
+    dueling: bool
+    noisy: bool
+    sigma0: float
+
+
+class QNetwork(SeededModule):
+    """Give W numbers for each of A actions.
+
+    Args:
+        shapes: the features' shapes, as `Preprocess(space).shapes` tells them.
+        n_actions: A.
+        width: W, as the value part tells it.
+        hidden: layers shared by all.
+        activation: after each hidden layer.
+        channels_last: of images, see `NatureCNN`.
+        heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
+    """
+
+    def __init__(
+        self,
+        shapes: Any,
+        n_actions: int,
+        *,
+        width: int = 1,
+        hidden: Sequence[int] = (128, 128),
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        channels_last: bool = False,
+        **heads: Unpack[HeadOptions],
+    ) -> None:
+        checks = Checks("QNetwork")
+        check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
+        checks.done()
+        super().__init__()
+        self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
+        self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, activation=activation, **heads)
+        self.noise_size = self.heads.noise_size
+        self.draw()
+
+    def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
+        x = self.encoder(features)
+        return Prediction(self.heads(x, noise, legal))
+
+
+def check_layers(
+    checks: Checks,
+    n_actions: object,
+    *,
+    width: object,
+    hidden: Sequence[object],
+    head: Sequence[object] = (),
+    sigma0: object = 0.5,
+    **flags: bool,
+) -> None:
+    """Note every number of a network of action values that cannot work."""
+    checks.integer("n_actions", n_actions, low=1)
+    checks.integer("width", width, low=1)
+    for size in (*hidden, *head):
+        checks.integer("hidden and head sizes", size, low=1)
+    checks.number("sigma0", sigma0, low=0)
+
+
+def _mean_over_actions(advantage: Tensor, legal: Tensor | None) -> Tensor:
+    """Average [B, A, W] over the legal actions, [B, 1, W]."""
+    if legal is None:
+        return advantage.mean(dim=1, keepdim=True)
+    counts = legal.unsqueeze(2).to(advantage.dtype)
+    n_legal = counts.sum(dim=1, keepdim=True).clamp(min=1.0)  # none may be legal where an episode has ended
+    return (advantage * counts).sum(dim=1, keepdim=True) / n_legal
+
+
+class PlainModule(nn.Module):
+    """Let any module, features -> [B, A, W] or [B, A], serve as a network of action values."""
+
+    noise_size = 0
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
+        numbers = self.module(features)
+        if isinstance(numbers, Prediction):
+            return numbers
+        if not isinstance(numbers, Tensor) or numbers.dim() not in (2, 3):
+            got = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
+            raise ConfigError(f"a network must map observations to [B, A, W] or [B, A], got {got}")
+        return Prediction(numbers.unsqueeze(2) if numbers.dim() == 2 else numbers)

@@ -1,0 +1,64 @@
+"""Noisy linear layers (Fortunato et al., 2018), whose noise is an argument and never a hidden state."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainkit.core import seeding
+from trainkit.core.errors import Checks
+from trainkit.nets.weights import draw_uniform
+
+
+class NoisyLinear(nn.Module):
+    """Compute y = (w + s_w * e_w) x + b + s_b * e_b with factorised noise, e_w = f(e_out) f(e_in)^T, e_b = f(e_out).
+
+    `forward(x [B, in], noise [R, in + out] | None)`: `noise` holds f(e_in) and f(e_out), f(e) = sign(e) sqrt|e|,
+    for R = B rows (each row its own network, when acting) or R = 1 (one network for a batch, when learning); None is
+    the mean network. Equations 9 to 11; w and b start uniform in +-1/sqrt(in), both s at sigma0/sqrt(in).
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, sigma0: float = 0.5) -> None:
+        checks = Checks("NoisyLinear")
+        checks.integer("in_features", in_features, low=1)
+        checks.integer("out_features", out_features, low=1)
+        checks.number("sigma0", sigma0, low=0)
+        checks.done()
+        super().__init__()
+        self.in_features, self.out_features, self.sigma0 = in_features, out_features, sigma0
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.float32))
+        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(out_features, dtype=torch.float32))
+        self.bias_sigma = nn.Parameter(torch.empty(out_features, dtype=torch.float32))
+        self.draw_parameters(torch.Generator().manual_seed(seeding.fresh_root()))
+
+    @property
+    def noise_size(self) -> int:
+        """Numbers of noise per row."""
+        return self.in_features + self.out_features
+
+    def draw_parameters(self, generator: torch.Generator) -> None:
+        """Initialise as in the paper, section 3.2."""
+        bound = 1.0 / math.sqrt(self.in_features)
+        draw_uniform(self.weight, bound, generator)
+        draw_uniform(self.bias, bound, generator)
+        with torch.no_grad():
+            self.weight_sigma.fill_(self.sigma0 * bound)
+            self.bias_sigma.fill_(self.sigma0 * bound)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        if noise is None:
+            return functional.linear(x, self.weight, self.bias)
+        noise_in, noise_out = noise[:, : self.in_features], noise[:, self.in_features :]
+        if len(noise) == 1:  # the same network for all rows: its weights are cheaper to add up than its outputs
+            weight = torch.addcmul(self.weight, self.weight_sigma, noise_out.T * noise_in)
+            return functional.linear(x, weight, torch.addcmul(self.bias, self.bias_sigma, noise_out[0]))
+        mean = functional.linear(x, self.weight, self.bias)
+        return mean + functional.linear(x * noise_in, self.weight_sigma, self.bias_sigma) * noise_out
+
+
+def draw_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
+    """Draw f(e) for standard normal e, [R, size], on the generator's device."""
+    normal = torch.randn(rows, size, generator=generator, device=generator.device, dtype=torch.float32)
+    return normal.sign() * normal.abs().sqrt()

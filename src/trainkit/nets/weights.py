@@ -1,0 +1,110 @@
+"""How fresh weights are drawn: from a seed of one's own, never from torch's global generator."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from trainkit.core import seeding
+
+
+@runtime_checkable
+class DrawsItself(Protocol):
+    """A layer that knows its own initialisation."""
+
+    def draw_parameters(self, generator: torch.Generator) -> None: ...
+
+
+class SeededModule(nn.Module):
+    """A module whose fresh weights are a function of a seed; a subclass calls `draw` when it is built."""
+
+    def draw(self, seed: int | None = None) -> None:
+        """Draw all parameters anew from a seed, None taking a fresh one."""
+        self._initialise(torch.Generator().manual_seed(seeding.fresh_root() if seed is None else seed))
+        self._drawn = self._fingerprint()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the parameters still are the ones last drawn, neither trained nor loaded."""
+        return self._fingerprint() == self._drawn
+
+    def _initialise(self, generator: torch.Generator) -> None:
+        """Draw every layer as torch does; a subclass may know better."""
+        draw_parameters(self, generator)
+
+    def _fingerprint(self) -> bytes:
+        """Digest the parameters' bytes, the same on every device."""
+        digest = hashlib.blake2b()
+        for parameter in self.parameters():
+            digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return digest.digest()
+
+
+def seeded_parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, SeededModule]]:
+    """Yield (path, part) of the outermost parts that are seeded, the module itself if it is."""
+    if isinstance(module, SeededModule):
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from seeded_parts(child, f"{path}.{name}")
+
+
+def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
+    """Initialise linear and convolution layers as torch does, from a generator of one's own, others as they say.
+
+    Weights and biases are uniform in +-1/sqrt(fan_in).
+    """
+    for layer in module.modules():
+        if isinstance(layer, DrawsItself):
+            layer.draw_parameters(generator)
+        elif isinstance(layer, (nn.Linear, nn.Conv2d)):
+            bound = 1.0 / math.sqrt(layer.weight[0].numel())
+            draw_uniform(layer.weight, bound, generator)
+            if layer.bias is not None:
+                draw_uniform(layer.bias, bound, generator)
+
+
+def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) -> None:
+    """Initialise linear and convolution layers orthogonally, times a gain, and their biases with 0."""
+    for layer in module.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
+            nn.init.orthogonal_(drawn, gain, generator=generator)
+            with torch.no_grad():
+                layer.weight.copy_(drawn)
+                if layer.bias is not None:
+                    layer.bias.zero_()
+
+
+def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
+    """Fill a parameter uniformly in +-bound; drawn on the CPU, so that all devices start alike."""
+    with torch.no_grad():
+        parameter.copy_(torch.empty(parameter.shape, dtype=torch.float32).uniform_(-bound, bound, generator=generator))
+
+
+# `torch.nn.utils.skip_init` does the same on its way over the meta device, whose first use loads sympy: half a second.
+class _BlankLinear(nn.Linear):
+    def reset_parameters(self) -> None:
+        """Draw nothing."""
+
+
+class _BlankConv2d(nn.Conv2d):
+    def reset_parameters(self) -> None:
+        """Draw nothing."""
+
+
+def blank_linear(in_features: int, out_features: int) -> nn.Linear:
+    """Make a linear layer without drawing from the global generator; its numbers are whatever was there."""
+    layer = _BlankLinear(in_features, out_features, dtype=torch.float32)
+    layer.__class__ = nn.Linear  # type: ignore[assignment]  # no other afterwards than anybody's
+    return layer
+
+
+def blank_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
+    """Make a convolution without drawing from the global generator; its numbers are whatever was there."""
+    layer = _BlankConv2d(in_channels, out_channels, kernel, stride, dtype=torch.float32)
+    layer.__class__ = nn.Conv2d  # type: ignore[assignment]  # no other afterwards than anybody's
+    return layer

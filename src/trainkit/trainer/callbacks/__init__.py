@@ -1,0 +1,26 @@
+"""Callbacks: hooks into a training run, and those that are ready to use."""
+
+from trainkit.trainer.callbacks.base import Callback
+from trainkit.trainer.callbacks.checkpointing import Checkpoint
+from trainkit.trainer.callbacks.curriculum import Curriculum
+from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
+from trainkit.trainer.callbacks.histograms import Histograms
+from trainkit.trainer.callbacks.history import History
+from trainkit.trainer.callbacks.keeping import SaveBest, SaveEvery
+from trainkit.trainer.callbacks.log_info import LogInfo
+from trainkit.trainer.callbacks.stopping import StopAt
+from trainkit.trainer.callbacks.video import RecordVideo
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "Curriculum",
+    "DatasetWriter",
+    "Histograms",
+    "History",
+    "LogInfo",
+    "RecordVideo",
+    "SaveBest",
+    "SaveEvery",
+    "StopAt",
+]

@@ -1,0 +1,170 @@
+"""The callback that saves a run now and then, keeps the newest checkpoints and the best one, and drops the rest."""
+
+import contextlib
+import logging
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainkit.core import checkpoint as checkpoints
+from trainkit.core.data import EpochResult
+from trainkit.core.errors import CheckpointError, Checks, nearest
+from trainkit.core.folders import FolderClaim, check_folder
+from trainkit.core.stats import EpochStats, is_tag
+from trainkit.trainer.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from trainkit.trainer.base import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoint(Callback):
+    """Save a run into numbered folders, `save-000001` and on; also when it ends, on SIGTERM and on SIGUSR1.
+
+    A save that fails for want of room is told about and the run goes on; only at its end that is an error.
+
+    The folder belongs to one run. A trainer without `resume_from` is rejected where the folder has checkpoints already,
+    and any trainer while another process uses it.
+
+    Args:
+        folder: holds the numbered checkpoints, and `best`.
+        every: how much is trained from one save to the next.
+        unit: of it. "env_steps" (offline: updates), "updates" and "seconds" save in the middle of epochs, too, between
+            two rounds of collecting and learning.
+        keep_last: how many are kept; two or more let `resume_from="auto"` take the one before a damaged one.
+        keep_best: the tag of an epoch's statistics whose largest value so far has a checkpoint of its own in `best`,
+            without a buffer; None keeps none.
+        with_buffer: whether rows are saved; without, a run that goes on has none of those it had.
+        at: as in `Trainer.save`.
+    """
+
+    always_raises = True  # a run that cannot be saved must not seem to be
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        every: int = 1,
+        unit: Literal["epochs", "env_steps", "updates", "seconds"] = "epochs",
+        keep_last: int = 1,
+        keep_best: str | None = "test/returns/mean",
+        with_buffer: bool = True,
+        at: Literal["now", "episode_end"] = "now",
+    ) -> None:
+        self.folder = Path(folder)
+        checks = Checks("Checkpoint")
+        checks.integer("every", every, low=1)
+        checks.one_of("unit", unit, ["epochs", "env_steps", "updates", "seconds"])
+        checks.integer("keep_last", keep_last, low=1)
+        checks.one_of("at", at, ["now", "episode_end"])
+        if keep_best is not None:
+            groups, group = [item.name for item in fields(EpochStats)], str(keep_best).split("/")[0]
+            hint = "" if group in groups else nearest(group, groups)
+            told = f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
+            checks.require(isinstance(keep_best, str) and is_tag(keep_best), told)
+        check_folder(checks, self.folder)
+        checks.done()
+        self.claim = FolderClaim("Checkpoint.folder", self.folder, "checkpoints", _existing)
+        self.unit = unit
+        self.with_buffer = with_buffer
+        self._every, self._keep_last, self._keep_best, self._at = every, keep_last, keep_best, at
+        self._n_periods = 0  # whole periods of the unit, at the last save
+        self._best: float | None = None  # of `keep_best`
+        self._began = time.monotonic()
+
+    def continues(self, resume_from: str | Path | None) -> bool:
+        """Return whether a run that resumes from there is the one whose checkpoints are in this folder."""
+        if resume_from is None or resume_from == "auto":
+            return resume_from == "auto"
+        place, own = Path(resume_from).resolve(), self.folder.resolve()
+        return own == place or own in place.parents
+
+    # ---- when ----
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        if trainer.epoch == 0:  # a run that begins, not one that goes on
+            self._n_periods, self._best = self._periods(trainer), None
+        self._began = time.monotonic()
+
+    def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
+        if self._note_best(result):
+            self._save(trainer, self.folder / "best", ["buffer"])
+        if trainer.is_finished or (self.unit == "epochs" and self._is_due(trainer)):
+            self.save(trainer)
+
+    def tick(self, trainer: "Trainer") -> None:
+        """Save if it is time, between two rounds of training."""
+        if self.unit != "epochs" and self._is_due(trainer):
+            self.save(trainer)
+
+    def save(self, trainer: "Trainer") -> None:
+        """Save now, and drop what is too old."""
+        self.claim.hold()
+        self._n_periods, self._began = self._periods(trainer), time.monotonic()
+        found = checkpoints.numbered(self.folder)
+        number = 1 + max((number for number, _ in found), default=0)
+        if self._save(trainer, self.folder / f"save-{number:06d}", [] if self.with_buffer else ["buffer"]):
+            self._drop_old()
+
+    def _is_due(self, trainer: "Trainer") -> bool:
+        if self.unit == "seconds":
+            return time.monotonic() - self._began >= self._every
+        return self._periods(trainer) > self._n_periods
+
+    def _periods(self, trainer: "Trainer") -> int:
+        """Count whole periods of the unit."""
+        position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
+        return position.get(self.unit, 0) // self._every
+
+    def _note_best(self, result: EpochResult) -> bool:
+        """Say whether an epoch is the best so far; ties keep the first, and no number is never the best."""
+        value = None if self._keep_best is None else result.stats[self._keep_best]
+        if value is None or math.isnan(value) or (self._best is not None and value <= self._best):
+            return False
+        self._best = value
+        return True
+
+    # ---- files ----
+
+    def _save(self, trainer: "Trainer", path: Path, exclude: Sequence[str]) -> bool:
+        """Save, and say whether it could be written; at the end of a run it must."""
+        self.claim.hold()
+        try:
+            trainer.save(path, exclude=exclude, at=self._at)
+        except CheckpointError as error:
+            if trainer.is_finished or not isinstance(error.__cause__, OSError):
+                raise
+            _log.warning("%s; the run goes on", error)
+            with contextlib.suppress(OSError):
+                path.rmdir()  # if it is empty
+            return False
+        return True
+
+    def _drop_old(self) -> None:
+        """Remove all but the newest checkpoints; what cannot be removed stays, for the next time."""
+        found = checkpoints.numbered(self.folder)
+        whole = [number for number, path in found if (path / checkpoints.MANIFEST).is_file()]
+        oldest = whole[-self._keep_last :][0]
+        for number, path in found:
+            if number < oldest:  # out of sight at once: nobody shall find half of one
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_name(f".old-{path.name}"))
+        for path in self.folder.glob(".old-save-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"n_periods": self._n_periods, "best": self._best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._n_periods, self._best = state["n_periods"], state["best"]
+
+
+def _existing(folder: Path) -> list[Path]:
+    """List the checkpoints in a folder; half-written ones of a killed save do not count."""
+    found = [path for _, path in reversed(checkpoints.numbered(folder))]
+    return [path for path in [*found, folder / "best"] if (path / checkpoints.MANIFEST).is_file()]

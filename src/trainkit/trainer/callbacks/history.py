@@ -1,0 +1,214 @@
+"""The numbers of a run's epochs, in bounded memory: rows to read, a table, a picture."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.core.data import EpochResult
+from trainkit.core.errors import ConfigError, MissingExtraError, nearest
+from trainkit.core.stats import html_table, scalars
+from trainkit.trainer.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from trainkit.trainer.base import Trainer
+
+Row = Mapping[str, float]
+
+_COUNTS = ("epoch", "env_step", "gradient_step")  # whole numbers
+_N_NEWEST = 1_000  # epochs of which every row is kept
+_N_OLDER = 500  # rows of older ones that thinning leaves at most, evenly spaced
+_N_MOST = 2_500  # rows in all, at which older ones are thinned
+_SHOWN = ("test/returns/mean", "train/returns/mean", "update/loss")  # what `plot` draws unless told
+
+
+class History(Callback, Sequence[Row]):
+    """The epochs of a run, one row each: epoch, env_step, gradient_step, seconds and every tag that had a number.
+
+    `history[-1]["update/loss"]` is a row's number, `history["update/loss"]` a column, None where there was none. Rows
+    are for reading only; they are saved in checkpoints, and a `reset` of the trainer forgets them.
+
+    Memory is bounded: all of the newest 1,000 epochs are kept, of older ones every second, fourth, eighth ... epoch, so
+    that there are never more than 2,500 rows; a row's "epoch" says which it is. `JsonlLogger` writes all of them.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tags: dict[str, int] = {}  # {tag: column}
+        self._n_rows = 0
+        self._values: NDArray[np.float64] = np.zeros((0, 0))  # [capacity, columns]
+        self._is_there: NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self._row(index) for index in range(self._n_rows))
+
+    @overload
+    def __getitem__(self, which: int) -> Row: ...
+    @overload
+    def __getitem__(self, which: slice) -> Sequence[Row]: ...
+    @overload
+    def __getitem__(self, which: str) -> list[float | None]: ...
+
+    def __getitem__(self, which: int | slice | str) -> Row | Sequence[Row] | list[float | None]:
+        if isinstance(which, slice):
+            return [self._row(index) for index in range(self._n_rows)[which]]
+        if not isinstance(which, str):
+            return self._row(range(self._n_rows)[which])
+        if which not in self._tags:
+            raise KeyError(f"no epoch told {which!r}{nearest(which, list(self._tags))}")
+        column = self._tags[which]
+        pairs = zip(self._column(column), self._is_there[: self._n_rows, column].tolist(), strict=True)
+        return [value if is_there else None for value, is_there in pairs]
+
+    def to_rows(self) -> list[dict[str, float]]:
+        """Return the rows as dicts of one's own."""
+        return [dict(row) for row in self]
+
+    def to_frame(self) -> Any:
+        """Return a pandas `DataFrame`, nan where there was no number.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtraError("History.to_frame needs pandas: pip install pandas, or use to_rows()") from error
+        return pd.DataFrame(self.to_rows())
+
+    def plot(self, *tags: str, x: str = "env_step") -> Any:
+        """Draw tags over `x`, one below the other, and return matplotlib's figure.
+
+        Args:
+            tags: default: test and training returns and the loss, those that there are.
+            x: "env_step", "gradient_step", "epoch" or "seconds".
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise MissingExtraError("History.plot needs matplotlib: pip install trainkit[plot]") from error
+        if not self._n_rows:
+            raise ConfigError("History.plot has nothing to draw: no epoch is over yet")
+        chosen = tags or [tag for tag in _SHOWN if tag in self._tags]
+        figure = Figure(figsize=(6.4, 2.4 * len(chosen)), layout="constrained")
+        for tag, axes in zip(chosen, figure.subplots(len(chosen), sharex=True, squeeze=False)[:, 0], strict=True):
+            points = [(a, b) for a, b in zip(self[x], self[tag], strict=True) if a is not None and b is not None]
+            axes.plot([a for a, _ in points], [b for _, b in points], marker=".")
+            axes.set_title(tag, loc="left", fontsize="medium")
+            axes.grid(alpha=0.3)
+        axes.set_xlabel(x)
+        return figure
+
+    def _repr_html_(self) -> str:
+        shown = ("epoch", "env_step", "gradient_step", *_SHOWN)
+        rows = [(f"epoch {row['epoch']:.0f}", _told(row, shown[1:])) for row in self[-20:]]
+        return html_table(f"History of {len(self)} epochs", rows)
+
+    # ---- what a trainer tells ----
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Forget epochs that are still to come: of a run before `reset`."""
+        if self._n_rows:
+            self._keep(self._epochs() <= trainer.epoch)
+
+    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
+        self.record(result)
+
+    def record(self, result: EpochResult) -> None:
+        """Append an epoch's row, or replace it where the last row is of the same epoch."""
+        info = result.info
+        counts = {"epoch": info.epoch, "env_step": info.env_step, "gradient_step": info.gradient_step}
+        if self._n_rows and self._epochs()[-1] == info.epoch:
+            self._n_rows -= 1
+        self._append({**counts, "seconds": info.seconds, **scalars(result.stats)})
+
+    def state_dict(self) -> dict[str, Any]:
+        n_rows, n_tags = self._n_rows, len(self._tags)
+        kept = {"values": self._values[:n_rows, :n_tags].copy(), "is_there": self._is_there[:n_rows, :n_tags].copy()}
+        return {"rows": {"tags": list(self._tags), **kept}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._forget()
+        rows = state["rows"]
+        if isinstance(rows, list):  # of an older checkpoint
+            for row in rows:
+                self._append(row)
+            return
+        values, is_there = np.asarray(rows["values"], np.float64), np.asarray(rows["is_there"], np.bool_)
+        self._tags = {str(tag): column for column, tag in enumerate(rows["tags"])}
+        self._n_rows, self._values, self._is_there = len(values), values.copy(), is_there.copy()
+
+    # ---- storage ----
+
+    def _row(self, index: int) -> Row:
+        values, is_there = self._values[index].tolist(), self._is_there[index].tolist()
+        told = {tag: values[column] for tag, column in self._tags.items() if is_there[column]}
+        return MappingProxyType(told | {tag: int(told[tag]) for tag in _COUNTS})
+
+    def _column(self, column: int) -> list[float]:
+        values: list[float] = self._values[: self._n_rows, column].tolist()
+        return [int(value) for value in values] if column in [self._tags[tag] for tag in _COUNTS] else values
+
+    def _epochs(self) -> NDArray[np.float64]:
+        return self._values[: self._n_rows, self._tags["epoch"]]
+
+    def _append(self, row: Mapping[str, float]) -> None:
+        if self._n_rows >= _N_MOST:
+            self._thin()
+        for tag in row:
+            self._tags.setdefault(tag, len(self._tags))
+        self._reserve(self._n_rows + 1, len(self._tags))
+        columns = [self._tags[tag] for tag in row]
+        self._is_there[self._n_rows] = False
+        self._values[self._n_rows] = 0.0  # the same bits in a checkpoint, whatever stood there
+        self._values[self._n_rows, columns] = list(row.values())
+        self._is_there[self._n_rows, columns] = True
+        self._n_rows += 1
+
+    def _reserve(self, n_rows: int, n_tags: int) -> None:
+        """Make room for rows and columns."""
+        capacity, n_columns = self._values.shape
+        if n_rows <= capacity and n_tags <= n_columns:
+            return
+        shape = (
+            max(n_rows, min(2 * capacity, _N_MOST)) if n_rows > capacity else capacity,
+            max(n_tags, n_columns + n_columns // 4) if n_tags > n_columns else n_columns,
+        )
+        values, is_there = np.zeros(shape), np.zeros(shape, np.bool_)
+        values[:capacity, :n_columns], is_there[:capacity, :n_columns] = self._values, self._is_there
+        self._values, self._is_there = values, is_there
+
+    def _thin(self) -> None:
+        """Keep of all but the newest epochs those whose number is a multiple of the smallest power of two that will do.
+
+        Which are kept follows from the epochs' numbers alone, so that a resumed run keeps the same.
+        """
+        epochs = self._epochs().astype(np.int64)
+        is_older = np.arange(self._n_rows) < self._n_rows - _N_NEWEST
+        stride = max(1, int(epochs[1] - epochs[0]))  # that of the last time: the oldest rows have its gap
+        while np.count_nonzero(is_older & (epochs % stride == 0)) > _N_OLDER:
+            stride *= 2
+        self._keep(~is_older | (epochs % stride == 0))
+
+    def _keep(self, chosen: NDArray[np.bool_]) -> None:
+        """Keep some rows, and the tags that have a number in one of them."""
+        values, is_there = self._values[: self._n_rows][chosen], self._is_there[: self._n_rows][chosen]
+        tags = [tag for tag, column in self._tags.items() if tag in _COUNTS or is_there[:, column].any()]
+        columns = [self._tags[tag] for tag in tags]
+        self._tags = {tag: column for column, tag in enumerate(tags)}
+        self._n_rows, self._values, self._is_there = len(values), values[:, columns], is_there[:, columns]
+
+
+def _told(row: Row, tags: Sequence[str]) -> str:
+    """Tell some numbers of a row in a line."""
+    return " | ".join(f"{tag} {row[tag]:.5g}" for tag in tags if tag in row)

@@ -1,0 +1,127 @@
+"""Callbacks that end a run: at a score, a return, a step, or a time."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.stats import CollectStats
+from trainkit.trainer.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from trainkit.trainer.base import Trainer
+
+
+class StopFn(Callback):
+    """Stop when `stop_fn(score)` says so and says so again of an evaluation on fresh seeds.
+
+    The second look costs one evaluation and undoes the luck of seeds that are the same every time.
+    """
+
+    def __init__(self, fn: Callable[[float], bool]) -> None:
+        self._fn = fn
+
+    def holds(self, score: float | None) -> bool:
+        """Whether a score stops the run; no score never does."""
+        if score is None or math.isnan(score):
+            return False
+        answer: object = self._fn(score)
+        if not isinstance(answer, (bool, np.bool_)):
+            raise ConfigError(f"stop_fn must return a bool, got {answer!r} for the score {score}")
+        return bool(answer)
+
+    def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
+        judge = trainer.judge
+        if self.holds(judge.epoch_score) and self.holds(judge.score(judge.confirm(trainer.clock))):
+            trainer.stop("stop_fn")
+
+
+class StopAt(Callback):
+    """Stop as soon as any of these is reached.
+
+    Args:
+        return_mean: of an evaluation, and again of one on fresh seeds.
+        train_return_mean: of the last `train_episodes` training episodes, which explore; needs no evaluation.
+        train_episodes: that this mean is over; before as many have finished it stops nothing.
+        env_step: of the trainer's clock; offline, updates. The epoch that runs ends there.
+        seconds: spent within `next()`; this makes a run irreproducible.
+    """
+
+    def __init__(
+        self,
+        *,
+        return_mean: float | None = None,
+        train_return_mean: float | None = None,
+        train_episodes: int = 100,
+        env_step: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        checks = Checks("StopAt")
+        limits = (return_mean, train_return_mean, env_step, seconds)
+        is_any = any(limit is not None for limit in limits)
+        checks.require(is_any, " needs return_mean, train_return_mean, env_step or seconds")
+        if train_return_mean is not None:
+            checks.number("train_return_mean", train_return_mean)
+        checks.integer("train_episodes", train_episodes, low=1)
+        if return_mean is not None:
+            checks.number("return_mean", return_mean)
+        if env_step is not None:
+            checks.integer("env_step", env_step, low=1)
+        if seconds is not None:
+            checks.number("seconds", seconds, low=0, above_low=True)
+        checks.done()
+        self._return_mean, self._train_return_mean, self._env_step, self._seconds = limits
+        self._n_episodes = train_episodes
+        self._returns: deque[float] = deque(maxlen=train_episodes)  # of training, the last
+
+    def check(self, trainer: "Trainer") -> None:
+        """Refuse a return to wait for where nothing is evaluated."""
+        if self._return_mean is not None and trainer.test_collector is None:
+            raise ConfigError("StopAt.return_mean needs evaluations: give a test_collector or an evaluation")
+        if self._train_return_mean is not None and trainer.train_collector is None:
+            raise ConfigError("StopAt.train_return_mean needs training episodes: an offline run has none")
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        self._look_at_the_clock(trainer)
+
+    def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
+        self._look_at_the_clock(trainer)
+        if self._train_return_mean is not None and stats.episode_returns:
+            self._returns.extend(stats.episode_returns)
+            if len(self._returns) == self._n_episodes and fmean(self._returns) >= self._train_return_mean:
+                trainer.stop("train_return_mean")
+
+    def on_update_end(self, trainer: "Trainer") -> None:
+        self._look_at_the_clock(trainer)
+
+    def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
+        if self._is_reached(stats) and self._is_reached(trainer.judge.confirm(trainer.clock)):
+            trainer.stop("return_mean")
+
+    def on_checkpoint_loaded(self, trainer: "Trainer", path: Path) -> None:
+        self._look_at_the_clock(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"returns": list(self._returns)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._returns = deque(state["returns"], maxlen=self._n_episodes)
+
+    def _is_reached(self, stats: CollectStats) -> bool:
+        mean = stats.returns.mean
+        return self._return_mean is not None and mean is not None and mean >= self._return_mean
+
+    def _look_at_the_clock(self, trainer: "Trainer") -> None:
+        if self._env_step is not None and trainer.clock >= self._env_step:
+            trainer.stop("max_env_step")
+        if self._seconds is not None and trainer.seconds >= self._seconds:
+            trainer.stop("max_seconds")
+
+
+class Limits(StopAt):
+    """The limits given to a trainer itself; a class of its own, so that checkpoints tell it from a user's `StopAt`."""

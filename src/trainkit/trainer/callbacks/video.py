@@ -1,0 +1,175 @@
+"""A callback that records evaluations as videos, episode by episode."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.collector import Episode
+from trainkit.core.errors import Checks, ConfigError, MissingExtraError
+from trainkit.core.folders import FolderClaim, check_folder
+from trainkit.core.stats import CollectStats
+from trainkit.envs import Envs
+from trainkit.trainer.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from trainkit.trainer.base import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+class RecordVideo(Callback):
+    """Record the first episodes of evaluations as `folder/step-000005000-episode-0.mp4`; training is not recorded.
+
+    The evaluation's environments must draw: `make_envs(..., env_kwargs={"render_mode": "rgb_array"})`. Rendering takes
+    time and changes nothing else. A video is there whole or not at all.
+
+    Args:
+        folder: for the videos. It belongs to one run: a fresh one is rejected where it has videos already.
+        every: record in every n-th evaluation, the first among them.
+        n_episode: recorded in each, at most one at a time per environment.
+        fps: frames per second; None takes what the environment says, or 30.
+
+    Raises:
+        MissingExtraError: imageio-ffmpeg is not installed.
+    """
+
+    episodes = "evaluation"
+
+    def __init__(self, folder: str | Path, *, every: int = 1, n_episode: int = 1, fps: int | None = None) -> None:
+        self.folder = Path(folder)
+        checks = Checks("RecordVideo")
+        checks.integer("every", every, low=1)
+        checks.integer("n_episode", n_episode, low=1)
+        if fps is not None:
+            checks.integer("fps", fps, low=1)
+        check_folder(checks, self.folder)
+        checks.done()
+        find_ffmpeg()
+        self.claim = FolderClaim(
+            "RecordVideo.folder", self.folder, "videos", lambda own: sorted(own.glob("step-*-episode-*.mp4"))
+        )
+        self._every, self._n_episode, self._fps = every, n_episode, fps
+        self._n_evaluations = 0
+        self._n_begun = n_episode  # recorded in this evaluation; none is left to do between two
+        self._films: dict[Episode, Film] = {}
+
+    def check(self, trainer: "Trainer") -> None:
+        """Refuse a run without evaluations, and environments that cannot draw."""
+        envs = _envs(trainer, "RecordVideo")
+        modes = envs.call("render_mode")
+        if any(mode != "rgb_array" for mode in modes):
+            raise ConfigError(
+                f"RecordVideo needs evaluation environments that render arrays, {envs.name} was made with render_mode "
+                f'{modes[0]!r}: make_envs(..., env_kwargs={{"render_mode": "rgb_array"}})'
+            )
+        if self._fps is None:
+            (metadata,) = envs.call("metadata", env_ids=envs.all_ids[:1])
+            self._fps = int(metadata.get("render_fps") or 30)
+
+    def on_evaluate_start(self, trainer: "Trainer") -> None:
+        self._forget()
+        is_one = self._n_evaluations % self._every == 0
+        self._n_begun = 0 if is_one else self._n_episode
+        self._n_evaluations += 1
+
+    def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
+        if self._n_begun >= self._n_episode:
+            return
+        self.claim.hold()
+        path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_begun}.mp4"
+        self._n_begun += 1
+        self._films[episode] = Film(path, self._fps or 30)
+        self._shoot(trainer, episode)
+
+    def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
+        if episode in self._films:
+            self._shoot(trainer, episode)
+
+    def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
+        film = self._films.pop(episode, None)
+        if film is not None:
+            film.finish()
+
+    def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
+        self._n_begun = self._n_episode
+        self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"n_evaluations": self._n_evaluations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._n_evaluations = state["n_evaluations"]
+
+    def _shoot(self, trainer: "Trainer", episode: Episode) -> None:
+        envs = _envs(trainer, "RecordVideo")
+        (frame,) = envs.render(np.array([episode.env_id]))
+        self._films[episode].add(frame)
+
+    def _forget(self) -> None:
+        """Throw away what was not finished: of an evaluation that was interrupted, or that counted steps."""
+        for film in self._films.values():
+            film.drop()
+        self._films.clear()
+
+
+class Film:
+    """One video, written frame by frame beside its place, and moved there when it is whole.
+
+    A disk that is full costs the video, not the run.
+    """
+
+    def __init__(self, path: Path, fps: int) -> None:
+        self._path, self._beside, self._fps = path, path.with_name(f".{path.name}"), fps
+        self._frames: Any = None  # where frames are sent to, when there was one
+
+    def add(self, frame: NDArray[np.uint8]) -> None:
+        """Add one frame [height, width, 3], padded to even sizes, as the codec needs them."""
+        height, width, _ = frame.shape
+        frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        with self._losses_told():
+            if self._frames is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                size = frame.shape[1], frame.shape[0]
+                self._frames = find_ffmpeg().write_frames(str(self._beside), size, fps=self._fps, macro_block_size=2)
+                self._frames.send(None)
+            self._frames.send(np.ascontiguousarray(frame))
+
+    def finish(self) -> None:
+        """Put it in its place."""
+        with self._losses_told():
+            self._frames.close()
+            self._beside.replace(self._path)
+
+    def drop(self) -> None:
+        """Leave nothing behind."""
+        with contextlib.suppress(OSError):
+            self._frames.close()
+        self._beside.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _losses_told(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StopIteration) as error:  # a closed generator's is the latter
+            _log.warning("%s could not be written, the run goes on without: %s", self._path, error)
+
+
+def _envs(trainer: "Trainer", name: str) -> Envs:
+    """Return the environments of evaluations."""
+    if trainer.test_collector is None:
+        raise ConfigError(f"{name} records evaluations: give the trainer a test_collector or an evaluation")
+    return trainer.test_collector.envs
+
+
+def find_ffmpeg() -> Any:
+    """Return the package that writes videos, or refuse to record any."""
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise MissingExtraError("a video needs imageio-ffmpeg: pip install trainkit[video]") from error
+    return imageio_ffmpeg

@@ -1,0 +1,120 @@
+"""A buffer's memory is known before it is claimed, and refused where it is not there: FAULTS 76."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer import sizes as memory
+from trainkit.buffer.sizes import bytes_needed
+from trainkit.core.data import ArraySpec, RowSpec
+from trainkit.core.errors import ConfigError
+from trainkit.core.memory import memory_left
+
+
+def spec_of(n_envs: int, stack: int = 1, shape: tuple[int, ...] = (84, 84)) -> RowSpec:
+    frame = ArraySpec(shape=shape, dtype=np.dtype(np.uint8), stack=stack)
+    extras = {"log_prob": ArraySpec(shape=(), dtype=np.dtype(np.float32))}
+    action = ArraySpec(shape=(), dtype=np.dtype(np.int64))
+    return RowSpec(n_envs=n_envs, obs={"image": frame, "tag": spec(3)}, action=action, extras=extras)
+
+
+def spec(size: int) -> ArraySpec:
+    return ArraySpec(shape=(size,), dtype=np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize(
+    ("capacity", "n_envs", "stack"), [(1, 1, 1), (7, 3, 4), (100, 8, 1), (5_000, 7, 2), (70_001, 2, 4)]
+)
+def test_the_estimate_is_what_is_claimed(make: Any, capacity: int, n_envs: int, stack: int) -> None:
+    rows = spec_of(n_envs, stack, (2, 2))
+    buffer = make(capacity)
+    estimate = bytes_needed(capacity, rows, buffer._sampler)
+    buffer.bind(rows)
+    assert buffer.nbytes == estimate
+
+
+def test_a_buffers_own_normalisation_takes_a_second_tree() -> None:
+    rows = spec_of(1)
+    one, two = (PrioritizedReplayBuffer(9_000, normalize=how) for how in ("batch", "buffer"))  # type: ignore[arg-type]
+    estimate = bytes_needed(9_000, rows, two._sampler)
+    assert estimate > bytes_needed(9_000, rows, one._sampler)
+    two.bind(rows)
+    assert two.nbytes == estimate
+
+
+def test_a_million_frames_take_what_the_design_says() -> None:
+    rows = RowSpec(
+        n_envs=8,
+        obs=ArraySpec(shape=(84, 84), dtype=np.dtype(np.uint8), stack=4),
+        action=ArraySpec(shape=(), dtype=np.dtype(np.int64)),
+        extras={},
+    )
+    assert bytes_needed(1_000_000, rows, ReplayBuffer(1)._sampler) == pytest.approx(7.1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_more_than_there_is_is_refused_with_bytes_before_anything_is_claimed(make: Any) -> None:
+    buffer = make(10**12)
+    with pytest.raises(
+        ConfigError, match=rf"{make.__name__} of 1,000,000,000,000 transitions needs 7,\d{{3}},\d"
+    ) as caught:
+        buffer.bind(spec_of(1))
+    assert "are left: lower the capacity to " in str(caught.value)
+    assert buffer.nbytes == 0
+
+
+def test_what_just_fits_is_taken_and_what_just_does_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = spec_of(1)
+    needed = bytes_needed(50, rows, ReplayBuffer(50)._sampler)
+    monkeypatch.setattr(memory, "memory_left", lambda: needed - 1)
+    with pytest.raises(ConfigError, match=f"needs {needed:,} bytes"):
+        ReplayBuffer(50).bind(rows)
+    for left in (needed, None):
+        monkeypatch.setattr(memory, "memory_left", lambda left=left: left)
+        ReplayBuffer(50).bind(rows)
+
+
+def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
+    """Pretend that /proc and /sys/fs/cgroup hold these files; `__` stands for a slash."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr("trainkit.core.memory._PROC", folder / "proc")
+    monkeypatch.setattr("trainkit.core.memory._CGROUPS", folder / "cgroup")
+
+
+MEMINFO = "MemTotal:       24684084 kB\nMemFree:          100 kB\nMemAvailable:    2000 kB\n"
+
+
+def test_the_machine_has_what_the_kernel_calls_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch, proc__meminfo=MEMINFO)
+    assert memory_left() == 2_000 * 1024
+
+
+def test_nobody_knows_where_there_are_no_such_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch)
+    assert memory_left() is None
+
+
+def test_a_group_and_those_it_is_in_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"cgroup/job/memory.max": "900000", "cgroup/job/memory.current": "500000"}
+    job |= {"cgroup/job/memory.stat": "anon 1\ninactive_file 100000\n"}
+    task = {"cgroup/job/task/memory.max": "max", "cgroup/job/task/memory.current": "5"}
+    files = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/job/task\n", **job, **task}
+    machine(tmp_path, monkeypatch, **files)
+    assert memory_left() == 900_000 - 500_000 + 100_000
+
+
+def test_groups_of_version_one_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = "cgroup/memory/box/memory."
+    files = {f"{group}limit_in_bytes": "700000", f"{group}usage_in_bytes": "600000"}
+    files |= {f"{group}stat": "total_inactive_file 50000\n"}
+    files |= {"proc/meminfo": MEMINFO, "proc/self/cgroup": "5:cpu:/box\n4:memory:/box\n"}
+    files |= {"cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096), "cgroup/memory/memory.usage_in_bytes": "1"}
+    machine(tmp_path, monkeypatch, **files)
+    assert memory_left() == 700_000 - 600_000 + 50_000

@@ -1,0 +1,208 @@
+"""Episodes as callbacks see them: every event in order, once, whatever a listener raises."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import trainkit as tk
+from tests.helpers.doubles import one_by_one
+from trainkit.collector import Episode, Watch
+from trainkit.collector.events import News
+
+
+class Metronome(gym.Env[NDArray[np.float32], int]):
+    """An episode of `length` steps, whose step t pays 10**t and tells t; the observation is t."""
+
+    observation_space = gym.spaces.Box(0, 99, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._t = 0
+        return np.array([0], np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._t += 1
+        return np.array([self._t], np.float32), 10.0 ** (self._t - 1), self._t >= self._length, False, {"t": self._t}
+
+
+def factory(length: int) -> Any:
+    return lambda: Metronome(length)
+
+
+ALL = ("created", "start", "step", "end")
+
+
+def watched(
+    lengths: tuple[int, ...], buffer: tk.ReplayBuffer | None = None, heard: tuple[str, ...] = ALL
+) -> tuple[tk.Collector, list[tuple[str, int, int, float]]]:
+    """Make a collector of environments of these episode lengths, and the list its events are written to."""
+    envs = tk.make_envs([factory(length) for length in lengths])
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer)
+    told: list[tuple[str, int, int, float]] = []
+
+    def tell(event: str, episode: Episode) -> None:
+        told.append((event.removeprefix("on_episode_"), episode.env_id, episode.length, episode.total_reward))
+
+    collector.watch = Watch(envs.n, one_by_one(tell), [f"on_episode_{name}" for name in heard])
+    return collector, told
+
+
+def test_each_environment_has_its_events_in_order_with_exact_counts() -> None:
+    collector, told = watched((1, 2))
+    collector.collect(n_step=6)
+    assert told == [
+        ("created", 0, 0, 0.0),
+        ("created", 1, 0, 0.0),
+        ("start", 0, 0, 0.0),
+        ("start", 1, 0, 0.0),
+        ("step", 0, 1, 1.0),
+        ("step", 1, 1, 1.0),
+        ("end", 0, 1, 1.0),
+        ("created", 0, 0, 0.0),
+        ("start", 0, 0, 0.0),
+        ("step", 0, 1, 1.0),
+        ("step", 1, 2, 11.0),
+        ("end", 0, 1, 1.0),
+        ("end", 1, 2, 11.0),
+        ("created", 0, 0, 0.0),
+        ("created", 1, 0, 0.0),
+        ("start", 0, 0, 0.0),
+        ("start", 1, 0, 0.0),
+        ("step", 0, 1, 1.0),
+        ("step", 1, 1, 1.0),
+        ("end", 0, 1, 1.0),
+        ("created", 0, 0, 0.0),
+        ("start", 0, 0, 0.0),
+    ]
+
+
+def test_a_quota_that_is_met_begins_no_other_episode() -> None:
+    collector, told = watched((1, 2), heard=("start", "end"))
+    collector.collect(n_episode=2)
+    assert [(event, env_id) for event, env_id, *_ in told] == [("start", 0), ("start", 1), ("end", 0), ("end", 1)]
+
+
+def test_an_episode_shows_its_last_step_and_its_slots() -> None:
+    buffer = tk.ReplayBuffer(20)
+    collector, _ = watched((3,), buffer)
+    seen: list[Any] = []
+
+    def tell(event: str, episode: Episode) -> None:
+        now = (episode.obs, episode.action, episode.reward, dict(episode.info), episode.terminated, episode.slots)
+        seen.append((event, *now))
+
+    collector.watch = Watch(1, one_by_one(tell), ["on_episode_created", "on_episode_start", "on_episode_end"])
+    collector.collect(n_step=3)
+    created, start, end, *_ = seen
+    assert created[1:] == (None, None, None, {}, False, None)
+    assert start[0] == "on_episode_start"
+    np.testing.assert_array_equal(start[1], [0])
+    assert start[2:5] == (None, None, {})
+    np.testing.assert_array_equal(end[1], [3])
+    assert end[3:6] == (100.0, {"t": 3}, True)
+    batch = buffer.sample(50, horizon=tk.Horizon(), columns=("t",))
+    assert set(end[6].tolist()) == set(batch.slots.tolist())
+    by_t = dict(zip(batch.extras["t"].tolist(), batch.slots.tolist(), strict=True))
+    assert end[6].tolist() == [by_t[0], by_t[1], by_t[2]]
+
+
+def test_what_is_stored_nowhere_has_no_slots() -> None:
+    collector, _ = watched((2,))
+    slots: list[Any] = []
+    collector.watch = Watch(1, one_by_one(lambda event, episode: slots.append(episode.slots)), ["on_episode_end"])
+    collector.collect(n_step=2)
+    assert slots == [None]
+
+
+def test_rewards_of_a_finished_episode_can_be_rewritten() -> None:
+    buffer = tk.ReplayBuffer(20)
+    collector, _ = watched((2,), buffer)
+
+    def backdate(event: str, episode: Episode) -> None:
+        assert episode.slots is not None
+        buffer.rewrite(episode.slots, reward=np.full(len(episode.slots), episode.total_reward))
+
+    collector.watch = Watch(1, one_by_one(backdate), ["on_episode_end"])
+    collector.collect(n_step=4)
+    assert set(buffer.sample(30, horizon=tk.Horizon()).reward.tolist()) == {11.0}
+
+
+def test_every_episode_has_user_data_of_its_own() -> None:
+    collector, _ = watched((2,))
+    found: list[Any] = []
+
+    def tell(event: str, episode: Episode) -> None:
+        episode.user_data.setdefault("steps", []).append(episode.length)
+        if event == "on_episode_end":
+            found.append(episode.user_data["steps"])
+
+    collector.watch = Watch(1, one_by_one(tell), ["on_episode_step", "on_episode_end"])
+    collector.collect(n_step=4)
+    assert found == [[1, 2, 2], [1, 2, 2]]
+
+
+@pytest.mark.parametrize("at", range(1, 23))
+def test_a_listener_that_raises_loses_no_event_and_no_row(at: int) -> None:
+    plain, expected = watched((1, 2))
+    plain.collect(n_step=6)
+    buffer = tk.ReplayBuffer(20)
+    collector, told = watched((1, 2), buffer)
+    listened = collector.watch
+    assert listened is not None
+    write = listened._tell
+
+    def raise_once(event: str, news: News) -> None:
+        for one in news:
+            write(event, iter([one]))
+            if len(told) == at:
+                raise ValueError("not today")
+
+    listened._tell = raise_once
+    with pytest.raises(ValueError, match="not today"):
+        collector.collect(n_step=6)
+    collector.resume()
+    assert told == expected
+    assert (len(buffer), collector.env_step, collector.n_episode) == (6, 6, 4)
+
+
+@pytest.mark.parametrize("at", range(1, 23))
+def test_a_listener_that_has_the_rest_delivered_hears_it_once_and_in_order(at: int) -> None:
+    plain, expected = watched((1, 2))
+    plain.collect(n_step=6)
+    collector, told = watched((1, 2))
+    listened = collector.watch
+    assert listened is not None
+    write = listened._tell
+
+    def deliver_once(event: str, news: News) -> None:
+        for one in news:
+            write(event, iter([one]))
+            if len(told) == at:
+                listened.deliver()
+
+    listened._tell = deliver_once
+    collector.collect(n_step=6)
+    assert told == expected
+
+
+def test_a_cut_episode_has_no_end() -> None:
+    collector, told = watched((5,), heard=("created", "end"))
+    collector.collect(n_step=2)
+    collector.reset()
+    assert [event for event, *_ in told] == ["created", "created"]
+
+
+def test_episodes_say_whether_they_evaluate() -> None:
+    envs = tk.make_envs(factory(1))
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
+    told: list[bool] = []
+    tell = one_by_one(lambda event, episode: told.append(episode.in_evaluation))
+    collector.watch = Watch(1, tell, ["on_episode_end"], in_evaluation=True)
+    collector.collect(n_step=1)
+    assert told == [True]

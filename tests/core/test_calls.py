@@ -1,0 +1,205 @@
+"""Calls that do not fit are refused by name, and signatures stay what they were."""
+
+import inspect
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import trainkit as tk
+from tests.helpers.learning import Spaces, small_net
+from trainkit.core.errors import ConfigError
+from trainkit.core.hints import fits, is_stranger, misfit, says_all
+
+
+def refused(call: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        call(*args, **options)
+    return str(caught.value).splitlines()
+
+
+def test_an_option_that_is_not_there_is_refused_with_the_nearest() -> None:
+    assert refused(tk.Adam, lrr=1e-3) == ["Adam: unknown option 'lrr', did you mean 'lr'?"]
+
+
+def test_all_that_does_not_fit_is_told_at_once() -> None:
+    assert refused(tk.DQNPolicy.for_envs, Spaces(), exporation=None, duelling=True, noisy="yes") == [
+        "DQNPolicy.for_envs: unknown option 'exporation', did you mean 'exploration'?",
+        "DQNPolicy.for_envs: unknown option 'duelling', did you mean 'dueling'?",
+        "DQNPolicy.for_envs.noisy must be True or False, got 'yes'",
+    ]
+
+
+def test_parts_that_cannot_be_made_are_told_together() -> None:
+    told = refused(tk.DQNPolicy.for_envs, Spaces(), lr=float("nan"), gamma=5, max_grad_norm=-1)
+    assert told == [
+        "Adam.lr must be in [0, inf), got nan",
+        "Clip.limit must be in (0, inf), got -1",
+        "Horizon.gamma must be in [0, 1], got 5",
+    ]
+
+
+def test_options_handed_on_to_a_base_or_to_the_constructor_are_known() -> None:
+    assert "did you mean 'lam'" in refused(tk.PPOPolicy, small_net(), action_space=spaces.Discrete(3), lamm=1)[0]
+    assert "did you mean 'threshold'" in refused(tk.DiscreteBCQPolicy.for_envs, Spaces(), thresold=1)[0]
+    assert tk.DiscreteBCQPolicy.for_envs(Spaces(), hidden=(4,), threshold=0.2, dueling=True, seed=1)
+
+
+def test_a_word_of_another_library_is_translated() -> None:
+    assert refused(tk.SACPolicy.for_envs, Spaces(), learning_rate=1) == [
+        "SACPolicy.for_envs: unknown option 'learning_rate', did you mean 'lr'?"
+    ]
+    told = refused(tk.PPOPolicy.for_envs, Spaces(), normalize_reward=True)[0]
+    assert told.endswith("""did you mean reward="return_scale"?""")
+
+
+def test_an_option_of_another_part_is_sent_there() -> None:
+    (told,) = refused(tk.PrioritizedReplayBuffer, 10, n_step=3)
+    assert "unknown option 'n_step': it belongs to DQNPolicy.for_envs" in told
+
+
+def test_what_is_missing_is_listed() -> None:
+    assert refused(tk.OffpolicyTrainer, max_epoch=1) == [
+        "OffpolicyTrainer needs policy, train_collector, step_per_epoch, batch_size"
+    ]
+
+
+def test_too_many_by_position_are_refused() -> None:
+    assert refused(tk.RolloutBuffer, 512) == [
+        "RolloutBuffer takes nothing by position, got 1 arguments: give options by name"
+    ]
+    assert refused(tk.Greedy, 0.1)[0].startswith("Greedy takes nothing by position")
+    assert refused(tk.ReplayBuffer, 10, 3)[0].startswith("ReplayBuffer takes only capacity by position, got 2")
+
+
+def test_twice_is_once_too_many() -> None:
+    assert refused(tk.ReplayBuffer, 10, capacity=3) == [
+        "ReplayBuffer.capacity was given by position and by name: give it once"
+    ]
+
+
+def test_a_flag_is_no_word_and_a_part_no_number() -> None:
+    (told,) = refused(tk.DQNPolicy, small_net(), optimizer=1e-3)
+    assert told == "DQNPolicy.optimizer must be an Adam or None, got 0.001"
+    (told,) = refused(tk.DQNPolicy, small_net(), value=3)
+    assert told.startswith("DQNPolicy.value must be a Value or None, got 3, which has no ")
+    assert refused(tk.DQNPolicy, small_net(), flush_denormals="no")[0].endswith("must be True or False, got 'no'")
+
+
+def test_an_error_of_pythons_own_is_explained_by_the_annotations() -> None:
+    assert refused(tk.DQNPolicy.for_envs, Spaces(), hidden=7) == [
+        "QNetwork.hidden must be a sequence of a whole number, got 7"
+    ]
+
+
+def test_an_error_that_is_not_the_callers_fault_goes_through() -> None:
+    class Broken(tk.DQNPolicy):
+        def __init__(self) -> None:
+            super().__init__(small_net(), device="cpu")
+            raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match="of its own"):
+        Broken()
+
+
+def test_a_subclass_of_ones_own_hands_on_what_it_does_not_know() -> None:
+    class Deeper(tk.DQNPolicy):
+        def __init__(self, *, depth: int = 1, **parts: Any) -> None:
+            super().__init__(small_net(), **parts)
+
+    assert Deeper(depth=2, device="cpu", seed=1)
+    assert refused(Deeper, devise="cpu") == ["Deeper: unknown option 'devise', did you mean 'device'?"]
+
+
+def test_signatures_names_and_pickles_stay() -> None:
+    assert "exploration" in inspect.signature(tk.DQNPolicy).parameters
+    assert tk.make_envs.__name__ == "make_envs"
+    assert inspect.signature(tk.make_envs).return_annotation is tk.Envs
+    assert pickle.loads(pickle.dumps(tk.make_envs)) is tk.make_envs  # noqa: S301  # our own
+    assert pickle.loads(pickle.dumps(tk.Adam(0.1))) == tk.Adam(0.1)  # noqa: S301  # our own
+
+
+class Quacks(Protocol):
+    volume: int
+
+    def quack(self) -> str: ...
+
+
+class Duck:
+    volume = 3
+
+    def quack(self) -> str:
+        return "quack"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (True, bool),
+        (np.True_, bool),
+        (3, int),
+        (np.int64(3), int),
+        (3, float),
+        (None, int | None),
+        ([1, 2], Sequence[int]),
+        ((), Sequence[int]),
+        (np.arange(3), Sequence[int]),
+        ([0, 1.0], tuple[int, float]),
+        ((1, 2, 3), tuple[int, ...]),
+        ("a", Literal["a", "b"]),
+        (len, Callable[[Any], int]),
+        (Path("x"), str | Path),
+        (tk.ReplayBuffer, type[tk.ReplayBuffer]),
+        (spaces.Discrete(2), spaces.Space[Any]),
+        (torch.zeros(1), torch.Tensor),
+        (Duck(), Quacks),
+        (object(), Any),
+        (object(), "Trainer"),
+    ],
+)
+def test_what_an_annotation_says_fits(value: Any, hint: Any) -> None:
+    assert fits(value, hint)
+    assert misfit(value, hint) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "told"),
+    [
+        (1, bool, "must be True or False, got 1"),
+        (True, int, "must be a whole number, got True"),
+        (1.0, int, "must be a whole number, got 1.0"),
+        ("1", float | None, "must be a number or None, got '1'"),
+        ("ab", Sequence[str], "must be a sequence of a str, got 'ab'"),
+        ([1, "x"], Sequence[int], "must be a sequence of a whole number, got [1, 'x']"),
+        ((1,), tuple[int, int], "must be a sequence of a whole number, a whole number, got (1,)"),
+        ("c", Literal["a", "b"], "must be 'a' or 'b', got 'c'"),
+        (3, Callable[[Any], int], "must be callable, got 3"),
+        (3, str | Path, "must be a str or a Path, got 3"),
+        (int, type[tk.ReplayBuffer], "must be a class like ReplayBuffer, got <class 'int'>"),
+        (3, Quacks, "must be a Quacks, got 3, which has no quack, volume"),
+        ("3", Quacks, "must be a Quacks, got '3'"),
+        (small_net(), tk.Adam, "must be an Adam, got Sequential"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_words(value: Any, hint: Any, told: str) -> None:
+    assert misfit(value, hint) == told
+
+
+def test_only_flags_and_classes_say_all() -> None:
+    assert says_all(bool | None)
+    assert says_all(tk.Adam | None)
+    assert not any(map(says_all, (int, float | None, str, Sequence[int], Any, Callable[..., Any])))
+
+
+def test_who_has_something_of_a_protocol_is_no_stranger() -> None:
+    class Mute:
+        volume = 0
+
+    assert is_stranger(3, Quacks | None)
+    assert not is_stranger(Mute(), Quacks)
+    assert not is_stranger(None, Quacks | None)

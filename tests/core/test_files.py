@@ -1,0 +1,220 @@
+"""Files are whole or not there, come back as they went in, and execute nothing."""
+
+import os
+import pickle
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from trainkit.core import files
+from trainkit.core.errors import CheckpointError
+from trainkit.core.files import load_state, save_state, write_whole
+
+STATE = {"rows": np.arange(20.0), "nested": {"list": [1, 2.5, None, True, "x"], "small": np.ones((2, 3), np.uint8)}}
+
+
+def assert_states_equal(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        assert_array_equal(one, other, strict=True)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_states_equal(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_states_equal(left, right)
+    else:
+        assert one == other
+
+
+def writing(data: bytes) -> Callable[[IO[bytes]], object]:
+    return lambda file: file.write(data)
+
+
+def half_then_fail(error: BaseException) -> Callable[[IO[bytes]], None]:
+    def write(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise error
+
+    return write
+
+
+# ---- whole or not at all ----
+
+
+def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a" / "b" / "file", writing(b"new"))
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("ours")])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(error: BaseException, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_whole(path, writing(b"old"))
+    with pytest.raises(type(error)):
+        write_whole(path, half_then_fail(error))
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_first_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="disk"):
+        write_whole(tmp_path / "file", half_then_fail(OSError("disk")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_old_file_is_there_while_the_new_one_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_whole(path, writing(b"old"))
+
+    def look(file: IO[bytes]) -> None:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+
+    write_whole(path, look)
+    assert path.read_bytes() == b"new"
+
+
+def test_a_file_can_be_read_by_whom_the_system_lets(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        write_whole(tmp_path / "file", writing(b"new"))
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+
+
+# ---- states ----
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+arrays = st.builds(
+    lambda dtype, shape: np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype),
+    st.sampled_from(["bool", "int8", "uint64", "float16", "float64", "complex64", "datetime64[s]", "<U3", "S2", ">f4"]),
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+)
+states = st.recursive(
+    plain | arrays,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(state=states)
+@settings(max_examples=40)
+def test_a_state_comes_back_as_it_went_in(state: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "state.npz"
+    save_state(path, state)
+    assert_states_equal(load_state(path), state)
+
+
+def test_numpy_scalars_tuples_and_whole_keys_come_back_plain(tmp_path: Path) -> None:
+    save_state(tmp_path / "state", {"a": (np.float32(0.5), np.int64(2**62), np.True_), 7: {"b": ()}})
+    assert_states_equal(load_state(tmp_path / "state"), {"a": [0.5, 2**62, True], "7": {"b": []}})
+
+
+def test_a_generators_state_comes_back_whole(tmp_path: Path) -> None:
+    rng, other = np.random.default_rng(1), np.random.default_rng(2)
+    save_state(tmp_path / "state", rng.bit_generator.state)
+    other.bit_generator.state = load_state(tmp_path / "state")
+    assert_array_equal(rng.random(8), other.random(8))
+
+
+def test_views_are_saved_as_what_they_show(tmp_path: Path) -> None:
+    whole = np.arange(24).reshape(4, 6)
+    save_state(tmp_path / "state", [whole[::2, 1:4], whole.T, np.broadcast_to(3, (2, 2))])
+    assert_states_equal(load_state(tmp_path / "state"), [whole[::2, 1:4], whole.T, np.full((2, 2), 3)])
+
+
+# ---- what is refused ----
+
+
+class Bomb:
+    """Leave a mark when unpickled."""
+
+    mark: Path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("way", ["pickle", "npz of objects", "npy of objects"])
+def test_loading_executes_nothing(way: str, tmp_path: Path) -> None:
+    Bomb.mark = tmp_path / "executed"
+    path = tmp_path / "evil.npz"
+    with path.open("wb") as file:
+        if way == "pickle":
+            pickle.dump(Bomb(), file)
+        elif way == "npz of objects":
+            np.savez(file, skeleton=np.array([Bomb()], object))
+        else:
+            np.save(file, np.array([Bomb()], object))
+    with pytest.raises(CheckpointError, match=r"evil.npz cannot be read"):
+        load_state(path)
+    assert not Bomb.mark.exists()
+    with path.open("rb") as file:  # the bomb is live
+        np.load(file, allow_pickle=True)["skeleton"] if way == "npz of objects" else np.load(file, allow_pickle=True)
+    assert Bomb.mark.exists()
+
+
+def test_an_array_of_objects_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="an array of Python objects cannot be saved without pickle"):
+        save_state(tmp_path / "state", {"a": np.array([None, "x"], object)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all", b"\x93NUMPY"])
+def test_a_file_that_is_no_state_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"state cannot be read as .* \(.*\): it is missing or damaged"):
+        load_state(tmp_path / "state")
+
+
+def test_a_lone_array_or_an_npz_of_another_program_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    np.savez(tmp_path / "many.npz", a=np.zeros(3))
+    for name in ("one.npy", "many.npz", "nothing.npz"):
+        with pytest.raises(CheckpointError, match=name):
+            load_state(tmp_path / name)
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state.npz"
+    save_state(path, STATE)
+    whole = path.read_bytes()
+    n_refused = 0
+    for position in range(0, 8 * len(whole), 13):
+        damaged = bytearray(whole)
+        damaged[position // 8] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        try:
+            state = load_state(path)
+        except CheckpointError:
+            n_refused += 1
+        else:
+            assert_states_equal(state, STATE)  # a date or a flag of the archive, nobody reads it
+    assert n_refused > 0.7 * len(whole) * 8 / 13
+
+
+def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: object, target: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr("os.link", no_links)
+    place = tmp_path / "numbers"
+    files.write_whole(place, lambda file: file.write(b"one"), replace=False)
+    assert place.read_bytes() == b"one"
+    with pytest.raises(FileExistsError):
+        files.write_whole(place, lambda file: file.write(b"two"), replace=False)
+    assert place.read_bytes() == b"one"
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers"]

@@ -1,0 +1,195 @@
+"""Keys of dict observations: every string comes back from every file, anything else raises where parts are made."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+import trainkit as tk
+from tests.datasets.test_loading import assert_episode
+from trainkit.core import tree
+from trainkit.core.checkpoint import load_checkpoint, save_checkpoint
+from trainkit.core.data import ArraySpec, RecordedEpisode, RowSpec
+from trainkit.core.spaces import Spaces
+from trainkit.datasets.shards import Header, write_shard
+
+SPECIAL = [
+    "",
+    ".",
+    "..",
+    "a.b",
+    "a",
+    "b",
+    "/",
+    "../../x",
+    "$array",
+    "$$array",
+    "array_0",
+    "%",
+    "%2E",
+    "0",
+    "dict",
+    "\n",
+]
+SPECIAL += [
+    "skeleton",
+    "kind",
+    "é",
+    "\ud800",
+    "\\",
+    "\0",
+    "obs",
+    "meta",
+    "action_mask.",
+    " ",
+    "A",
+    "a%2Eb",
+    "leaf",
+    "file",
+]
+keys = st.sampled_from(SPECIAL) | st.text(st.characters(exclude_categories=()), max_size=4)
+trees = st.recursive(
+    st.integers(0, 255),
+    lambda inner: (
+        st.dictionaries(keys, inner, min_size=1, max_size=3) | st.lists(inner, min_size=1, max_size=2).map(tuple)
+    ),
+    max_leaves=6,
+).filter(lambda one: isinstance(one, dict))
+
+
+def space_of(shape: Any) -> gym.spaces.Space[Any]:
+    """Return the space of a tree of numbers, each leaf of another width."""
+    if isinstance(shape, dict):
+        return gym.spaces.Dict({key: space_of(child) for key, child in shape.items()})
+    if isinstance(shape, tuple):
+        return gym.spaces.Tuple([space_of(child) for child in shape])
+    return gym.spaces.Box(0, 255, (shape % 3 + 1,), np.uint8)
+
+
+@given(shape=trees)
+@settings(max_examples=60)
+def test_no_two_leaves_have_one_path(shape: Any) -> None:
+    paths = [path for path, _ in tree.named_leaves(shape)]
+    assert len(set(paths)) == len(paths)
+    assert not any(set(path) & set("/\\\0\ud800") for path in paths)
+
+
+@given(shape=trees)
+@settings(max_examples=12, deadline=None)
+def test_any_strings_are_keys_that_come_back_from_every_file(
+    shape: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("keys")
+    space = space_of(shape)
+    obs = tree.map_tree(lambda leaf: np.full((4, leaf % 3 + 1), leaf, np.uint8), shape)
+    header = Header(env="a", observation_space=space, action_space=gym.spaces.Discrete(2), extras={})
+    episode = RecordedEpisode(
+        obs=obs, action=np.arange(3) % 2, reward=np.arange(3.0), terminated=False, truncated=True, extras={}
+    )
+    for suffix in (".npz", ".hdf5"):
+        write_shard(folder / f"data{suffix}", header, [episode])
+        buffer = tk.load_dataset(folder / f"data{suffix}", seed=0)
+        buffer.save(folder / f"buffer{suffix}")
+        save_checkpoint(folder / suffix, {"buffer": buffer.state_dict(), "obs": {"tree": tree.to_plain(obs)}}, {})
+        other = tk.ReplayBuffer(3, n_envs=1, seed=1)
+        components = load_checkpoint(folder / suffix)
+        other.load_state_dict(components["buffer"])
+        for one in (buffer, tk.ReplayBuffer.load(folder / f"buffer{suffix}"), other):
+            assert one.spaces is None or one.observation_space == space
+            (got,) = one.episodes()
+            episode_columns = {"action_prob": np.zeros(0)}  # which these have not
+            assert_episode(
+                RecordedEpisode(**{name: getattr(got, name) for name in FIELDS}, extras=episode_columns),
+                RecordedEpisode(**{name: getattr(episode, name) for name in FIELDS}, extras=episode_columns),
+            )
+        saved = tree.from_plain(components["obs"]["tree"])
+        tree.map_tree(assert_array_equal, saved, obs)
+
+
+FIELDS = ("obs", "action", "reward", "terminated", "truncated")
+
+
+class Keyed(gym.Env[Any, Any]):
+    """Observe one number under a key."""
+
+    def __init__(self, key: Any) -> None:
+        self.observation_space = gym.spaces.Dict({key: gym.spaces.Box(-1, 1, (2,), np.float32)})
+        self.action_space = gym.spaces.Discrete(2)
+        self._obs, self._t = {key: np.zeros(2, np.float32)}, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._t = 0
+        return self._obs, {}
+
+    def step(self, action: Any) -> Any:
+        self._t += 1
+        return self._obs, 1.0, self._t == 5, False, {}
+
+
+@pytest.mark.parametrize("key", ["$array", "a.b", "../x", ".", "%"])
+def test_a_run_with_a_special_key_trains_saves_and_loads(key: str, tmp_path: Path) -> None:
+    def make() -> tk.OffpolicyTrainer[Any]:
+        envs = tk.make_envs(lambda: Keyed(key), 2, seed=0)
+        policy = tk.DQNPolicy.for_envs(envs, hidden=(4,), device="cpu")
+        collector = tk.Collector(policy, envs, tk.ReplayBuffer(100))
+        quiet: Any = {"verbose": False, "seed": 0, "evaluation": None}
+        return tk.OffpolicyTrainer(
+            policy, collector, max_epoch=1, step_per_epoch=40, batch_size=8, update_per_step=0.1, **quiet
+        )
+
+    trainer = make()
+    trainer.run()
+    trainer.save(tmp_path / "run")
+    other = make()
+    other.load(tmp_path / "run")
+    assert len(other.buffer) == 40
+    obs = {key: np.ones(2, np.float32)}
+    assert tk.load_policy(tmp_path / "run", device="cpu").predict(obs) == trainer.policy.predict(obs)
+
+
+@pytest.mark.parametrize("key", [0, 7, None, True, ("a", "b"), 1.5, b"a"])
+def test_keys_that_are_no_strings_raise_where_parts_are_made(key: Any) -> None:
+    rule = rf"must have strings as keys, got {re.escape(repr(key))}: rename it to "
+    box = gym.spaces.Box(-1, 1, (2,), np.float32)
+    spaces = gym.spaces.Dict()
+    spaces.spaces = {key: box}
+    spec = RowSpec(
+        n_envs=1,
+        obs={key: ArraySpec(shape=(2,), dtype=np.dtype(np.float32))},
+        action=ArraySpec(shape=(), dtype=np.dtype(np.int64)),
+        extras={},
+    )
+    both = Spaces(observation_space=spaces, action_space=gym.spaces.Discrete(2))
+    columns: Any = {"action": np.zeros(2), "reward": np.zeros(2), "terminated": np.ones(2, np.bool_)}
+    for make in (
+        lambda: tk.make_envs(lambda: Keyed(key), 1),
+        lambda: tk.ReplayBuffer(9).bind(spec),
+        lambda: tk.RolloutBuffer().bind(spec),
+        lambda: tk.ReplayBuffer(9, spaces=both),
+        lambda: tk.ReplayBuffer.from_arrays(obs={key: np.zeros((2, 1))}, **columns),
+        lambda: tk.DQNPolicy.for_envs(both, hidden=(4,), device="cpu"),
+        lambda: tk.PPOPolicy.for_envs(both, hidden=(4,), device="cpu"),
+        lambda: tk.DQNPolicy(
+            tk.QNetwork((2,), 2, hidden=(4,)),
+            observation_space=spaces,
+            action_space=gym.spaces.Discrete(2),
+            device="cpu",
+        ),
+    ):
+        with pytest.raises(tk.ConfigError, match=rule):
+            make()
+
+
+def test_rows_added_by_hand_with_other_keys_raise() -> None:
+    obs, none = {0: np.zeros((1, 2), np.float32)}, np.zeros(1, np.bool_)
+    ids, numbers = np.zeros(1, np.intp), np.zeros(1)
+    step = tk.Transition(obs, numbers, numbers, obs, none, none, ids, {})
+    with pytest.raises(tk.ConfigError, match="must have strings as keys, got 0"):
+        tk.ReplayBuffer(9).add(step)

@@ -1,0 +1,262 @@
+"""Statistics are exact, say None for what did not happen, and are read by their path."""
+
+import json
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainkit.core.stats import (
+    NO_COLLECT,
+    CollectStats,
+    EpochStats,
+    RunInfo,
+    Summary,
+    TimeStats,
+    html_table,
+    is_tag,
+    scalars,
+)
+
+NONE = Summary.of([])
+values = st.lists(st.floats(-1e6, 1e6), max_size=6)
+
+
+def collect_stats(**changed: Any) -> CollectStats:
+    stats = CollectStats(
+        n_step=30,
+        n_episode=2,
+        returns=Summary.of([10.0, 20.0]),
+        lengths=Summary.of([5, 25]),
+        durations=Summary.of([0.5, 1.5]),
+        recent_returns=Summary.of([10.0, 20.0, 60.0]),
+        seconds=2.0,
+        n_vector_step=10,
+        n_faulty_episodes=0,
+        n_env_restarts=1,
+        env_ms=3.0,
+        act_ms=2.0,
+        store_ms=1.0,
+        other_ms=0.5,
+    )
+    return replace(stats, **changed)
+
+
+TIME = TimeStats(seconds=4.0, collect=0.5, update=0.25, evaluate=0.125, other=0.125, steps_per_second=7.5)
+
+
+def test_a_summary_by_hand() -> None:
+    assert Summary.of([1.0, 2.0, 3.0, 6.0]) == Summary(mean=3.0, std=3.5**0.5, min=1.0, max=6.0, count=4)
+    assert Summary.of(value for value in (5,)) == Summary(mean=5.0, std=0.0, min=5.0, max=5.0, count=1)
+
+
+def test_a_summary_of_no_values_has_no_numbers() -> None:
+    nothing = Summary(mean=None, std=None, min=None, max=None, count=0)
+    assert Summary.of([]) == nothing
+    assert Summary.merge([]) == nothing
+    assert Summary.merge([nothing, nothing]) == nothing
+    assert nothing.is_empty
+    assert not Summary.of([0.0]).is_empty
+
+
+@given(st.lists(values, max_size=5))
+def test_merged_summaries_are_the_summary_of_all_values(parts: list[list[float]]) -> None:
+    merged = Summary.merge(Summary.of(part) for part in parts)
+    whole = Summary.of([value for part in parts for value in part])
+    assert merged.is_empty == whole.is_empty == (sum(map(len, parts)) == 0)
+    if not whole.is_empty:
+        assert (merged.count, merged.min, merged.max) == (whole.count, whole.min, whole.max)
+        np.testing.assert_allclose([merged.mean, merged.std], [whole.mean, whole.std], rtol=1e-6, atol=1e-2)
+
+
+def test_merged_collects_by_hand() -> None:
+    one = collect_stats()
+    two = collect_stats(
+        n_step=10,
+        n_episode=1,
+        returns=Summary.of([60.0]),
+        seconds=1.0,
+        n_vector_step=30,
+        env_ms=1.0,
+        n_faulty_episodes=4,
+    )
+    merged = CollectStats.merge([one, two])
+    assert (merged.n_step, merged.n_episode, merged.seconds, merged.n_vector_step) == (40, 3, 3.0, 40)
+    assert (merged.n_faulty_episodes, merged.n_env_restarts) == (4, 2)
+    assert (merged.returns.mean, merged.returns.count) == (30.0, 3)
+    assert merged.lengths.count == 4
+    assert merged.env_ms == (3.0 * 10 + 1.0 * 30) / 40  # per vector step, so weighted by them
+    assert merged.act_ms == 2.0
+    assert merged.recent_returns is two.recent_returns
+
+
+def test_collects_without_an_episode_or_a_step_have_none() -> None:
+    nothing = collect_stats(
+        n_step=0, n_episode=0, n_vector_step=0, returns=NONE, lengths=NONE, durations=NONE, env_ms=None
+    )
+    merged = CollectStats.merge([nothing, nothing])
+    assert merged.returns.mean is None
+    assert merged.env_ms is None
+    after = CollectStats.merge([nothing, collect_stats()])
+    assert after.returns == collect_stats().returns
+    assert after.env_ms == 3.0
+
+
+def epoch_stats() -> EpochStats:
+    return EpochStats(
+        train=collect_stats(returns=NONE),
+        test=collect_stats(),
+        update={"loss": 0.5},
+        buffer={"size": 7.0},
+        time=TIME,
+    )
+
+
+def test_a_statistic_is_read_by_its_path() -> None:
+    stats = epoch_stats()
+    assert stats["test/returns/mean"] == 15.0
+    assert stats["test/n_episode"] == 2
+    assert stats["time/steps_per_second"] == 7.5
+    assert stats["update/loss"] == 0.5
+
+
+@pytest.mark.parametrize("tag", ["train/returns/mean", "train/returns", "update/q_mean", "explore/epsilon"])
+def test_what_did_not_happen_is_none(tag: str) -> None:
+    assert epoch_stats()[tag] is None
+
+
+def test_without_an_evaluation_every_number_of_test_is_none_and_none_is_logged() -> None:
+    stats = replace(epoch_stats(), test=CollectStats.merge([]))
+    assert stats.test.is_empty
+    assert stats.test.returns.mean is None  # an attribute path of a user's loop raises nothing
+    assert stats.test.n_episode == 0
+    assert [stats[tag] for tag in ("test/returns/mean", "test/returns", "test/n_step", "test/seconds")] == [None] * 4
+    assert not [tag for tag in scalars(stats) if tag.startswith("test/")]
+
+
+def test_a_collect_without_a_finished_episode_is_not_empty() -> None:
+    stats = replace(epoch_stats(), test=collect_stats(returns=NONE, n_episode=0))
+    assert not stats.test.is_empty
+    assert (stats["test/returns/mean"], stats["test/n_episode"]) == (None, 0)
+    assert scalars(stats)["test/n_episode"] == 0
+
+
+def test_plain_values_keep_none_for_an_empty_summary() -> None:
+    plain = collect_stats(returns=NONE).to_plain()
+    assert plain["returns"] is None
+    assert plain["lengths"] == {"mean": 15.0, "std": 10.0, "min": 5.0, "max": 25.0, "count": 2}
+    assert CollectStats.from_plain(plain) == collect_stats(returns=NONE)
+
+
+@pytest.mark.parametrize(
+    ("tag", "word", "hint"),
+    [
+        ("test/return/mean", "return", "'returns'"),
+        ("tset/returns", "tset", "'test'"),
+        ("test/returns/mean/x", "x", None),
+    ],
+)
+def test_a_misspelt_tag_is_a_key_error_with_the_nearest(tag: str, word: str, hint: str | None) -> None:
+    with pytest.raises(KeyError) as caught:
+        epoch_stats()[tag]
+    assert f"no statistic {tag!r}: {word!r} is not known here" in str(caught.value)
+    assert ("did you mean" in str(caught.value)) == (hint is not None)
+    assert hint is None or hint in str(caught.value)
+
+
+def test_the_path_of_an_attribute_is_its_tag_and_none_is_left_out() -> None:
+    tags = scalars(epoch_stats())
+    stats = epoch_stats()
+    assert tags["test/returns/mean"] == 15.0
+    assert tags["time/collect"] == 0.5
+    assert tags["buffer/size"] == 7.0
+    assert "train/returns/mean" not in tags
+    assert not [tag for tag in tags if tag.endswith("/count")]
+    assert {tag: stats[tag] for tag in tags} == tags
+
+
+def test_scalars_under_a_prefix() -> None:
+    timed = replace(TIME, sample=0.1, priorities=0.05)
+    assert scalars(timed, "time") == {f"time/{item.name}": getattr(timed, item.name) for item in fields(timed)}
+    assert scalars(None, "nothing") == {}
+
+
+def test_the_shares_of_time_are_all_of_it() -> None:
+    assert TIME.collect + TIME.update + TIME.evaluate + TIME.other == 1
+
+
+@pytest.mark.parametrize("record", [collect_stats(), TIME, epoch_stats(), Summary.of([1.0])])
+def test_records_cannot_be_changed(record: Any) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(record, fields(record)[0].name, 0)
+
+
+def test_notebooks_show_a_table() -> None:
+    shown = epoch_stats()._repr_html_()
+    assert "<caption>epoch</caption>" in shown
+    assert "<tr><td>test/returns/mean</td><td>15</td></tr>" in shown
+    info = RunInfo(
+        epoch=3,
+        env_step=1000,
+        gradient_step=10,
+        n_episode=4,
+        best_score=None,
+        best_epoch=None,
+        best_env_step=None,
+        best_std=None,
+        n_test_step=0,
+        n_test_episode=0,
+        collect_seconds=0.0,
+        update_seconds=0.0,
+        evaluate_seconds=0.0,
+        other_seconds=0.0,
+        steps_per_second=None,
+        collect_steps_per_second=None,
+        updates_per_second=None,
+        last_test=collect_stats(),
+        seconds=1.23456789,
+        stop_reason="<script>",
+        run_dir=None,
+    )
+    shown = info._repr_html_()
+    assert "<tr><td>seconds</td><td>1.2346</td></tr>" in shown
+    assert "&lt;script&gt;" in shown
+    assert "last_test" not in shown
+
+
+def test_a_table_shows_five_digits_and_escapes() -> None:
+    assert html_table("a & b", [("<x>", 0.123456)]) == (
+        "<table><caption>a &amp; b</caption><tr><td>&lt;x&gt;</td><td>0.12346</td></tr></table>"
+    )
+
+
+def test_what_a_collect_did_comes_back_from_plain_values() -> None:
+    one = Summary(mean=1.5, std=0.5, min=1.0, max=2.0, count=2)
+    stats = CollectStats(
+        n_step=9, n_episode=2, returns=one, lengths=NONE, durations=NONE, recent_returns=one, seconds=0.5,
+        n_vector_step=9, n_faulty_episodes=0, n_env_restarts=0, env_ms=1.0, act_ms=None, store_ms=0.0, other_ms=0.5,
+        agents={"left": one, "mean": one},
+    )  # fmt: skip
+    assert CollectStats.from_plain(json.loads(json.dumps(stats.to_plain()))) == stats
+
+
+def test_returns_and_lengths_of_each_episode_are_merged_in_order_and_are_no_tags() -> None:
+    one = collect_stats(episode_returns=(10.0, 20.0), episode_lengths=(5, 25))
+    other = collect_stats(episode_returns=(7.0,), episode_lengths=(3,), n_step=10, seconds=6.0)
+    merged = CollectStats.merge([one, other])
+    assert (merged.episode_returns, merged.episode_lengths) == ((10.0, 20.0, 7.0), (5, 25, 3))
+    assert merged.steps_per_second == (30 + 10) / (2.0 + 6.0)
+    assert not any("episode_" in tag for tag in scalars(one))
+    assert (one.steps_per_second, replace(one, n_step=0).steps_per_second) == (15.0, None)
+    assert not is_tag("train/episode_returns")
+    assert CollectStats.from_plain(json.loads(json.dumps(one.to_plain()))) == one
+    plain = one.to_plain()
+    del plain["episode_returns"], plain["episode_lengths"]  # of an older checkpoint
+    assert CollectStats.from_plain(plain).episode_returns == ()
+
+
+def test_a_collect_without_a_step_has_no_speed_and_no_episodes() -> None:
+    assert (NO_COLLECT.steps_per_second, NO_COLLECT.episode_returns, NO_COLLECT.episode_lengths) == (None, (), ())

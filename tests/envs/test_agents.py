@@ -1,0 +1,642 @@
+"""Games of several agents: every row true, whoever leaves, joins or comes back; what is counted is games."""
+
+import copy
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from tests.helpers.doubles import Ledger, Player, Still, one_by_one
+from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward, rows_of, stored
+from trainkit.buffer import ReplayBuffer
+from trainkit.collector import Collector, Watch
+from trainkit.core import tree
+from trainkit.core.data import ACTION_MASK, Horizon
+from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.seeding import episode_seed
+from trainkit.core.stats import CollectStats, EpochStats, Summary, TimeStats, scalars
+from trainkit.envs import Envs, PreviousStep, check_env, make_envs
+from trainkit.envs.agents import whole_games
+from trainkit.policy import RandomPolicy
+
+
+def made(n: int = 3, *, haunts: bool = False, **options: Any) -> tuple[Envs, list[TaggedGame]]:
+    """Make games, and show them."""
+    envs = make_envs([partial(TaggedGame, game, haunts=haunts) for game in range(n)], **options)
+    return envs, games_of(envs)
+
+
+def games_of(envs: Envs) -> list[Any]:
+    backend: Any = envs._backend
+    return list(getattr(backend, "_backend", backend).games)
+
+
+def returns_of(game: int, episode: int) -> list[float]:
+    """Return what each agent got in a game, nan where it took no part."""
+    plan = plan_of(game, episode)
+    return [
+        sum(reward(game, agent, episode, step) for start, end, _ in plan[name] for step in range(start, end))
+        if name in plan
+        else np.nan
+        for agent, name in enumerate(AGENTS)
+    ]
+
+
+# ---- rows ----
+
+
+@pytest.mark.parametrize("haunts", [False, True])
+def test_every_row_is_true_whoever_leaves_joins_or_comes_back(haunts: bool) -> None:
+    ledger = Ledger()
+    envs, games = made(haunts=haunts)
+    assert (envs.n, envs.n_agents, envs.agents) == (9, 3, ("left", "right", "third"))
+    Collector(Player(), envs, ledger).collect(n_step=600)
+    found = stored(ledger.rows(), 9)
+    for number, game in enumerate(games):
+        assert game.episode > 2 * len(PLANS)  # every plan was played twice
+        true: dict[int, list[Any]] = {}
+        for episode in range(game.episode):
+            for env_id, rows in rows_of(number, episode, game.log).items():
+                true.setdefault(env_id, []).extend(rows)
+        for env_id, rows in true.items():
+            assert found[env_id][: len(rows)] == rows
+            newer = found[env_id][len(rows) :]  # of the game that is not over
+            assert {row[0][2] for row in newer} <= {game.episode}
+
+
+@pytest.mark.parametrize("quota", [[1, 0, 0], [2, 2, 1], [4, 4, 4]])
+def test_a_quota_counts_games_and_plays_them_whole(quota: list[int]) -> None:
+    ledger = Ledger()
+    envs, games = made()
+    collector = Collector(Player(), envs, ledger)
+    stats = collector.collect(n_episode=sum(quota))
+    played = [(game, episode) for game, n in enumerate(quota) for episode in range(n)]
+    true: dict[int, list[Any]] = {env_id: [] for env_id in range(9)}
+    for game, episode in played:
+        for env_id, rows in rows_of(game, episode, games[game].log).items():
+            true[env_id] += rows
+    assert stored(ledger.rows(), 9) == true
+    assert (stats.n_episode, collector.n_episode) == (len(played), len(played))
+    assert stats.n_step == sum(map(len, true.values()))
+    assert_tells_of(stats, played)
+
+
+def assert_tells_of(stats: CollectStats, played: list[tuple[int, int]]) -> None:
+    """Check statistics, which may have added up in another order."""
+    returns = np.array([returns_of(*one) for one in played])
+    means = [np.mean([own for own in row if not np.isnan(own)]) for row in returns]
+    assert_is_about(stats.returns, means)
+    assert_is_about(stats.lengths, [length(*one) for one in played])
+    for agent, name in enumerate(AGENTS):
+        own = [row[agent] for row in returns if not np.isnan(row[agent])]
+        assert_is_about(stats.agents.get(name, Summary.of([])), own)
+
+
+def assert_is_about(summary: Summary, numbers: list[Any]) -> None:
+    true = Summary.of(numbers)
+    for one in ("mean", "std", "min", "max", "count"):
+        assert getattr(summary, one) == pytest.approx(getattr(true, one), rel=1e-9)
+
+
+def test_many_collects_of_steps_tell_of_every_game_once() -> None:
+    envs, games = made()
+    collector = Collector(Player(), envs)
+    parts = [collector.collect(n_step=7) for _ in range(40)]
+    told = CollectStats.merge(parts)
+    assert told is not None
+    assert told.n_episode > 20
+    assert told.n_episode == collector.n_episode == sum(game.episode for game in games)
+    played = [(number, episode) for number, game in enumerate(games) for episode in range(game.episode)]
+    assert_tells_of(told, played)
+    assert told.n_step == collector.env_step  # agents' steps, not games'
+
+
+def test_a_policy_hears_of_every_start_and_of_no_other() -> None:
+    player = Player()
+    envs, games = made()
+    Collector(player, envs).collect(n_step=300)
+    starts = [
+        (int(tag[0]), int(tag[1]), int(tag[2]), int(tag[3]))
+        for call in player.calls
+        for tag, start in zip(call.tags, call.starts, strict=True)
+        if start
+    ]
+    true = {
+        (number, AGENTS.index(name), episode, stint[0])
+        for number, game in enumerate(games)
+        for episode in range(game.episode + 1)
+        for name, stints in plan_of(number, episode).items()
+        for stint in stints
+    }
+    over = {one for one in true if one[2] < games[one[0]].episode}  # the last games are not over
+    assert len(starts) == len(set(starts))
+    assert over <= set(starts) <= true
+
+
+def test_windows_never_cross_from_one_stay_into_the_next() -> None:
+    buffer = ReplayBuffer(2_000, seed=0)
+    envs, games = made()
+    Collector(Player(), envs, buffer).collect(n_step=900)
+    batch = buffer.sample(3_000, horizon=Horizon(n_step=3, gamma=0.5), columns=("n",))
+    before, after = batch.obs.astype(int), batch.next_obs.astype(int)
+    np.testing.assert_array_equal(before[:, :3], after[:, :3])
+    np.testing.assert_array_equal(before[:, 3] + batch.extras["n"], after[:, 3])
+    n_checked = 0
+    for (game, agent, episode, step, _), then, total, discount in zip(
+        before.tolist(), after[:, 3].tolist(), batch.reward.tolist(), batch.discount.tolist(), strict=True
+    ):
+        stint = next(one for one in plan_of(game, episode)[AGENTS[agent]] if one[0] <= step < one[1])
+        if episode == games[game].episode:
+            continue
+        n_checked += 1
+        assert then == min(step + 3, stint[1])
+        is_dead = then == stint[1] and stint[2] in ("terminated", "both")
+        assert discount == (0.0 if is_dead else 0.5 ** (then - step))
+        steps = range(step, then)
+        assert total == pytest.approx(sum(0.5 ** (one - step) * reward(game, agent, episode, one) for one in steps))
+    assert n_checked > 2_000
+
+
+def test_a_reset_in_the_middle_begins_every_game_anew() -> None:
+    ledger = Ledger()
+    envs, games = made()
+    collector = Collector(Player(), envs, ledger)
+    collector.collect(n_step=20)
+    before = [game.episode for game in games]
+    collector.reset()
+    assert [game.episode for game in games] == [one + 1 for one in before]
+    collector.collect(n_step=30)
+    rows = ledger.rows()
+    tags = rows.obs.astype(int)
+    assert len({tuple(tag[:4]) for tag in tags.tolist()}) == len(tags)
+
+
+def test_stacks_masks_and_processors_work_on_rows() -> None:
+    ledger = Ledger()
+    envs, _ = made(stack=2, mask_key="legal", processors=[PreviousStep()])
+    Collector(MaskedPlayer(), envs, ledger).collect(n_step=300)
+    rows = ledger.rows()
+    tags, seen = rows.obs["obs"].astype(int), rows.obs["prev_action"]
+    np.testing.assert_array_equal(rows.obs[ACTION_MASK][:, 1], tags[:, -1, 1] == 0)
+    for frames, actions in zip(tags.tolist(), seen.tolist(), strict=True):
+        stints = plan_of(frames[1][0], frames[1][2])[AGENTS[frames[1][1]]]
+        start = next(first for first, end, _ in stints if first <= frames[1][3] < end)
+        assert frames[0][:3] == frames[1][:3]
+        assert frames[0][3] == max(frames[1][3] - 1, start)
+        assert actions == [3 if frame[3] == start else frame[4] for frame in frames]
+
+
+class MaskedPlayer(Player):
+    def act(self, obs: Any, **asked: Any) -> Any:
+        output = super().act(obs["obs"], **asked)
+        legal = obs[ACTION_MASK] != 0
+        action = np.where(legal[np.arange(len(legal)), output.action], output.action, 0)
+        return output._replace(action=action)
+
+
+# ---- seeds, options, calls ----
+
+
+def test_a_game_is_seeded_by_root_game_and_episode() -> None:
+    envs, games = made(seed=5)
+    Collector(Player(), envs).collect(n_step=200)
+    for number, game in enumerate(games):
+        assert len(game.seeds) > 4
+        assert game.seeds == [episode_seed(5, number, episode) for episode in range(len(game.seeds))]
+
+
+def test_options_and_calls_reach_each_game_once() -> None:
+    envs, games = made(2)
+    envs.options = {"level": 3}
+    envs.reset()
+    assert [game.options for game in games] == [[{"level": 3}], [{"level": 3}]]
+    assert envs.call("level", 2) == [2, 2, 2, 12, 12, 12]
+    assert [game.n_calls for game in games] == [1, 1]
+    assert envs.call("game", env_ids=np.array([1, 4])) == [0, 1]
+    with pytest.raises(EnvError, match=r"env 3 raised AttributeError in wings: .* of agent 'left' in game 1"):
+        envs.call("wings", env_ids=np.array([3]))
+    envs.close()
+    assert [game.n_closed for game in games] == [1, 1]
+
+
+def test_a_resumed_collector_goes_on_with_the_next_games() -> None:
+    one, games = made(2, seed=3)
+    collector = Collector(Player(), one)
+    collector.collect(n_step=50)
+    other, later = made(2)
+    again = Collector(Player(), other)
+    again.load_state_dict(collector.state_dict())
+    assert again.n_episode == collector.n_episode
+    again.collect(n_step=5)
+    assert [game.seeds[0] for game in later] == [
+        episode_seed(3, place, game.episode + 1) for place, game in enumerate(games)
+    ]
+
+
+class SeededGame(TaggedGame):
+    """One whose plan follows from the seed of its reset, as games have it."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert seed is not None
+        self.episode = seed % 10_007 - 1
+        return super().reset(seed, options)
+
+
+@pytest.mark.parametrize("n_step", [1, 5, 40, 110, 150])
+def test_games_that_run_go_on_where_they_were_saved(n_step: int) -> None:
+    def made_anew(seed: int | None) -> tuple[Collector, Ledger]:
+        envs = make_envs([partial(SeededGame, game) for game in range(3)], seed=seed, processors=[PreviousStep()])
+        return Collector(TreePlayer(), envs, ledger := Ledger()), ledger
+
+    straight, all_rows = made_anew(7)
+    straight.collect(n_step=n_step)
+    state, n_before = copy.deepcopy(straight.state_dict()), len(all_rows)
+    resumed, new_rows = made_anew(None)
+    resumed.load_state_dict(state)
+    told = [collector.collect(n_step=90) for collector in (straight, resumed)]
+    mine, theirs = new_rows.rows(), all_rows.rows()
+    for name in ("reward", "terminated", "truncated", "env_ids", "action"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name)[n_before:])
+    for own, other in zip(tree.leaves(mine.obs), tree.leaves(theirs.obs), strict=True):
+        np.testing.assert_array_equal(own, other[n_before:])
+    assert told[0].returns == told[1].returns
+    assert told[0].agents == told[1].agents
+
+
+class TreePlayer(Player):
+    def act(self, obs: Any, **asked: Any) -> Any:
+        return super().act(obs["obs"], **asked)._replace(state=None)
+
+
+# ---- statistics ----
+
+
+def test_a_reward_metric_sees_the_returns_of_every_agent() -> None:
+    seen: list[Any] = []
+
+    def best(returns: Any) -> Any:
+        seen.append(returns.copy())
+        return np.nanmax(returns, axis=1)
+
+    envs, _ = made(1)
+    stats = Collector(Player(), envs, reward_metric=best).collect(n_episode=6)
+    np.testing.assert_array_equal(np.concatenate(seen), [returns_of(0, episode) for episode in range(6)])
+    assert stats.returns.max == max(np.nanmax(returns_of(0, episode)) for episode in range(6))
+
+
+def test_a_metric_that_keeps_the_agents_apart_is_refused() -> None:
+    collector = Collector(Player(), made(1)[0], reward_metric=lambda returns: returns)
+    with pytest.raises(ConfigError, match=r"reward_metric must give one number per episode \[1\], got \(1, 3\)"):
+        collector.collect(n_episode=1)
+
+
+def test_agents_have_tags_and_environments_of_one_have_none() -> None:
+    stats = Collector(Player(), made(1)[0]).collect(n_episode=6)
+    times = TimeStats(seconds=1, collect=1, update=0, evaluate=0, other=0, steps_per_second=1)
+    epoch = EpochStats(train=stats, test=CollectStats.merge([]), time=times)
+    tags = scalars(epoch)
+    left = [own for own in (returns_of(0, episode)[0] for episode in range(6)) if not np.isnan(own)]
+    assert tags["train/agents/left/mean"] == epoch["train/agents/left/mean"] == pytest.approx(np.mean(left))
+    assert epoch["train/agents/left/count"] == 5
+    assert epoch["train/agents/nobody/mean"] is None
+    assert {tag.split("/")[2] for tag in tags if tag.startswith("train/agents")} == set(AGENTS)
+    alone = Collector(Player(), made(1)[0]).collect(n_step=1)
+    assert alone.agents == {}
+    single = make_envs("CartPole-v1")
+    assert (single.agents, single.n_agents) == ((), 1)
+
+
+class Watched:
+    """Write down the events of episodes."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[int, int, float]] = []
+
+    def __call__(self, event: str, episode: Any, *more: Any) -> None:
+        self.ends.append((episode.env_id, episode.length, episode.total_reward))
+
+
+def test_callbacks_hear_of_every_agent_that_took_part() -> None:
+    envs, _ = made(1)
+    collector = Collector(Player(), envs)
+    heard = Watched()
+    collector.watch = Watch(envs.n, one_by_one(heard), ["on_episode_end"])
+    collector.collect(n_episode=6)
+    true = [
+        (agent, sum(end - start for start, end, _ in plan_of(0, episode)[name]), returns_of(0, episode)[agent])
+        for episode in range(6)
+        for agent, name in enumerate(AGENTS)
+        if name in plan_of(0, episode)
+    ]
+    assert heard.ends == true
+
+
+# ---- what games must not be ----
+
+
+class Told:
+    """A game of two agents that answers what it is told to."""
+
+    possible_agents = ("a", "b")
+
+    def __init__(self, **parts: Any) -> None:
+        self.parts = parts
+        self.agents = list(self.possible_agents)
+
+    def observation_space(self, agent: Any) -> Any:
+        return self.parts.get("spaces", {}).get(agent, gym.spaces.Box(-1, 1, (1,), np.float32))
+
+    def action_space(self, agent: Any) -> Any:
+        return gym.spaces.Discrete(2)
+
+    def each(self, value: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.agents, value)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        first = self.parts.get("first", (self.each(np.zeros(1, np.float32)), self.each({})))
+        if isinstance(first, Exception):
+            raise first
+        return first
+
+    def step(self, actions: Any) -> Any:
+        fine = {
+            "obs": self.each(np.zeros(1, np.float32)),
+            "rewards": self.each(0),
+            "terminated": self.each(False),
+            "truncated": self.each(False),
+            "infos": self.each({}),
+        }
+        answer = {**fine, **self.parts.get("answer", {})}
+        if "error" in self.parts:
+            raise self.parts["error"]
+        return tuple(answer.values())[: self.parts.get("count", 5)]
+
+
+def play(**parts: Any) -> Any:
+    envs = make_envs([Told, partial(Told, **parts)])
+    envs.reset()
+    return envs.step(np.zeros(4, np.int64), envs.all_ids)
+
+
+NAN = {"a": np.zeros(1, np.float32), "b": np.full(1, np.nan, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"error": KeyError("x")}, "^env 2 raised KeyError in step: 'x', at episode 0 step 0 of agent 'a' in game 1"),
+        ({"first": KeyError("x")}, "^env 2 raised KeyError in reset: 'x', at episode 0 step 0 of agent 'a' in game 1"),
+        ({"first": ({}, {})}, "returned no observation from reset: somebody must be there to act"),
+        ({"first": ({"a": np.zeros(2, np.float32)}, {})}, r"env 2 returned observation of shape \(2,\)"),
+        ({"count": 4}, "env 2 returned 4 values from step, not"),
+        ({"answer": {"rewards": 1.0}}, "env 2 returned rewards 1.0 from step, not a dict by agent"),
+        ({"answer": {"obs": {"a": np.zeros(1)}}}, "env 3 acted, but step returned no observations for it: .* 'b' in"),
+        ({"answer": {"rewards": {}}}, "env 2 acted, but step returned no rewards for it"),
+        ({"answer": {"rewards": {"a": 0, "b": "1"}}}, "env 3 returned reward '1', which is not a number"),
+        ({"answer": {"truncated": {"a": 0, "b": 7}}}, "env 3 returned truncated = 7, which is not a bool"),
+        (
+            {"answer": {"obs": NAN}},
+            "env 3: returned observation nan at index .* episode 0 step 1 of agent 'b' in game 1",
+        ),
+        ({"answer": {"rewards": {"a": 0, "b": np.inf}}}, "env 3: returned reward inf, at .* of agent 'b' in game 1"),
+    ],
+)
+def test_what_must_not_be_learnt_from_is_refused_by_game_and_agent(parts: Any, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        play(**parts)
+
+
+def test_a_fault_of_a_game_is_the_games_and_data_are_told_apart() -> None:
+    with pytest.raises(BadEnvDataError):
+        play(count=4)
+
+
+def test_agents_of_a_game_act_together() -> None:
+    envs = make_envs(Told)
+    envs.reset()
+    with pytest.raises(AssertionError, match="1 of 2 agents act: all who are in a game act together"):
+        envs.step(np.zeros(1, np.int64), np.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("factories", "message"),
+    [
+        (
+            [partial(Told, spaces={"b": gym.spaces.Discrete(2)})],
+            "agent 'b' of game 0 has spaces .*Discrete.*, agent 'a'",
+        ),
+        ([Told, lambda: named(["a"])], r"game 1 has possible_agents \['a'\], game 0 has \['a', 'b'\]"),
+        ([lambda: named([])], r"game 0 has possible_agents \[\]"),
+        ([lambda: named([1, "1"])], "of different names"),
+        ([Told, partial(gym.make, "CartPole-v1")], "env 0 is a game of several agents, env 1 is not, got"),
+    ],
+)
+def test_games_that_cannot_share_a_policy_are_refused_when_they_are_made(factories: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_envs(factories)
+
+
+def named(names: list[Any]) -> Told:
+    game = Told()
+    game.possible_agents = tuple(names)
+    return game
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_what_games_have_not_is_refused_clearly() -> None:
+    with pytest.raises(ConfigError, match=r'backend "async" is for environments of one agent, and .* use "sync"'):
+        make_envs(Told, 2, backend="async")
+    with pytest.raises(ConfigError, match="max_episode_steps is not for a game of several agents"):
+        make_envs(Told, 2, max_episode_steps=3)
+    (finding,) = check_env(Told)
+    assert "looks at environments of one agent" in finding.what
+    game = Told()
+    with pytest.raises(ConfigError, match="factory 1 returned an environment a second time"):
+        make_envs(lambda: game, 2)
+    with pytest.raises(ConfigError, match=r"must return a gymnasium.Env, or a parallel environment"):
+        make_envs(lambda: 3)
+
+
+def test_observations_stay_as_they_were() -> None:
+    envs, _ = made(2)
+    envs.reset()
+    outcomes = []
+    for _ in range(30):
+        ids = envs.ready
+        outcome = envs.step(np.zeros(len(ids), np.int64), ids)
+        outcomes.append((outcome.next_obs, tree.map_tree(np.copy, outcome.next_obs)))
+        if outcome.over.any():
+            envs.begin(whole_games(ids[outcome.over], envs.n_agents))
+    for now, then in outcomes:
+        np.testing.assert_array_equal(now, then)
+
+
+# ---- PettingZoo's own ----
+
+
+def test_a_game_of_pettingzoo_is_played_as_its_own_loop_plays_it() -> None:
+    pytest.importorskip("pygame", reason="rock, paper, scissors draws with it")
+    rps = pytest.importorskip("pettingzoo.classic.rps.rps", reason="PettingZoo is not installed")
+    make = partial(rps.parallel_env, num_actions=3, max_cycles=6)
+    ledger = Ledger()
+    envs = make_envs(make, 2, seed=1)
+    assert envs.agents == ("player_0", "player_1")
+    stats = Collector(Still(2), envs, ledger).collect(n_episode=4)
+    rows = ledger.rows()
+    game = make()
+    obs, _ = game.reset(seed=1)
+    true = []
+    while game.agents:
+        after, gains, ends, cuts, _ = game.step(dict.fromkeys(game.agents, 2))
+        true += [(int(obs[one]), 2, gains[one], int(after[one]), ends[one], cuts[one]) for one in sorted(obs)]
+        obs = after
+    assert stats.lengths.mean == len(true) / 2 > 1
+    columns = [rows.obs, rows.action, rows.reward, rows.next_obs, rows.terminated, rows.truncated]
+    mine = [tuple(column[row].tolist() for column in columns) for row in np.flatnonzero(rows.env_ids < 2)]
+    assert mine == true * 2
+
+
+# ---- games of turns, and rewards for agents that do not act ----
+
+
+class Turns(TaggedGame):
+    """A game that has the members of PettingZoo's turn-based API."""
+
+    agent_selection = "left"
+
+    def agent_iter(self) -> list[str]:
+        return self.agents
+
+    def last(self) -> None:
+        """Return what the selected agent is told."""
+
+
+@pytest.mark.parametrize("way", ["first", "second", "check_env"])
+def test_the_turn_based_api_is_rejected_with_the_conversion_to_use(way: str) -> None:
+    message = r"Turns.* has PettingZoo's turn-based \(AEC\) API, .* needs the parallel one, .*aec_to_parallel"
+    if way == "check_env":
+        (finding, *_) = check_env(lambda: Turns(0))
+        assert finding.level == "error"
+        assert "turn-based (AEC) API" in finding.what
+        return
+    factories = [lambda: Turns(0)] if way == "first" else [lambda: TaggedGame(0), lambda: Turns(1)]
+    with pytest.raises(ConfigError, match=message):
+        make_envs(factories)
+
+
+def test_a_wrapper_may_turn_the_turn_based_api_into_the_parallel_one() -> None:
+    class Parallel(TaggedGame):
+        def __init__(self, game: Turns) -> None:
+            super().__init__(game.game)
+
+    def parallel(env: Any) -> Any:
+        return Parallel(env)
+
+    assert make_envs(lambda: Turns(0), wrappers=[parallel]).agents == ("left", "right", "third")
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_an_agent_that_may_do_nothing_is_named_with_the_way_out(random: bool) -> None:
+    class Waiting(TaggedGame):
+        def observation_space(self, agent: str) -> gym.Space[Any]:
+            mask = gym.spaces.MultiBinary(2)
+            return gym.spaces.Dict({"place": gym.spaces.Box(0, 9, (1,), np.float32), ACTION_MASK: mask})
+
+        def action_space(self, agent: str) -> gym.Space[Any]:
+            return gym.spaces.Discrete(2)
+
+        def _see(self, name: str) -> Any:
+            return {"place": np.zeros(1, np.float32), ACTION_MASK: np.array([name != "right"] * 2, np.int8)}
+
+    envs = make_envs([partial(Waiting, 0), partial(Waiting, 2)])
+    policy = RandomPolicy(gym.spaces.Discrete(2), seed=0)
+    with pytest.raises(
+        NoLegalActionError,
+        match=r"env 1 allows no action: its action_mask is all False, at episode 0 step 0 of agent 'right' in game 0"
+        r".* take turns, as after turn_based_aec_to_parallel, a wrapper must let those who wait take an action",
+    ) as caught:
+        Collector(policy, envs).collect(n_step=4, random=random)
+    assert caught.value.env_id == 1
+
+
+class Paying(TaggedGame):
+    """Pay 1,000 times the step to every agent that does not act; nobody comes back here."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        obs, gains, *others = super().step(actions)
+        late = {name: 1000.0 * self.step_now for name in AGENTS if name not in actions}
+        return (obs, {**gains, **late}, *others)  # type: ignore[return-value]  # five
+
+
+@pytest.mark.parametrize("processors", [[], [PreviousStep()]])
+def test_what_agents_are_paid_while_they_do_not_act_counts_in_their_returns_and_in_no_row(
+    processors: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    n_games, ledger = len(PLANS), Ledger()
+    envs = make_envs([partial(Paying, 0)], processors=processors)
+    collector = Collector(Still(), envs, ledger, reward_metric=lambda returns: np.nansum(returns, axis=1))
+    totals: dict[int, list[float]] = {0: [], 1: [], 2: []}
+
+    def tell(event: str, episode: Any, *_: Any) -> None:
+        if event == "on_episode_end":
+            totals[episode.env_id].append(episode.total_reward)
+
+    collector.watch = Watch(3, one_by_one(tell), ["on_episode_end"])
+    stats = collector.collect(n_episode=n_games)
+
+    def paid(episode: int, agent: int) -> float:
+        stints = plan_of(0, episode).get(AGENTS[agent], [])
+        acted = {step for start, end, _ in stints for step in range(start, end)}
+        own = sum(reward(0, agent, episode, step) for step in acted)
+        return own + sum(1000.0 * (step + 1) for step in range(length(0, episode)) if step not in acted)
+
+    for agent, name in enumerate(AGENTS):
+        assert_is_about(stats.agents[name], [paid(episode, agent) for episode in range(n_games)])
+    assert_is_about(stats.returns, [sum(paid(episode, agent) for agent in range(3)) for episode in range(n_games)])
+    assert ledger.rows().reward.max() < 1000.0
+    for agent, name in enumerate(AGENTS):
+        assert totals[agent] == [paid(episode, agent) for episode in range(n_games) if name in plan_of(0, episode)]
+    (message,) = [message for message in caplog.messages if "was paid" in message]
+    assert message.startswith("agent 'left' of game 0 was paid 4000 in a step in which it did not act")
+
+
+def test_games_that_pay_late_go_on_where_they_were_saved() -> None:
+    class SeededPaying(Paying, SeededGame):
+        """Pay late, in episodes that a seed repeats."""
+
+    def collector() -> Collector:
+        return Collector(Still(), make_envs([partial(SeededPaying, 0)], seed=3))
+
+    one, other = collector(), collector()
+    paid = False
+    for _ in range(20):  # until an agent that has left, or is to come, was paid
+        one.collect(n_step=1)
+        state = one.state_dict()
+        paid |= bool((state["episodes"]["returns"] >= 1000).any())
+        other.load_state_dict(state)
+        assert not other._needs_reset
+    assert paid
+    assert one.collect(n_episode=2).agents == other.collect(n_episode=2).agents
+
+
+@pytest.mark.parametrize(
+    ("gains", "message"),
+    [
+        ({"nobody": 1.0}, "returned a reward for 'nobody', not one of its possible_agents"),
+        ({"third": np.nan}, "returned reward nan for agent 'third', at episode 0 step 0"),
+        ({"third": "much"}, "returned reward 'much', which is not a number, for agent 'third', at episode 0 step 0"),
+    ],
+)
+def test_a_reward_that_cannot_count_is_refused(gains: dict[str, Any], message: str) -> None:
+    class Odd(TaggedGame):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            obs, own, *others = super().step(actions)
+            return (obs, {**own, **gains}, *others)  # type: ignore[return-value]  # five
+
+        def _stint(self, name: str) -> tuple[int, int, str] | None:
+            return None if name == "third" else super()._stint(name)
+
+    with pytest.raises(BadEnvDataError, match=message):
+        Collector(Still(), make_envs(partial(Odd, 0))).collect(n_step=2)

@@ -1,0 +1,197 @@
+"""What is wrong with an environment is found before hours are spent in it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from tests.helpers.told import OBS, STEP, ToldEnv, answer
+from trainkit.core.errors import ConfigError
+from trainkit.envs import Finding, check_env
+
+END = answer(terminated=True)
+MASKED = gym.spaces.Dict(obs=gym.spaces.Box(-1, 1, (3,), np.float32), action_mask=gym.spaces.MultiBinary(2))
+
+
+class Loop(gym.Env[Any, Any]):
+    """Count to five, as told by seed and actions, unless a part is replaced."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # gymnasium's own way
+    observation_space = gym.spaces.Box(-9, 9, (2,), np.float32)
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def __init__(self, render_mode: str | None = "rgb_array") -> None:
+        self.render_mode = render_mode
+        self.n_closed = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(np.int64(action))
+        self.steps += 1
+        return np.array([action, self.steps], np.float32), 1.0, self.steps == 5, False, {}
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
+class Unseeded(Loop):
+    def reset(self, **asked: Any) -> Any:
+        first, info = super().reset()
+        return first, info
+
+
+class Moody(Loop):
+    """Steps draw from a stream that no seed reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, self.rng.random(), *rest
+
+
+class Reusing(Loop):
+    """Write every observation into one array."""
+
+    def reset(self, **asked: Any) -> Any:
+        self.array, info = super().reset(**asked)
+        return self.array, info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        self.array[:] = obs
+        return self.array, *rest
+
+
+class Limited(Loop):
+    """Never end."""
+
+    def step(self, action: Any) -> Any:
+        obs, gain, _, truncated, info = super().step(action)
+        return obs, gain, False, truncated, info
+
+
+def told(*steps: Any, **options: Any) -> Callable[[], ToldEnv]:
+    return partial(ToldEnv, steps=steps, **options)
+
+
+def levels(findings: list[Finding], words: str) -> list[str]:
+    """Return the levels of the findings that say so."""
+    return [finding.level for finding in findings if words in str(finding)]
+
+
+def test_a_sound_environment_has_nothing_but_its_speed_to_note() -> None:
+    (speed,) = check_env(Loop)
+    assert speed.level == "note"
+    assert "steps per second" in speed.what
+    assert 'make_envs(backend="sync")' in speed.advice
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["CartPole-v1", "tests.collector.test_checking.Loop", lambda: Loop(), lambda context: Loop()],
+    ids=["id", "path", "factory", "factory told its context"],
+)
+def test_ids_classes_and_factories_are_made(spec: Any) -> None:
+    assert {finding.level for finding in check_env(spec)} == {"note"}
+
+
+def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
+    env = Loop()
+    check_env(env)
+    assert env.n_closed == 0
+    made: list[Loop] = []
+    check_env(lambda: made.append(Loop()) or made[0])  # type: ignore[func-returns-value]  # appends, then returns
+    assert made[0].n_closed == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "level", "words"),
+    [
+        (Unseeded, "warning", "two resets with the same seed differ: call super().reset(seed=seed)"),
+        (Moody, "warning", "two episodes with the same seed and actions differ"),
+        (Reusing, "note", "it writes into observations it returned before"),
+        (Limited, "warning", "no episode ended within 50 steps: let it terminate, or give make_envs max_episode_steps"),
+        (partial(Loop, None), "note", "its render_mode is None: for videos"),
+        (told(END), "note", "it renders nothing, no arrays"),
+        (told(STEP, answer(terminated=True, truncated=True)), "note", "both terminated and truncated"),
+        (told(answer(reward=None)), "error", "it returned reward None, which is not a number"),
+        (told(answer(reward=np.nan)), "error", "a reward was nan"),
+        (told(answer(reward=np.ones(1))), "note", "rewards are arrays float64 (1,): return a float"),
+        (told(answer(terminated=1)), "note", "terminated is a int: return a bool"),
+        (told(answer(terminated=None)), "error", "it returned terminated = None, which is not a bool"),
+        (told(answer()[:4]), "error", "it returned 4 values from step"),
+        (told(END, resets=[OBS]), "error", "it returned ndarray from reset, not (obs, info)"),
+        (told(END, resets=[(OBS[:2], {})]), "error", "observation of shape (2,), the space says (3,)"),
+        (told(END, resets=[(OBS.astype(np.float64), {})]), "note", "is float64 and is cast to the space's float32"),
+        (told(answer(obs=OBS + 7)), "warning", "an observation is outside its space's bounds"),
+        (told(answer(obs=OBS + np.inf)), "error", "observation has nan or infinity"),
+        (told(OSError("no wheels")), "error", "it raised OSError in step: no wheels"),
+        (told(END, resets=[KeyError("map")]), "error", "it raised KeyError in reset: 'map'"),
+        (told(END, made=OSError("no licence")), "error", "it cannot be made: make_envs: env 0 raised OSError"),
+        ("CartPol-v1", "error", "Did you mean: `CartPole`"),
+        (5, "error", "check_env needs an id, a factory or an environment, got 5"),
+        (
+            told(observation_space=gym.spaces.Text(3)),
+            "error",
+            "ImgObsWrapper or FlatObsWrapper): gymnasium.wrappers.Fl",
+        ),
+        (
+            told(action_space=gym.spaces.Dict(a=gym.spaces.Discrete(2), b=gym.spaces.Box(0, 9, (1,), np.uint8))),
+            "error",
+            "gymnasium.wrappers.TransformAction",
+        ),
+        (told(END, action_space=gym.spaces.Box(-np.inf, np.inf)), "warning", "have no bounds"),
+        (told(END, resets=[(OBS, {"action_mask": [0, 1]})]), "warning", 'make_envs(mask_key="action_mask")'),
+        (
+            told(END, resets=[({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, {})], observation_space=MASKED),
+            "error",
+            "it allows no action: its action_mask is all False",
+        ),
+        (
+            told(
+                ({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, 0.0, False, True, {}),
+                resets=[({"obs": OBS, "action_mask": np.ones(2, np.int8)}, {})],
+                observation_space=MASKED,
+            ),
+            "error",
+            "it truncates an episode in an observation whose action_mask is all False",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found_with_what_to_do(env: Any, level: str, words: str) -> None:
+    assert levels(check_env(env, n_steps=50), words) == [level]
+
+
+def test_a_mask_in_the_info_is_obeyed_or_missed() -> None:
+    sound = told(END, resets=[(OBS, {"legal": [False, True]})])
+    assert {finding.level for finding in check_env(sound, mask_key="legal")} == {"note"}
+    env = ToldEnv(steps=[END], resets=[(OBS, {"legal": [False, True]})])
+    check_env(env, mask_key="legal")
+    assert set(map(int, env.actions)) == {1}
+    (missing, *_) = check_env(told(END), mask_key="legal")
+    assert missing.what == "info['legal'] is object (), not 2 bools"
+
+
+def test_a_slow_environment_is_advised_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainkit.envs.checking._ASYNC_PAYS_MS", 0.0)
+    assert 'make_envs(backend="async"): a process each' in check_env(Loop)[-1].advice
+
+
+def test_errors_come_first() -> None:
+    found = check_env(told(answer(terminated=1, reward=np.inf), resets=[(OBS + 7, {})]))
+    assert [finding.level for finding in found] == ["error", "warning", "note", "note", "note"]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"n_steps must be .* got 0\ncheck_env.seed must be .* got -1"):
+        check_env(Loop, n_steps=0, seed=-1)

@@ -1,0 +1,191 @@
+"""What a user gives `make_envs` about an environment: its spaces, and a function that validates it."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.helpers.doubles import Ledger, Still
+from tests.helpers.games import TaggedGame
+from tests.helpers.told import STEP, ToldEnv
+from trainkit.collector import Collector
+from trainkit.core.errors import BadEnvDataError, ConfigError
+from trainkit.envs import Envs, check_env, make_envs
+
+NARROW = gym.spaces.Box(-5, 5, (3,), np.float32)
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+ways = pytest.mark.parametrize("way", ["sync", pytest.param("async", marks=forks), "vector"])
+
+
+def told_envs(way: str, made: Callable[[], Any], **options: Any) -> Envs:
+    if way == "vector":
+        return make_envs(SyncVectorEnv([made, made], autoreset_mode=AutoresetMode.NEXT_STEP), **options)
+    return make_envs(made, 2, backend=way, **options)
+
+
+@ways
+def test_given_spaces_stand_instead_of_the_environments_own(way: str) -> None:
+    box = gym.spaces.Box(-2, 2, (2,), np.float32)
+    half = gym.spaces.Box(-1, np.array([0, 1], np.float32), (2,), np.float32)
+    envs = told_envs(way, partial(ToldEnv, action_space=box), observation_space=NARROW, action_space=half)
+    assert (envs.observation_space, envs.action_space) == (NARROW, half)
+    ledger = Ledger()
+    Collector(Still(np.array([-3.0, 0.5], np.float32)), envs, ledger).collect(n_step=4)
+    assert ledger.rows().obs.dtype == np.float32
+    envs.close()
+
+
+def test_actions_are_clipped_to_the_given_space() -> None:
+    box = gym.spaces.Box(-2, 2, (1,), np.float32)
+    env = ToldEnv(action_space=box)
+    envs = make_envs(lambda: env, action_space=gym.spaces.Box(-1, 1, (1,), np.float32))
+    Collector(Still(np.array([-3.0], np.float32)), envs).collect(n_step=1)
+    assert env.actions[0].tolist() == [-1.0]
+
+
+def test_a_given_discrete_space_is_a_part_of_the_environments() -> None:
+    env = ToldEnv(action_space=gym.spaces.Discrete(6))
+    envs = make_envs(lambda: env, action_space=gym.spaces.Discrete(3, start=2))
+    assert envs.action_space == gym.spaces.Discrete(3)
+    Collector(Still(2), envs).collect(n_step=1)
+    assert env.actions == [4]
+
+
+def test_an_environment_without_spaces_has_those_given() -> None:
+    class Bare(gym.Env[Any, Any]):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(3, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return STEP
+
+    envs = make_envs(Bare, observation_space=NARROW, action_space=gym.spaces.Discrete(2))
+    assert Collector(Still(), envs).collect(n_step=3).n_step == 3
+
+
+@ways
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"observation_space": gym.spaces.Box(-1, 1, (4,), np.float32)},
+            r"make_envs.observation_space Box.* has other shapes than the environment's Box.*: give one of the same",
+        ),
+        (
+            {"observation_space": gym.spaces.Dict(a=NARROW)},
+            r"make_envs.observation_space Dict.* has other shapes than the environment's",
+        ),
+        ({"observation_space": gym.spaces.Text(3)}, r"make_envs.observation_space is a Text, which has no fixed array"),
+        (
+            {"action_space": gym.spaces.Discrete(3)},
+            r"make_envs.action_space Discrete\(3\) is not within .*Discrete\(2\)",
+        ),
+        (
+            {"action_space": gym.spaces.Discrete(2, start=1)},
+            r"make_envs.action_space Discrete\(2, start=1\) is not within",
+        ),
+        ({"action_space": gym.spaces.MultiBinary(2)}, r"make_envs.action_space MultiBinary\(2\) is not within"),
+        ({"observation_space": (3,)}, r"make_envs.observation_space must be a Space.*, got \(3,\)"),
+        ({"action_space": 2}, r"make_envs.action_space must be a Space.*, got 2"),
+    ],
+)
+def test_spaces_that_do_not_fit_the_environment_are_rejected(way: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        told_envs(way, ToldEnv, **options)
+
+
+@ways
+def test_what_does_not_fit_a_given_space_is_told_when_it_comes(way: str) -> None:
+    space = gym.spaces.Box(0, 255, (3,), np.uint8)  # and 0.5 comes
+    envs = told_envs(way, ToldEnv, observation_space=space)
+    with pytest.raises(BadEnvDataError, match="which does not fit the space's uint8"):
+        Collector(Still(), envs).collect(n_step=1)
+    envs.close()
+
+
+def test_a_given_box_is_within_the_environments_in_every_dimension() -> None:
+    own = gym.spaces.Box(np.array([-1, -9], np.float32), np.array([1, 9], np.float32))
+    for low, high in (([-2, 0], [1, 1]), ([0, 0], [1, 10])):
+        given = gym.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+        with pytest.raises(ConfigError, match="is not within"):
+            make_envs(partial(ToldEnv, action_space=own), action_space=given)
+
+
+def test_the_agents_of_a_game_have_given_spaces() -> None:
+    space = gym.spaces.Box(-9, 2**20, (5,), np.float32)
+    envs = make_envs(partial(TaggedGame, 0), observation_space=space, action_space=gym.spaces.Discrete(2))
+    assert (envs.observation_space, envs.action_space) == (space, gym.spaces.Discrete(2))
+    assert Collector(Still(), envs).collect(n_step=20).n_step >= 20
+    with pytest.raises(ConfigError, match="is not within"):
+        make_envs(partial(TaggedGame, 0), action_space=gym.spaces.Discrete(99))
+    envs.close()
+
+
+# ---- a function of one's own ----
+
+
+@pytest.mark.parametrize("backend", ["sync", pytest.param("async", marks=forks)])
+def test_a_function_of_ones_own_validates_every_environment_where_it_runs(backend: Any, tmp_path: Any) -> None:
+    def validate(env: Any) -> None:
+        assert isinstance(env, gym.wrappers.TimeLimit)  # the wrappers are on it
+        env.reset(seed=0)
+        (tmp_path / f"{os.getpid()}-{len(list(tmp_path.iterdir()))}").touch()
+
+    make_envs(ToldEnv, 3, backend=backend, max_episode_steps=5, validate_env=validate).close()
+    pids = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    assert len(list(tmp_path.iterdir())) == 3
+    assert (pids == {str(os.getpid())}) == (backend == "sync")
+
+
+@pytest.mark.parametrize("backend", ["sync", pytest.param("async", marks=forks)])
+def test_an_environment_that_the_function_rejects_is_named(backend: Any) -> None:
+    def validate(env: Any) -> bool:
+        if env.unwrapped.number == 1:
+            raise ValueError("one is not a number I like")
+        return bool(env.unwrapped.number != 2)
+
+    def numbered(number: int) -> ToldEnv:
+        env = ToldEnv()
+        env.number = number  # type: ignore[attr-defined]  # of ours
+        return env
+
+    made = [partial(numbered, number) for number in (0, 3)]
+    make_envs(made, backend=backend, validate_env=validate).close()
+    for number, message in ((1, "ValueError: one is not a number I like"), (2, "it returned False for")):
+        with pytest.raises(ConfigError, match=f"make_envs.validate_env rejects env 2: {message}"):
+            make_envs([*made, partial(numbered, number)], backend=backend, validate_env=validate)
+
+
+def test_an_environment_made_again_after_a_fault_is_validated_too() -> None:
+    seen: list[Any] = []
+    made = partial(ToldEnv, steps=[OSError("gone")])
+    envs = make_envs(made, on_error="restart", max_restarts=2, restart_delay_s=0.0, validate_env=seen.append)
+    with pytest.raises(Exception, match="2 times in a row"):
+        Collector(Still(), envs).collect(n_step=1)
+    assert len(seen) == 3
+
+
+def test_a_function_cannot_look_into_a_vector_environment() -> None:
+    with pytest.raises(
+        ConfigError, match="validate_env is called with single environments, which a vector environment"
+    ):
+        make_envs("CartPole-v1", 2, backend="vector", validate_env=print)
+    with pytest.raises(ConfigError, match="validate_env must be a function of an environment, got 'yes'"):
+        make_envs("CartPole-v1", validate_env="yes")  # type: ignore[arg-type]  # on purpose
+    envs = make_envs(ToldEnv)
+    with pytest.raises(ConfigError, match="validate_env, observation_space came too late"):
+        make_envs(envs, validate_env=print, observation_space=NARROW)
+
+
+def test_check_env_tells_what_the_function_rejects() -> None:
+    def validate(env: Any) -> None:
+        raise ValueError("too small")
+
+    (finding, *_) = check_env(ToldEnv, n_steps=2, validate_env=validate)
+    assert (finding.level, finding.what) == ("error", "validate_env rejects the environment: ValueError: too small")
+    assert all(finding.level != "error" for finding in check_env(ToldEnv, n_steps=2, validate_env=lambda env: None))

@@ -1,0 +1,355 @@
+"""Episodes that run come back by their seeds and actions, in other environments of the same kind, or say why not."""
+
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import trainkit as tk
+from examples.two_agents import TwoPoles
+from tests.trainer.toys import Walk
+from trainkit.core import files, tree
+from trainkit.envs import replays
+from trainkit.envs.replays import PlayedActions
+
+
+class Moody(Walk):
+    """Walk differently every time, whatever the seed."""
+
+    moods = iter(range(1_000_000))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=next(self.moods))
+
+
+class Paid(Walk):
+    """See the same every time, and be paid differently."""
+
+    pay = iter(range(1_000_000))
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, _, *rest = super().step(action)
+        return obs, float(next(self.pay)), *rest
+
+
+class Told(Walk):
+    """Begin where the reset's options say."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = (options or {}).get("place", 0.0)
+        return self._obs(), {}
+
+
+def collector_of(envs: tk.Envs, policy: Any = None) -> tk.Collector:
+    return tk.Collector(tk.RandomPolicy(envs.action_space, seed=3) if policy is None else policy, envs)
+
+
+def through_a_file(state: Any, path: Any) -> Any:
+    files.save_state(path / "state.npz", state)
+    return files.load_state(path / "state.npz")
+
+
+def told_next(collector: tk.Collector, n_step: int) -> Any:
+    """Tell what the environments do next: each step's rewards and observations."""
+    seen = []
+
+    class Pen:
+        def add(self, transition: Any) -> None:
+            seen.append((transition.reward.tolist(), *(leaf.tolist() for leaf in tree.leaves(transition.next_obs))))
+
+        def cut(self, env_ids: Any) -> None:
+            seen.append(("cut", env_ids.tolist()))
+
+    collector.recorders.append(Pen())
+    stats = collector.collect(n_step=n_step)
+    return seen, stats.returns.mean, stats.lengths.mean
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "agents": {"spec": TwoPoles, "n": 2},
+    "processed": {"n": 2, "processors": [tk.PreviousStep()]},
+    "one": {"n": 1},
+    "several": {"n": 3},
+    "in processes": {"n": 2, "backend": "async"},
+    "stacked": {"n": 2, "stack": 3},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_step", [1, 4, 7, 31])
+def test_running_episodes_come_back_and_go_on_the_same(kind: str, n_step: int, tmp_path: Any) -> None:
+    with_envs = [tk.make_envs(**{"spec": Walk, "seed": seed} | KINDS[kind]) for seed in (5, 99)]
+    first, second = map(collector_of, with_envs)
+    try:
+        first.collect(n_step=n_step)
+        second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+        second.policy.load_streams_state(first.policy.streams_state())
+        for one, other in zip(tree.leaves(first.envs.obs), tree.leaves(second.envs.obs), strict=True):
+            assert_array_equal(one, other, strict=True)
+        assert_array_equal(first.envs.episodes, second.envs.episodes)
+        assert told_next(second, 40) == told_next(first, 40)
+    finally:
+        for envs in with_envs:
+            envs.close()
+
+
+def test_what_came_back_can_be_saved_again(tmp_path: Any) -> None:
+    first, second, third = (collector_of(tk.make_envs(Walk, 2, seed=seed)) for seed in (5, 6, 7))
+    first.collect(n_step=9)
+    second.load_state_dict(first.state_dict())
+    second.policy.load_streams_state(first.policy.streams_state())
+    second.collect(n_step=5)
+    first.collect(n_step=5)
+    third.load_state_dict(through_a_file(second.state_dict(), tmp_path))
+    third.policy.load_streams_state(first.policy.streams_state())
+    assert told_next(third, 30) == told_next(first, 30)
+
+
+def test_a_quota_of_episodes_that_was_interrupted_goes_on(tmp_path: Any) -> None:
+    def collected(stats: tk.CollectStats) -> Any:
+        return stats.n_step, stats.n_episode, stats.returns, stats.lengths
+
+    first, second, straight = (collector_of(tk.make_envs(Walk, 3, seed=5)) for _ in range(3))
+    steps = 0
+
+    def stop() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 14:
+            raise KeyboardInterrupt
+
+    first.between_steps = stop
+    with pytest.raises(KeyboardInterrupt):
+        first.collect(n_episode=7)
+    second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+    second.policy.load_streams_state(first.policy.streams_state())
+    assert second.is_interrupted
+    assert collected(second.resume()) == collected(straight.collect(n_episode=7))
+
+
+def after_loading(first: tk.Collector, second: tk.Collector, caplog: Any) -> str:
+    """Load one's state into the other, see that episodes begin anew, and return the warning."""
+    first.collect(n_step=4)
+    caplog.clear()
+    second.load_state_dict(first.state_dict())
+    (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.endswith("; the episodes that ran are cut and others begin")
+    assert len(second.open_ids) == 0
+    seen, _, _ = told_next(second, 2)
+    assert seen[0] == ("cut", list(range(second.envs.n)))
+    return warning
+
+
+@pytest.mark.parametrize("env", [Moody, Paid])
+def test_an_environment_that_does_not_do_the_same_again_is_noticed(env: Any, caplog: Any) -> None:
+    first, second = (collector_of(tk.make_envs(env, 2, seed=5)) for _ in range(2))
+    assert "an episode went elsewhere" in after_loading(first, second, caplog)
+
+
+def test_an_environment_that_fails_when_played_again_is_noticed(caplog: Any) -> None:
+    def fail() -> None:
+        raise OSError("mine")
+
+    first, second = collector_of(tk.make_envs(Walk, seed=5)), collector_of(tk.make_envs(lambda: Walk(fail)))
+    first.collect(n_step=4)
+    second.load_state_dict(first.state_dict())
+    assert "cannot be played again: env 0 raised OSError in step: mine" in caplog.text
+
+
+def test_a_vector_environment_that_seeds_itself_is_not_played_again(caplog: Any) -> None:
+    def make() -> tk.Envs:
+        return tk.make_envs(gym.vector.SyncVectorEnv([Walk, Walk]), seed=5)
+
+    first, second = collector_of(make()), collector_of(make())
+    assert "how the episodes that run came to be is not known" in after_loading(first, second, caplog)
+
+
+def test_what_a_policy_keeps_from_step_to_step_is_said_to_be_lost(caplog: Any) -> None:
+    class Counting(tk.RandomPolicy):
+        def act(self, *asked: Any, **more: Any) -> Any:
+            return super().act(*asked, **more)._replace(state=1)
+
+    first, second = (
+        collector_of(envs, Counting(envs.action_space)) for envs in (tk.make_envs(Walk, seed=5), tk.make_envs(Walk))
+    )
+    assert "what the policy keeps from step to step cannot be saved" in after_loading(first, second, caplog)
+
+
+def test_an_episode_longer_than_what_is_kept_is_not_played_again(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(replays, "_MOST_STEPS", 3)
+    first, second = (collector_of(tk.make_envs(Walk, seed=5)) for _ in range(2))
+    assert "is not known" in after_loading(first, second, caplog)
+
+
+def test_only_the_last_steps_are_kept_and_they_are_enough_for_short_episodes(monkeypatch: Any, tmp_path: Any) -> None:
+    monkeypatch.setattr(replays, "_MOST_STEPS", 12)  # as long as the longest episode
+    first, second = (collector_of(tk.make_envs(Walk, 1, seed=5)) for _ in range(2))
+    first.collect(n_step=100)
+    second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+    second.policy.load_streams_state(first.policy.streams_state())
+    assert told_next(second, 30) == told_next(first, 30)
+
+
+def test_actions_kept_are_bounded_in_bytes() -> None:
+    played = PlayedActions(1_000, keeps=True)
+    everyone = np.arange(1_000)
+    played.begin(everyone, None)
+    for _ in range(40):
+        played.add(np.zeros((1_000, 100)), everyone)  # 800 kB a step
+    assert played.state_dict(np.zeros(1_000)) is None
+    assert played._actions.nbytes <= 16 * 2**20
+
+
+def test_options_of_a_reset_are_played_again_with_it(tmp_path: Any) -> None:
+    first, second = (collector_of(tk.make_envs(Told, 2, seed=5)) for _ in range(2))
+    first.envs.options = {"place": 1.5}
+    first.collect(n_step=4)
+    second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+    assert_array_equal(first.envs.obs, second.envs.obs)
+    assert second.envs.options is None
+
+
+def test_options_that_no_file_can_hold_do_not_keep_a_run_from_being_saved(tmp_path: Any) -> None:
+    first = collector_of(tk.make_envs(Told, 2, seed=5))
+    first.envs.options = {"place": 1.5, "friend": object()}
+    first.collect(n_step=4)
+    assert through_a_file(first.state_dict(), tmp_path)["envs"]["played"] is None
+
+
+def test_episodes_that_began_with_other_options_than_the_rest_are_not_played_again(caplog: Any) -> None:
+    first, second = (collector_of(tk.make_envs(Told, 2, seed=5)) for _ in range(2))
+    first.collect(n_step=2)
+    first.envs.options = {"place": 1.5}
+    while len(set(first.envs.episodes.tolist())) == 1:
+        first.collect(n_step=2)
+    caplog.clear()
+    second.load_state_dict(first.state_dict())
+    assert "is not known" in caplog.text
+
+
+# ---- environments that keep something from one episode to the next ----
+
+
+class Counts(Walk):
+    """Count episodes, which no observation shows."""
+
+    n_walks = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.n_walks += 1
+        return super().reset(seed=seed)
+
+
+class Draws(Walk):
+    """Keep a generator that no reset seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coins = np.random.default_rng(3)
+        self.names = {"b", "a"}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.coins.random()
+        return super().reset(seed=seed)
+
+
+def warnings_of(record: Any) -> list[str]:
+    return [record.message for record in record.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "async"}, {"processors": [tk.PreviousStep()]}], ids=str)
+@pytest.mark.parametrize(("env", "name"), [(Counts, "n_walks"), (Draws, "coins")])
+def test_what_an_environment_keeps_across_episodes_is_warned_of_on_resume(
+    env: Any, name: str, options: Any, tmp_path: Any, caplog: Any
+) -> None:
+    both = [tk.make_envs(lambda: gym.wrappers.TimeLimit(env(), 20), 2, seed=5, **options) for _ in range(2)]
+    first, second = map(collector_of, both)
+    try:
+        first.collect(n_step=60)
+        second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+        (warning,) = warnings_of(caplog)
+        assert "the run may not continue with the same bits" in warning
+        assert f"differ from those saved: {name} of env 0, 1." in warning
+        assert_array_equal(second.open_ids, first.open_ids)  # the open episodes themselves came back
+    finally:
+        for envs in both:
+            envs.close()
+
+
+def test_a_first_episode_has_nothing_to_lose(tmp_path: Any, caplog: Any) -> None:
+    first, second = (collector_of(tk.make_envs(Counts, 2, seed=5)) for _ in range(2))
+    first.collect(n_step=4)
+    second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+    assert warnings_of(caplog) == []
+
+
+def test_a_game_that_keeps_something_is_named(caplog: Any) -> None:
+    class Counting(TwoPoles):  # type: ignore[misc]
+        n_games = 0
+
+        def reset(self, *args: Any, **options: Any) -> Any:
+            self.n_games += 1
+            return super().reset(*args, **options)
+
+    first, second = (collector_of(tk.make_envs(Counting, 2, seed=5)) for _ in range(2))
+    first.collect(n_step=400)
+    second.load_state_dict(first.state_dict())
+    (warning,) = warnings_of(caplog)
+    assert "n_games of game 0, 1." in warning
+
+
+def test_a_checkpoint_without_fingerprints_loads_in_silence(caplog: Any) -> None:
+    first, second = (collector_of(tk.make_envs(Counts, 2, seed=5)) for _ in range(2))
+    first.collect(n_step=60)
+    state = first.state_dict()
+    del state["envs"]["fingerprints"]
+    second.load_state_dict(state)
+    assert warnings_of(caplog) == []
+
+
+def test_a_process_that_died_or_is_in_a_step_does_not_keep_a_run_from_being_saved(caplog: Any) -> None:
+    collector = collector_of(tk.make_envs(Counts, 3, seed=5, backend="async"))
+    collector.collect(n_step=6)
+    dead, busy, _ = collector.envs._backend._workers  # type: ignore[attr-defined]
+    dead._process.kill()
+    dead._process.join()
+    busy.ask("step", 0)  # its answer was never read, as after a second Ctrl-C
+    try:
+        first, second, third = collector.state_dict()["envs"]["fingerprints"]
+        assert (first, second) == ({}, {})
+        assert "n_walks" in third
+        (warning,) = warnings_of(caplog)
+        assert "env 0 died in the fingerprint of its attributes: its process was killed by SIGKILL" in warning
+    finally:
+        collector.envs.close()
+
+
+def newest(name: str) -> str:
+    """Return the id of an environment's last version; older ones warn."""
+    return max(env_id for env_id in gym.registry if env_id.rpartition("-v")[0] == name)
+
+
+PLAIN = ["CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum"]
+PLAIN += ["FrozenLake", "Taxi", "CliffWalking", "Blackjack"]
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize("env", PLAIN)
+def test_gymnasiums_own_environments_keep_nothing_across_episodes(
+    env: str, backend: Any, tmp_path: Any, caplog: Any
+) -> None:
+    both = [tk.make_envs(newest(env), 2, seed=5, backend=backend, max_episode_steps=25) for _ in range(2)]
+    first, second = map(collector_of, both)
+    try:
+        for n_step in (3, 180):  # in the first episodes, and after others
+            first.collect(n_step=n_step)
+            second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+            assert warnings_of(caplog) == []
+            assert_array_equal(second.open_ids, first.open_ids)
+    finally:
+        for envs in both:
+            envs.close()

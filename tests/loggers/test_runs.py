@@ -1,0 +1,109 @@
+"""Run folders: what was told is read back, torn ends and second tellings included; unlike runs are told apart."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from trainkit.loggers.runs import RunFolder, find_runs, grouped, write_config
+
+
+def make_run(folder: Path, *rows: dict[str, Any], **config: Any) -> RunFolder:
+    """Write a run's folder, by the logger that runs use."""
+    logger = tk.JsonlLogger(folder)
+    logger.describe({"policy": "DQNPolicy", "env": "Walk", "seed": 4})
+    for row in rows:
+        logger.write(row["step"], {tag: x for tag, x in row.items() if tag != "step"})
+    logger.close()
+    if config:
+        write_config(folder, config)
+    return RunFolder.read(folder)
+
+
+def test_rows_are_what_the_logger_wrote_without_what_was_not_finite(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"step": 1, "a": 0.5, "b": float("nan")}, {"step": 2, "a": 1.5})
+    assert run.rows == [{"step": 1, "a": 0.5}, {"step": 2, "a": 1.5}]
+    steps, numbers = run.series("a")
+    assert (steps.tolist(), numbers.tolist()) == ([1.0, 2.0], [0.5, 1.5])
+
+
+def test_what_is_told_again_after_a_resume_counts_instead_of_what_was_told_before(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *({"step": step, "a": float(step)} for step in (1, 2, 3)))
+    with (run.path / "numbers.jsonl").open("a") as file:
+        for step in (2, 3, 4):
+            file.write(json.dumps({"step": step, "a": 10.0 * step}) + "\n")
+    assert RunFolder.read(tmp_path).series("a")[1].tolist() == [1.0, 20.0, 30.0, 40.0]
+
+
+def test_a_last_line_torn_by_a_kill_is_left_out_and_any_other_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"step": 1, "a": 0.5})
+    file = run.path / "numbers.jsonl"
+    whole = file.read_text()
+    file.write_text(whole + '{"step": 2, "a"')
+    assert RunFolder.read(tmp_path).rows == [{"step": 1, "a": 0.5}]
+    file.write_text('{"step": 2, "a"\n' + whole)
+    with pytest.raises(tk.ConfigError, match=r"numbers.jsonl, line 1 cannot be read as JSON"):
+        _ = RunFolder.read(tmp_path).rows
+
+
+def test_task_and_seed_are_the_configs_else_the_settings(tmp_path: Path) -> None:
+    told = make_run(tmp_path / "a", env="Moon", seed=7)
+    untold = make_run(tmp_path / "b")
+    assert (told.task, told.seed) == ("Moon", 7)
+    assert (untold.task, untold.seed) == ("Walk", 4)
+
+
+def test_a_tag_that_was_never_told_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"step": 1, "update/loss": 0.5})
+    with pytest.raises(tk.ConfigError, match=r"never told 'update/los', did you mean 'update/loss'\?"):
+        run.series("update/los")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(tk.ConfigError, match=r"is no run: it has no numbers.jsonl"):
+        RunFolder.read(tmp_path)
+    with pytest.raises(tk.ConfigError, match=r"nowhere is no folder: name a folder that"):
+        find_runs([tmp_path / "nowhere"])
+    with pytest.raises(tk.ConfigError, match="holds no run"):
+        find_runs([tmp_path])
+    make_run(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(tk.ConfigError, match=r"config.json cannot be read as JSON"):
+        RunFolder.read(tmp_path)
+
+
+def test_runs_are_found_at_any_depth_in_order_each_once(tmp_path: Path) -> None:
+    for name in ("b/seed1", "a/deep/seed2", "a/seed1"):
+        make_run(tmp_path / name)
+    found = find_runs([tmp_path, tmp_path / "b", str(tmp_path / "b" / "seed1")])
+    assert [run.path.relative_to(tmp_path).as_posix() for run in found] == ["a/deep/seed2", "a/seed1", "b/seed1"]
+
+
+def test_runs_that_differ_by_seed_and_task_alone_are_one_group(tmp_path: Path) -> None:
+    same = {"preset": "dqn", "settings": {"lr": "1"}}
+    runs = [
+        make_run(tmp_path / "1", **same, seed=1, env="A"),
+        make_run(tmp_path / "2", **same, seed=2, env="A"),
+        make_run(tmp_path / "3", **same, seed=1, env="B"),
+        make_run(tmp_path / "4", preset="ppo", settings={}, seed=1, env="A"),
+    ]
+    assert {label: [run.path.name for run in own] for label, own in grouped(runs).items()} == {
+        "dqn": ["1", "2", "3"],
+        "ppo": ["4"],
+    }
+
+
+def test_settings_that_differ_within_a_preset_are_in_the_label(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "1", preset="dqn", settings={"lr": "1", "gamma": "0.9"}),
+        make_run(tmp_path / "2", preset="dqn", settings={"gamma": "0.9"}),
+        make_run(tmp_path / "3", preset="ppo", settings={"lr": "3"}),
+    ]
+    assert list(grouped(runs)) == ["dqn lr=1", "dqn lr=default", "ppo"]
+
+
+def test_runs_that_the_shell_did_not_make_are_named_by_their_folders(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name) for name in ("mine/seed1", "mine/seed2_2", "mine/tall", "yours/seed1")]
+    assert {label: len(own) for label, own in grouped(runs).items()} == {"mine": 2, "tall": 1, "yours": 1}

@@ -1,0 +1,72 @@
+"""docs/tags.md names every number a run writes, and no other, in tensorboard's order."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import trainkit as tk
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
+MAIN, OTHERS = PAGE.split("## What other parts add")
+
+
+def spread(tag: str) -> list[str]:
+    """Return the tags that one with alternatives in braces stands for."""
+    parts = [part.split(",") for part in re.split(r"[{}]", tag)]
+    return ["".join(chosen) for chosen in itertools.product(*parts)]
+
+
+def documented() -> list[str]:
+    """Return every tag of the page's tables, in order."""
+    rows = re.findall(r"^\| `([^`]+)` \|", MAIN, re.MULTILINE)
+    return [tag for row in rows for tag in spread(row)]
+
+
+def written(folder: Path, preset: Any, **settings: Any) -> set[str]:
+    """Run shortly, and return the tags that both loggers wrote."""
+    loggers = [tk.TensorboardLogger(folder / "events"), tk.JsonlLogger(folder / "lines")]
+    trainer = preset(
+        "CartPole-v1", seed=1, device="cpu", verbose=False, max_epoch=2, step_per_epoch=160, learning_starts=64,
+        batch_size=16, hidden=(8,), n_test_envs=2, episode_per_test=2, log_every=100, logger=loggers, **settings,
+    )  # fmt: skip
+    with trainer:
+        trainer.run()
+    events = EventAccumulator(str(folder / "events"))
+    events.Reload()
+    lines = (folder / "lines" / "numbers.jsonl").read_text().splitlines()
+    told = {tag for line in lines[1:] for tag in json.loads(line)} - {"step"}
+    assert told == set(events.Tags()["scalars"])
+    return told
+
+
+def test_the_tables_name_what_rainbow_writes_and_nothing_else(tmp_path: Path) -> None:
+    assert written(tmp_path, tk.presets.rainbow) == set(documented())
+
+
+def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) -> None:
+    rows = [line.split("|")[2:4] for line in OTHERS.splitlines() if line.startswith("|")]
+    added, left_out = ({tag for row in rows for tag in re.findall(r"`(\w+/\w+)`", row[side])} for side in (0, 1))
+    told = written(tmp_path / "epsilon", tk.presets.dqn)
+    told |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
+    told |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
+    assert told == set(documented()) - left_out | added
+
+
+def test_the_tables_are_sorted_within_sorted_groups_and_name_a_tag_once() -> None:
+    tags = documented()
+    assert tags == sorted(tags)
+    assert len(tags) == len(set(tags))
+    headings = re.findall(r"^## (\w+):", MAIN, re.MULTILINE)
+    assert headings == list(dict.fromkeys(tag.split("/")[0] for tag in tags))
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| `.*\|$", MAIN, re.MULTILINE))
+def test_every_tag_has_a_meaning(row: str) -> None:
+    _, _, meaning, formula, _ = row.split("|")
+    assert meaning.strip()
+    assert formula == formula.rstrip() + " "

@@ -1,0 +1,325 @@
+"""Networks: dueling by hand, layers against torch's functions, and how everything starts."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.testing import assert_close
+
+from tests.helpers.learning import linear, small_net
+from trainkit import MLP, ConfigError, NatureCNN, NoisyLinear, Prediction, QNetwork
+from trainkit.nets.networks import PlainModule
+from trainkit.nets.weights import draw_parameters
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def drawn(module: nn.Module, seed: int = 0) -> Any:
+    draw_parameters(module, torch.Generator().manual_seed(seed))
+    return module
+
+
+def constant(advantages: list[float], state_values: list[float], **options: Any) -> QNetwork:
+    """Make a dueling network that says the same of every observation: biases alone."""
+    width = len(state_values)
+    network = QNetwork((2,), len(advantages) // width, width=width, hidden=(), dueling=True, **options)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        network.heads.advantage.layers[0].bias.copy_(torch.tensor(advantages))
+        assert network.heads.state_value is not None
+        network.heads.state_value.layers[0].bias.copy_(torch.tensor(state_values))
+    return network
+
+
+class TestDueling:
+    def test_takes_out_the_mean_over_actions(self) -> None:
+        numbers = constant([1, 2, 6], [10])(torch.zeros(1, 2)).numbers
+
+        assert numbers.tolist() == [[[8], [9], [13]]]
+
+    def test_takes_out_the_mean_over_actions_of_every_atom_apart(self) -> None:
+        numbers = constant([1, 10, 3, 30], [100, 200])(torch.zeros(1, 2)).numbers  # [B, A, W]: (1, 10), (3, 30)
+
+        assert numbers.tolist() == [[[99, 190], [101, 210]]]
+
+    def test_takes_out_the_mean_over_legal_actions_where_there_is_a_mask(self) -> None:
+        legal = torch.tensor([[True, False, True], [True, True, True], [False, True, False]])
+        numbers = constant([1, 2, 6], [10])(torch.zeros(3, 2), None, legal).numbers
+
+        assert numbers.squeeze(2)[0, [0, 2]].tolist() == [7.5, 12.5]
+        assert numbers.squeeze(2)[1].tolist() == [8, 9, 13]
+        assert numbers.squeeze(2)[2, 1].item() == 10
+
+    def test_stays_finite_where_nothing_is_legal_as_after_a_termination(self) -> None:
+        numbers = constant([1, 2, 6], [10])(torch.zeros(1, 2), None, torch.zeros(1, 3, dtype=torch.bool)).numbers
+
+        assert numbers.isfinite().all()
+
+    def test_raising_one_action_lowers_the_others_advantages(self) -> None:
+        network = constant([1, 2, 6], [10])
+        network(torch.zeros(1, 2)).numbers[0, 1, 0].backward()  # V + A_1 - (A_0 + A_1 + A_2) / 3
+
+        assert network.heads.state_value is not None
+        assert_close(network.heads.advantage.layers[0].bias.grad, torch.tensor([-1 / 3, 2 / 3, -1 / 3]))
+        assert_close(network.heads.state_value.layers[0].bias.grad, torch.tensor([1.0]))
+
+    @pytest.mark.parametrize("width", [1, 5])
+    def test_both_streams_learn(self, width: int) -> None:
+        network = QNetwork((2,), 3, width=width, hidden=(4,), dueling=True)
+        network(random(6, 2)).numbers[:, 1].square().sum().backward()
+
+        assert network.heads.state_value is not None
+        for stream in (network.heads.advantage, network.heads.state_value):
+            gradient = stream.layers[0].weight.grad
+            assert gradient is not None
+            assert (gradient.abs().sum(dim=1) > 0).all()
+
+    def test_without_it_the_head_speaks_for_itself(self) -> None:
+        network = QNetwork((2,), 3, hidden=())
+        x = random(4, 2)
+        head = network.heads.advantage.layers[0]
+
+        assert network.heads.state_value is None
+        assert_close(network(x).numbers.squeeze(2), functional.linear(x, head.weight, head.bias))
+
+
+def run_by_hand(mlp: MLP, x: Tensor, noise: Tensor | None, *, activate_last: bool) -> Tensor:
+    """Apply an MLP layer by layer, each noisy layer with the next slice of the noise."""
+    start = 0
+    for position, layer in enumerate(mlp.layers):
+        if isinstance(layer, NoisyLinear) and noise is not None:
+            x = layer(x, noise[:, start : start + layer.noise_size])
+            start += layer.noise_size
+        else:
+            x = functional.linear(x, layer.weight, layer.bias)
+        if activate_last or position < len(mlp.layers) - 1:
+            x = x.relu()
+    return x
+
+
+class TestMLP:
+    @pytest.mark.parametrize("activate_last", [False, True])
+    @pytest.mark.parametrize("is_noisy", [False, True])
+    @pytest.mark.parametrize("sizes", [(3, 2), (3, 5, 4, 2), (3,)])
+    def test_is_linear_layers_with_activations_between(
+        self, sizes: tuple[int, ...], is_noisy: bool, activate_last: bool
+    ) -> None:
+        mlp = drawn(MLP(sizes, noisy=is_noisy, activate_last=activate_last))
+        x = random(7, 3)
+
+        assert_close(mlp(x), run_by_hand(mlp, x, None, activate_last=activate_last))
+
+    @pytest.mark.parametrize("rows", [1, 7])
+    def test_deals_every_noisy_layer_its_own_part_of_the_noise(self, rows: int) -> None:
+        mlp = drawn(MLP((3, 5, 4, 2), noisy=True))
+        x, noise = random(7, 3), random(rows, mlp.noise_size, seed=1)
+
+        assert mlp.noise_size == (3 + 5) + (5 + 4) + (4 + 2)
+        assert_close(mlp(x, noise), run_by_hand(mlp, x, noise, activate_last=False))
+
+    def test_takes_other_activations(self) -> None:
+        mlp = MLP((1, 1, 1), activation=torch.tanh)
+        mlp.layers = nn.ModuleList([linear([[2.0]]), linear([[3.0]])])
+
+        assert mlp(torch.tensor([[0.5]])).item() == pytest.approx(3 * math.tanh(1.0))
+
+
+class TestNatureCNN:
+    def test_is_the_papers_three_convolutions(self) -> None:
+        cnn = drawn(NatureCNN((4, 84, 84)))
+        x = random(2, 4, 84, 84).abs()
+        weights = list(cnn.parameters())
+
+        assert [tuple(weight.shape) for weight in weights[::2]] == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
+        expected = functional.conv2d(x, weights[0], weights[1], stride=4).relu()
+        expected = functional.conv2d(expected, weights[2], weights[3], stride=2).relu()
+        expected = functional.conv2d(expected, weights[4], weights[5], stride=1).relu()
+        assert_close(cnn(x), expected.flatten(1))
+        assert cnn.n_features == 3136
+
+    @pytest.mark.parametrize(("height", "width", "n_features"), [(36, 36, 64), (96, 44, 64 * 8 * 2)])
+    def test_counts_its_features(self, height: int, width: int, n_features: int) -> None:
+        cnn = drawn(NatureCNN((1, height, width)))
+
+        assert cnn.n_features == n_features
+        assert cnn(torch.zeros(2, 1, height, width)).shape == (2, n_features)
+
+
+class TestQNetwork:
+    @pytest.mark.parametrize("dueling", [False, True])
+    @pytest.mark.parametrize("noisy", [False, True])
+    def test_gives_numbers_per_action_for_any_tree_of_features(self, dueling: bool, noisy: bool) -> None:
+        shapes = {"camera": (3, 36, 36), "speed": (2,), "map": ((5,), (1, 40, 40))}
+        network = QNetwork(shapes, 4, width=6, hidden=(8,), head=(7,), dueling=dueling, noisy=noisy)
+        features = {
+            "camera": random(2, 3, 36, 36),
+            "speed": random(2, 2),
+            "map": (random(2, 5), random(2, 1, 40, 40)),
+        }
+
+        assert network(features).numbers.shape == (2, 4, 6)
+        assert network(features).fractions is None
+        (features["map"][0])[1] += 1
+        assert (network(features).numbers[0] != network(features).numbers[1]).any()
+
+    def test_every_leaf_matters(self) -> None:
+        network = QNetwork({"camera": (1, 36, 36), "speed": (2,)}, 3, hidden=())
+        blank = {"camera": torch.zeros(1, 1, 36, 36), "speed": torch.zeros(1, 2)}
+        before = network(blank).numbers
+
+        assert (network(blank | {"camera": torch.ones(1, 1, 36, 36)}).numbers != before).any()
+        assert (network(blank | {"speed": torch.ones(1, 2)}).numbers != before).any()
+
+    @pytest.mark.parametrize("rows", [1, 5])
+    def test_noise_goes_to_the_advantages_first_and_the_state_value_after(self, rows: int) -> None:
+        network = QNetwork((3,), 2, width=2, hidden=(4,), head=(6,), dueling=True, noisy=True)
+        x, noise = random(5, 3), random(rows, network.noise_size, seed=1)
+        assert network.heads.state_value is not None
+        n_first = network.heads.advantage.noise_size
+
+        hidden = run_by_hand(network.encoder.body, x, None, activate_last=True)
+        advantage = run_by_hand(network.heads.advantage, hidden, noise[:, :n_first], activate_last=False).view(5, 2, 2)
+        state_value = run_by_hand(network.heads.state_value, hidden, noise[:, n_first:], activate_last=False).view(
+            5, 1, 2
+        )
+        expected = state_value + advantage - (advantage[:, :1] + advantage[:, 1:]) / 2
+        assert network.noise_size == (4 + 6) + (6 + 4) + (4 + 6) + (6 + 2)
+        assert_close(network(x, noise).numbers, expected)
+
+    def test_only_the_heads_are_noisy(self) -> None:
+        network = QNetwork((3,), 2, hidden=(4, 4), head=(5,), dueling=True, noisy=True)
+        noisy = {
+            name.split(".")[1]
+            for name, layer in network.heads.named_modules(prefix="heads")
+            if isinstance(layer, NoisyLinear)
+        }
+
+        assert noisy == {"advantage", "state_value"}
+        assert QNetwork((3,), 2, hidden=(4,)).noise_size == 0
+
+    def test_sigma0_reaches_every_noisy_layer(self) -> None:
+        network = QNetwork((9,), 2, hidden=(), head=(16,), noisy=True, sigma0=0.3)
+        sigmas = [layer.weight_sigma.flatten()[0].item() for layer in network.heads.advantage.layers]
+
+        assert sigmas == pytest.approx([0.3 / 3, 0.3 / 4])
+
+    def test_no_hidden_layer_at_all_is_a_linear_map_of_the_features(self) -> None:
+        network = QNetwork((10,), 3, hidden=(), head=())
+
+        assert [tuple(parameter.shape) for parameter in network.parameters()] == [(3, 10), (3,)]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"n_actions": 0}, "QNetwork.n_actions must be a whole number >= 1, got 0"),
+            ({"n_actions": 2.0}, "QNetwork.n_actions must be a whole number >= 1, got 2.0"),
+            ({"width": 0}, "QNetwork.width must be a whole number >= 1, got 0"),
+            ({"hidden": (64, 0)}, "QNetwork.hidden and head sizes must be a whole number >= 1, got 0"),
+            ({"hidden": (True,)}, "QNetwork.hidden and head sizes must be a whole number >= 1, got True"),
+            ({"head": (-1,)}, "QNetwork.hidden and head sizes must be a whole number >= 1, got -1"),
+            ({"head": (1.5,)}, "QNetwork.hidden and head sizes must be a whole number >= 1, got 1.5"),
+            ({"sigma0": -0.1}, "QNetwork.sigma0 must be in [0, inf), got -0.1"),
+            ({"sigma0": math.nan}, "QNetwork.sigma0 must be in [0, inf), got nan"),
+        ],
+    )
+    def test_wrong_input_is_refused_by_name_and_rule(self, options: Any, message: str) -> None:
+        with pytest.raises(ConfigError) as refusal:
+            QNetwork((2,), **{"n_actions": 2} | options)
+
+        assert message in str(refusal.value)
+
+    def test_everything_wrong_with_it_is_said_at_once(self) -> None:
+        with pytest.raises(ConfigError) as refusal:
+            QNetwork((2,), 0, width=0, hidden=(0,), sigma0=-1)
+
+        assert str(refusal.value).count("QNetwork.") == 4
+
+
+class TestStart:
+    def test_layers_start_uniform_within_one_over_the_root_of_fan_in(self) -> None:
+        network = drawn(nn.Sequential(nn.utils.skip_init(nn.Linear, 100, 400), nn.utils.skip_init(nn.Conv2d, 4, 64, 5)))
+        for layer in network:
+            for parameter in layer.parameters():
+                assert parameter.abs().max() <= 0.1
+                assert_close(parameter.std().item(), 0.1 / math.sqrt(3), rtol=0.15, atol=0)  # a uniform's on +-0.1
+                assert_close(parameter.mean().item(), 0.0, rtol=0, atol=0.02)
+
+    def test_the_same_seed_draws_the_same_and_another_all_different(self) -> None:
+        network = QNetwork((3,), 2, hidden=(4,), dueling=True)
+        draws = []
+        for seed in (1, 1, 2):
+            network.draw(seed)
+            draws.append([parameter.detach().clone() for parameter in network.parameters()])
+
+        for first, second, other in zip(*draws, strict=True):
+            assert_close(first, second, rtol=0, atol=0)
+            assert (first != other).all()
+
+    def test_two_networks_of_no_seed_differ(self) -> None:
+        one, other = QNetwork((3,), 2), QNetwork((3,), 2)
+
+        assert (one.encoder.body.layers[0].weight != other.encoder.body.layers[0].weight).any()
+
+    def test_a_network_knows_whether_it_was_touched(self) -> None:
+        network, other = QNetwork((3,), 2), QNetwork((3,), 2)
+        assert network.is_untouched
+
+        with torch.no_grad():
+            network.heads.advantage.layers[0].bias[1] += 1e-6
+        assert not network.is_untouched
+        network.draw(1)
+        assert network.is_untouched
+        network.load_state_dict(other.state_dict())
+        assert not network.is_untouched
+
+    def test_any_other_layers_of_a_module_are_left_as_they_are(self) -> None:
+        norm = nn.BatchNorm1d(2)
+        drawn(nn.Sequential(norm))
+
+        assert norm.weight.tolist() == [1, 1]
+
+
+class TestPlainModule:
+    def test_values_per_action_get_a_last_axis(self) -> None:
+        net = small_net((4, 3))
+        x = random(5, 4)
+
+        assert_close(PlainModule(net)(x).numbers, net(x).unsqueeze(2))
+
+    def test_numbers_per_action_stay(self) -> None:
+        net = nn.Sequential(small_net((4, 6)), nn.Unflatten(1, (3, 2)))
+        x = random(5, 4)
+
+        assert_close(PlainModule(net)(x).numbers, net(x))
+
+    def test_a_prediction_stays_as_it_is(self) -> None:
+        class Predicting(nn.Module):
+            def forward(self, x: Tensor) -> Prediction:
+                return Prediction(x.view(1, 2, 2), x)
+
+        x = torch.arange(4.0).view(1, 4)
+        prediction = PlainModule(Predicting())(x)
+
+        assert prediction.numbers.shape == (1, 2, 2)
+        assert prediction.fractions is x
+
+    @pytest.mark.parametrize(
+        ("module", "got"), [(nn.Flatten(0), r"\(8,\)"), (nn.Unflatten(1, (1, 2, 2)), r"\(2, 1, 2, 2\)")]
+    )
+    def test_anything_else_is_refused(self, module: nn.Module, got: str) -> None:
+        with pytest.raises(ConfigError, match=rf"must map observations to \[B, A, W\] or \[B, A\], got {got}"):
+            PlainModule(module)(torch.zeros(2, 4))
+
+    def test_what_is_no_tensor_is_refused_by_its_type(self) -> None:
+        class Pair(nn.Module):
+            def forward(self, x: Tensor) -> tuple[Tensor, None]:
+                return x, None
+
+        with pytest.raises(ConfigError, match="got tuple"):
+            PlainModule(Pair())(torch.zeros(2, 4))

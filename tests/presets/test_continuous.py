@@ -1,0 +1,183 @@
+"""SAC's preset: a ready trainer in one line, any setting by name, none that does nothing."""
+
+import inspect
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.presets.test_presets import Lives, Screen, limit_of
+from tests.trainer.toys import everything
+from trainkit import presets
+from trainkit.trainer.options import TrainerOptions
+
+TINY: dict[str, Any] = {
+    "max_epoch": 2,
+    "step_per_epoch": 32,
+    "learning_starts": 8,
+    "batch_size": 4,
+    "hidden": (8,),
+    "n_test_envs": 2,
+    "episode_per_test": 2,
+    "verbose": False,
+    "device": "cpu",
+}
+
+
+class Push(Lives):
+    """A walk, pushed by a number."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step(int(action[0] > 0))
+
+
+class Look(Screen):
+    """The same, seen as an image."""
+
+    action_space = Push.action_space
+
+    def step(self, action: Any) -> Any:
+        return super().step(int(action[0] > 0))
+
+
+def tiny(env: Any = Push, **more: Any) -> Any:
+    return presets.sac(env, **{"seed": 1} | TINY | more)
+
+
+def test_it_trains_an_id_out_of_the_box() -> None:
+    small = {"max_epoch": 1, "step_per_epoch": 80, "learning_starts": 16, "batch_size": 16, "hidden": (8,)}
+    with presets.sac("Pendulum-v1", seed=1, verbose=False, device="cpu", episode_per_test=2, **small) as trainer:
+        (result,) = trainer
+    assert type(trainer.policy) is tk.SACPolicy
+    assert result.info.env_step == 80
+    assert result.info.gradient_step == 65  # one per step, from the one that reaches 16
+    assert result.stats.test.n_episode == 2
+
+
+def test_it_sees_images() -> None:
+    trainer = tiny(Look)
+    assert trainer.run().epoch == 2
+    assert len(trainer.policy.actor.encoder.images) == 1
+
+
+def test_one_seed_decides_everything() -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        trainer = tiny(seed=seed)
+        trainer.run()
+        runs.append([tensor.tolist() for tensor in trainer.policy.state_dict().values()])
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_prioritised_windows_are_learnt_from() -> None:
+    (result,) = tiny(prioritized=True, n_step=3, max_epoch=1, learning_starts=16)
+    assert result.stats["update/weight_mean"] < 1
+    assert result.stats["buffer/largest_priority"] != 1  # written by an update
+
+
+def test_a_run_saved_and_resumed_goes_on_to_the_same_bits(tmp_path: Any) -> None:
+    first = tiny(max_epoch=3)
+    next(first)
+    resumed = tiny(max_epoch=3, seed=9, resume_from=first.save(tmp_path / "saved"))
+    assert everything(resumed) == everything(first)
+    for trainer in (first, resumed):
+        trainer.train_collector.reset()  # open episodes are begun anew after a resume
+        trainer.run()
+    assert everything(resumed) == everything(first)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "ALE/Pong-v5"])
+def test_discrete_actions_are_refused_by_name(env: str) -> None:
+    if env.startswith("ALE"):
+        pytest.importorskip("ale_py", reason="the extra `atari` is not installed")
+    with pytest.raises(tk.SpaceMismatchError, match="SACPolicy needs actions in a Box of float32 or float64"):
+        presets.sac(env, seed=1)
+
+
+# ---- settings ----
+
+
+def test_the_table_names_every_setting() -> None:
+    assert set(presets.sac.settings()) == set(presets.SACSettings.__annotations__)
+    assert presets.settings("sac") == presets.settings("sac", "continuous") == presets.sac.settings()
+    assert presets.sac.domains == ("continuous", "mujoco")
+    assert set(presets.sac.settings("mujoco")) == set(presets.sac.settings())
+
+
+def test_another_domain_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"presets\.sac: unknown option 'classic'"):
+        presets.settings("sac", "classic")
+
+
+def adam(trainer: Any) -> Any:
+    return trainer.policy._gradient_steps["actor"].optimizer
+
+
+# Each setting, another value of it, and what has that value then.
+REACHES: dict[str, tuple[Any, Any]] = {
+    "n_envs": (5, lambda t: t.train_collector.envs.n),
+    "test_env": ("Pendulum-v1", lambda t: t.judge.evaluation.collector.envs.name),
+    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
+    "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
+    "hidden": ((7,), lambda t: (t.policy.actor.encoder.n_features,)),
+    "normalize_obs": (True, lambda t: t.policy.observes),
+    "gamma": (0.5, lambda t: t.policy.horizon.gamma),
+    "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "lr": (0.125, lambda t: adam(t).lr),
+    "adam_eps": (0.25, lambda t: adam(t).eps),
+    "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["critic"].clip.limit),
+    "tau": (0.5, lambda t: t.policy._targets["critic"].spec.tau),
+    "temperature": (0.5, lambda t: t.policy._schedule(0)),
+    "initial_temperature": (0.5, lambda t: pytest.approx(t.policy.learnt_temperature.log.exp().item())),
+    "target_entropy": (-7.0, lambda t: t.policy.target_entropy),
+    "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
+    "prioritized": (True, lambda t: t.buffer.prioritized),
+    "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
+    "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),
+    "capacity": (123, lambda t: t.buffer.capacity),
+    "batch_size": (9, lambda t: t.batch_size),
+    "step_per_collect": (24, lambda t: t.step_per_collect),
+    "update_per_step": (0.25, lambda t: t.update_per_step),
+    "learning_starts": (55, lambda t: t.learning_starts),
+    "warmup": ("policy", lambda t: t._warmup),
+    "max_epoch": (6, lambda t: t.max_epoch),
+    "step_per_epoch": (66, lambda t: t.step_per_epoch),
+    "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._stop_fn.holds(x))),
+    "device": ("cpu", lambda t: t.policy.device.type),
+}
+NEEDS: dict[str, dict[str, Any]] = {
+    "alpha": {"prioritized": True},
+    "beta": {"prioritized": True},
+    "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("Pendulum-v1")])},
+}
+
+
+@pytest.mark.parametrize("setting", presets.SACSettings.__annotations__)
+def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
+    value, read = REACHES[setting]
+    if setting != "device":
+        assert value != presets.sac.settings()[setting]
+    assert value == read(tiny(**NEEDS.get(setting, {}), **{setting: value}))
+
+
+def test_linear_is_stretched_over_the_run() -> None:
+    trainer = tiny(temperature=tk.Linear(0.4, 0.2))
+    assert [round(trainer.policy._schedule(step), 6) for step in (0, 32, 64, 999)] == [0.4, 0.3, 0.2, 0.2]
+
+
+def test_an_unknown_override_is_refused_with_the_nearest() -> None:
+    with pytest.raises(tk.ConfigError, match=r"presets\.sac: unknown option 'temprature', did you mean 'temperature'"):
+        tiny(temprature=0.9)
+
+
+def test_the_overrides_are_typed_for_completion() -> None:
+    annotation = inspect.signature(type(presets.sac).__call__).parameters["overrides"].annotation
+    assert annotation.__args__ == (presets.SACOverrides,)
+    known = {*presets.SACSettings.__annotations__, *presets.SACPreset.switches.__annotations__}
+    known |= {*TrainerOptions.__annotations__}
+    assert set(presets.SACOverrides.__annotations__) == known

@@ -1,0 +1,70 @@
+"""Presets evaluate by default, and `evaluation=None` or `test_collector=None` switches evaluation off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from tests.trainer.test_offline import columns
+from tests.trainer.toys import Walk
+from trainkit import presets
+from trainkit.cli import main
+from trainkit.loggers.runs import RunFolder
+
+OFF = [{"evaluation": None}, {"test_collector": None}, {"evaluation": None, "test_collector": None}]
+OFFLINE = ("bc", "cql", "bcq")
+
+
+def made(name: str, **options: Any) -> Any:
+    common: dict[str, Any] = {"seed": 1, "device": "cpu", "verbose": False, "hidden": (8,), "max_epoch": 1}
+    if name in OFFLINE:
+        buffer = tk.ReplayBuffer.from_arrays(**columns())
+        return presets.PRESETS[name](buffer, Walk, **common, update_per_epoch=3, batch_size=4, **options)
+    env = "Pendulum-v1" if name == "sac" else Walk
+    return presets.PRESETS[name](env, **common, n_envs=2, step_per_epoch=20, n_test_envs=2, **options)
+
+
+@pytest.mark.parametrize("off", OFF, ids=str)
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_none_switches_evaluation_off(name: str, off: dict[str, None]) -> None:
+    with made(name, **off) as trainer:
+        assert trainer.test_collector is None
+        _, stats, info = next(trainer)
+    assert stats.test.is_empty
+    assert stats.test.returns.mean is None
+    assert info.last_test.is_empty
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_without_the_argument_a_preset_evaluates(name: str) -> None:
+    with made(name) as trainer:
+        assert trainer.test_collector is not None
+
+
+def test_an_environment_for_evaluation_that_is_switched_off_is_rejected() -> None:
+    with pytest.raises(tk.ConfigError, match=r"test_env, and evaluation=None, which switches evaluation off: give one"):
+        made("dqn", test_env=Walk, evaluation=None)
+
+
+def test_a_return_that_ends_the_run_needs_evaluations() -> None:
+    with pytest.raises(tk.ConfigError, match=r"stop_fn needs evaluations"):
+        made("dqn", stop_return=1.0, evaluation=None)
+
+
+def test_environments_of_the_user_stay_open_offline() -> None:
+    envs = tk.make_envs(Walk, 2, seed=1)
+    trainer = presets.bc(tk.ReplayBuffer.from_arrays(**columns()), envs, evaluation=None, max_epoch=1, device="cpu")
+    assert trainer.test_collector is None
+    envs.reset()  # a closed one raises
+
+
+@pytest.mark.parametrize("option", ["evaluation", "test_collector"])
+def test_the_command_line_switches_evaluation_off(option: str, tmp_path: Path) -> None:
+    settings = ["max_epoch=1", "step_per_epoch=60", "hidden=(8,)", "n_envs=2", "device=cpu", f"{option}=none"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert main(["train", "dqn", "CartPole-v1", "--quiet", "--logdir", str(tmp_path), *words]) == 0
+    text = (tmp_path / "dqn-CartPole-v1" / "seed1" / "numbers.jsonl").read_text()
+    assert '"train/returns/mean"' in text
+    assert '"test/' not in text
+    assert RunFolder.read(tmp_path / "dqn-CartPole-v1" / "seed1").config["settings"][option] == "none"

@@ -1,0 +1,164 @@
+"""Presets of the on-policy learners: a ready trainer in one line, any setting by name, none that does nothing."""
+
+import inspect
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.presets.test_presets import Lives, Screen, limit_of
+from tests.trainer.toys import Walk
+from trainkit import presets
+from trainkit.trainer.options import TrainerOptions
+
+LEARNERS = {"ppo": tk.PPOPolicy, "a2c": tk.A2CPolicy, "reinforce": tk.ReinforcePolicy}
+TINY: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 64, "n_test_envs": 2, "episode_per_test": 2, "verbose": False}
+every = pytest.mark.parametrize("preset", [presets.PRESETS[name] for name in LEARNERS], ids=repr)
+
+
+class Push(Walk):
+    """The same walk, pushed by a number."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step(int(action[0] > 0))
+
+
+def tiny(preset: Any, env: Any = Walk, **more: Any) -> Any:
+    return preset(env, **{"seed": 1, "device": "cpu"} | TINY | more)
+
+
+@every
+def test_a_preset_trains_an_id_out_of_the_box(preset: Any) -> None:
+    with tiny(preset, "CartPole-v1", max_epoch=1, step_per_epoch=300) as trainer:
+        (result,) = trainer
+    assert type(trainer.policy) is LEARNERS[preset.name]
+    assert result.info.env_step >= 300
+    assert result.info.gradient_step > 0
+    assert result.stats.test.n_episode == 2
+
+
+@every
+def test_one_seed_decides_everything(preset: Any) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        trainer = tiny(preset, seed=seed)
+        trainer.run()
+        runs.append([tensor.tolist() for tensor in trainer.policy.state_dict().values()])
+    assert runs[0] == runs[1] != runs[2]
+
+
+@every
+def test_the_spaces_choose_the_table(preset: Any) -> None:
+    assert tiny(preset).policy.horizon.gamma == preset.settings()["gamma"]
+    continuous = tiny(preset, env=Push)
+    assert continuous.policy.horizon.gamma == preset.settings("continuous")["gamma"]
+    assert continuous.run().epoch == 2
+    images = tiny(preset, env=Screen, hidden=(8,))
+    assert images.policy.horizon.reward == "sign"
+
+
+@pytest.mark.parametrize("domain", ["classic", "continuous", "atari"])
+@every
+def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
+    assert set(preset.settings(domain)) == set(presets.OnpolicySettings.__annotations__)
+    assert presets.settings(preset.name, domain) == preset.settings(domain)
+
+
+# Each setting, another value of it, and what has that value then.
+REACHES: dict[str, tuple[Any, Any]] = {
+    "n_envs": (5, lambda t: t.train_collector.envs.n),
+    "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
+    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
+    "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
+    "hidden": ((7,), lambda t: (t.policy.network.actor_torso.n_features,)),
+    "shared": (True, lambda t: t.policy.network.critic_torso is None),
+    "normalize_obs": (True, lambda t: t.policy.observes),
+    "action_scaling": (False, lambda t: t.policy.action_scale.scaling),
+    "action_bound_method": (
+        "tanh",
+        lambda t: "tanh" if isinstance(t.policy.distribution, tk.SquashedGaussian) else "clip",
+    ),
+    "log_std": (-1.0, lambda t: float(t.policy.distribution.log_std.detach())),
+    "gamma": (0.5, lambda t: t.policy.horizon.gamma),
+    "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "lr": (0.125, lambda t: t.policy._gradient_steps["model"].optimizer.lr),
+    "adam_eps": (0.25, lambda t: t.policy._gradient_steps["model"].optimizer.eps),
+    "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["model"].clip.limit),
+    "lam": (0.25, lambda t: t.policy.lam),
+    "clip_ratio": (0.3, lambda t: t.policy.clip_ratio(0)),
+    "clip_value": (0.4, lambda t: t.policy.clip_value),
+    "target_kl": (0.02, lambda t: t.policy.target_kl),
+    "value_weight": (0.75, lambda t: t.policy.value_weight),
+    "entropy_weight": (0.125, lambda t: t.policy.entropy_weight(0)),
+    "normalize_advantage": (False, lambda t: t.policy.normalize_advantage),
+    "step_per_collect": (48, lambda t: t.step_per_collect),
+    "episode_per_collect": (3, lambda t: t.episode_per_collect),
+    "repeat_per_collect": (3, lambda t: t.repeat_per_collect),
+    "batch_size": (9, lambda t: t.batch_size),
+    "max_epoch": (6, lambda t: t.max_epoch),
+    "step_per_epoch": (66, lambda t: t.step_per_epoch),
+    "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._stop_fn.holds(x))),
+    "device": ("cpu", lambda t: t.policy.device.type),
+}
+NEEDS: dict[str, dict[str, Any]] = {
+    "episode_per_collect": {"step_per_collect": None},
+    "lives_key": {"env": Lives},
+    "action_scaling": {"env": Push},
+    "action_bound_method": {"env": Push},
+    "log_std": {"env": Push},
+    "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
+}
+
+
+@pytest.mark.parametrize("setting", presets.OnpolicySettings.__annotations__)
+def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
+    value, read = REACHES[setting]
+    if setting != "device":
+        assert value != presets.ppo.settings()[setting]
+    assert value == read(tiny(presets.ppo, **NEEDS.get(setting, {}), **{setting: value}))
+
+
+def test_linear_is_stretched_over_the_run() -> None:
+    trainer = tiny(presets.ppo, clip_ratio=tk.Linear(0.4, 0.2))
+    assert [round(trainer.policy.clip_ratio(step), 6) for step in (0, 64, 128, 999)] == [0.4, 0.3, 0.2, 0.2]
+
+
+@pytest.mark.parametrize(("env", "domain"), [("Hopper-v5", "mujoco"), ("Pendulum-v1", None), ("ALE/Pong-v5", "atari")])
+def test_an_id_chooses_the_table_before_anything_is_made(env: str, domain: str | None) -> None:
+    for preset in (presets.ppo, presets.a2c, presets.reinforce):
+        assert preset.domain_of_id(env) == domain
+    assert presets.sac.domain_of_id("HalfCheetah-v5") == "mujoco"
+    assert presets.dqn.domain_of_id("HalfCheetah-v5") is None  # it has no such table
+
+
+def test_mujoco_is_learnt_from_one_environment_at_its_own_scale() -> None:
+    pytest.importorskip("mujoco", reason="needs gymnasium[mujoco]")
+    with tiny(presets.ppo, "InvertedPendulum-v5", max_epoch=1, step_per_collect=64, batch_size=32) as trainer:
+        assert trainer.train_collector.envs.n == 1
+        assert trainer.run().env_step == 64
+        assert trainer.policy.preprocess.normalizers[0].known.count == 64
+        assert trainer.policy.horizon.return_scale.deviation != 1.0
+
+
+@every
+def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
+    with pytest.raises(tk.ConfigError, match=rf"presets\.{preset.name}: unknown option 'lamda', did you mean 'lam'"):
+        tiny(preset, lamda=0.9)
+
+
+def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:
+    with pytest.raises(tk.ConfigError, match="needs exactly one of step_per_collect and episode_per_collect"):
+        tiny(presets.ppo, episode_per_collect=3)
+
+
+@every
+def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
+    annotation = inspect.signature(type(preset).__call__).parameters["overrides"].annotation
+    assert annotation.__args__ == (presets.OnpolicyOverrides,)
+    known = {*presets.OnpolicySettings.__annotations__, "engine", *TrainerOptions.__annotations__}
+    assert set(presets.OnpolicyOverrides.__annotations__) == known

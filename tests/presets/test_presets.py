@@ -1,0 +1,504 @@
+"""Presets of the Q-learner: a ready trainer in one line, any setting by name, and no name that does nothing."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from tests.trainer.toys import Walk, everything
+from trainkit import presets
+from trainkit.nets.noisy import NoisyLinear
+from trainkit.trainer.options import TrainerOptions
+
+TINY: dict[str, Any] = {
+    "max_epoch": 2,
+    "step_per_epoch": 32,
+    "learning_starts": 8,
+    "batch_size": 4,
+    "n_test_envs": 2,
+    "episode_per_test": 2,
+    "hidden": (8,),
+    "verbose": False,
+    "device": "cpu",
+}
+Q_PRESETS = [preset for preset in presets.PRESETS.values() if isinstance(preset, presets.QPreset)]
+every = pytest.mark.parametrize("preset", Q_PRESETS, ids=repr)
+
+
+def tiny(preset: presets.QPreset = presets.rainbow, env: Any = Walk, **more: Any) -> Any:
+    is_categorical = more.get("value", preset.settings()["value"]) == "categorical"
+    support = {"v_min": -12.0, "v_max": 12.0} if is_categorical else {}
+    return preset(env, **{"seed": 1} | TINY | support | more)
+
+
+# ---- a ready trainer ----
+
+
+@every
+def test_a_preset_trains_an_id_out_of_the_box(preset: Any) -> None:
+    small: dict[str, Any] = {
+        "max_epoch": 1,
+        "step_per_epoch": 80,
+        "batch_size": 16,
+        "learning_starts": 16,
+        "n_test_envs": 2,
+        "episode_per_test": 2,
+    }
+    with preset("CartPole-v1", seed=1, verbose=False, device="cpu", **small) as trainer:
+        (result,) = trainer
+    assert result.info.env_step == 80
+    assert result.info.gradient_step > 0
+    assert result.stats.test.n_episode == 2
+    assert trainer.settings()["env"] == "CartPole-v1"
+
+
+def test_rainbow_has_all_six_parts() -> None:
+    trainer = presets.rainbow("CartPole-v1", seed=1, device="cpu")
+    policy = trainer.policy
+    assert isinstance(policy.backup, tk.DoubleBackup)
+    assert policy.network.heads.state_value is not None  # dueling
+    assert any(isinstance(module, NoisyLinear) for module in policy.network.modules())
+    assert isinstance(policy.value, tk.CategoricalValue)
+    assert policy.horizon.n_step == 3
+    assert isinstance(trainer.buffer, tk.PrioritizedReplayBuffer)
+    assert isinstance(policy.exploration, tk.Greedy)  # the noise explores
+
+
+def read_parts(preset: presets.QPreset) -> dict[str, Any]:
+    """Name the parts that tell the algorithms apart."""
+    trainer = preset("CartPole-v1", seed=1, device="cpu")
+    policy = trainer.policy
+    return {
+        "value": type(policy.value),
+        "backup": type(policy.backup),
+        "exploration": type(policy.exploration),
+        "buffer": type(trainer.buffer),
+        "dueling": policy.network.heads.state_value is not None,
+        "noisy": policy.network.noise_size > 0,
+        "n_step": policy.horizon.n_step,
+    }
+
+
+# What each algorithm has that DQN has not.
+PARTS: dict[str, dict[str, Any]] = {
+    "dqn": {},
+    "double_dqn": {"backup": tk.DoubleBackup},
+    "dueling_dqn": {"backup": tk.DoubleBackup, "dueling": True},
+    "prioritized_dqn": {"backup": tk.DoubleBackup, "buffer": tk.PrioritizedReplayBuffer},
+    "noisy_dqn": {"noisy": True, "exploration": tk.Greedy},
+    "c51": {"value": tk.CategoricalValue},
+    "qrdqn": {"value": tk.QuantileValue},
+    "iqn": {"value": tk.ImplicitQuantileValue},
+    "munchausen_dqn": {"backup": tk.MunchausenBackup},
+    "rainbow": {
+        "value": tk.CategoricalValue,
+        "backup": tk.DoubleBackup,
+        "buffer": tk.PrioritizedReplayBuffer,
+        "exploration": tk.Greedy,
+        "dueling": True,
+        "noisy": True,
+        "n_step": 3,
+    },
+}
+
+
+@every
+def test_a_preset_is_dqn_and_what_its_paper_adds(preset: presets.QPreset) -> None:
+    assert read_parts(preset) == read_parts(presets.dqn) | PARTS[preset.name]
+
+
+def test_dqn_has_none_of_them() -> None:
+    trainer = presets.dqn("CartPole-v1", seed=1, device="cpu")
+    policy = trainer.policy
+    assert isinstance(policy.backup, tk.MaxBackup)
+    assert policy.network.heads.state_value is None
+    assert policy.network.noise_size == 0
+    assert isinstance(policy.value, tk.ExpectedValue)
+    assert policy.horizon.n_step == 1
+    assert type(trainer.buffer) is tk.ReplayBuffer
+    assert isinstance(policy.exploration, tk.EpsilonGreedy)
+
+
+@every
+def test_one_seed_decides_everything(preset: Any) -> None:
+    one, two, other = tiny(preset), tiny(preset), tiny(preset, seed=2)
+    for trainer in (one, two, other):
+        trainer.run()
+    assert everything(one) == everything(two)
+    assert everything(one) != everything(other)
+
+
+# ---- environments ----
+
+
+def test_a_factory_makes_training_and_evaluation_environments() -> None:
+    made = []
+
+    def factory() -> Walk:
+        made.append(Walk())
+        return made[-1]
+
+    trainer = tiny(env=factory, n_envs=3)
+    assert trainer.train_collector.envs.n == 3
+    assert trainer.judge.evaluation.collector.envs.n == 2
+    assert len(made) == 5
+    assert trainer.run().epoch == 2
+
+
+def test_a_vector_environment_is_trained_in_as_it_is_and_made_again_for_evaluation() -> None:
+    venv = gym.make_vec("CartPole-v1", 3)
+    trainer = tiny(env=venv, step_per_collect=3)
+    assert trainer.train_collector.envs.n == 3
+    test = trainer.judge.evaluation.collector.envs
+    assert (test.name, test.n) == ("CartPole-v1", 2)
+    assert trainer.run().epoch == 2
+
+
+def test_a_vector_environment_that_cannot_be_made_again_needs_a_test_env() -> None:
+    venv = gym.vector.SyncVectorEnv([Walk, Walk])
+    with pytest.raises(tk.ConfigError, match=r"presets\.rainbow cannot make .* again for evaluation: give test_env"):
+        tiny(env=venv)
+    assert tiny(env=venv, test_env=Walk).judge.evaluation.collector.envs.n == 2
+    assert tiny(env=venv, test_collector=None).judge.evaluation is None
+
+
+def test_a_vector_environment_made_otherwise_than_its_id_needs_a_test_env() -> None:
+    icy = gym.make_vec("FrozenLake-v1", 2, is_slippery=False)
+    with pytest.raises(tk.ConfigError, match=r"cannot make .* again for evaluation: give test_env"):
+        tiny(env=icy)
+
+
+def test_envs_made_by_hand_are_taken_for_training_and_for_evaluation() -> None:
+    train, test = tk.make_envs(Walk, 3), tk.make_envs(Walk, 2)
+    with pytest.raises(tk.ConfigError, match="again for evaluation: give test_env"):
+        tiny(env=train)
+    trainer = tiny(env=train, test_env=test)
+    assert trainer.train_collector.envs is train
+    assert trainer.judge.evaluation.collector.envs is test
+
+
+def test_a_number_of_environments_that_contradicts_the_ones_given_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"make_envs\.n is 5, but 2 environments were given"):
+        tiny(env=gym.vector.SyncVectorEnv([Walk, Walk]), test_env=Walk, n_envs=5)
+
+
+@pytest.mark.parametrize("option", ["test_collector", "evaluation"])
+def test_a_collector_of_another_policy_is_refused_with_what_to_give_instead(option: str) -> None:
+    envs = tk.make_envs(Walk)
+    collector = tk.Collector(tk.DQNPolicy.for_envs(envs), envs)
+    given = collector if option == "test_collector" else tk.Evaluation(collector)
+    with pytest.raises(tk.ConfigError) as caught:
+        tiny(**{option: given})
+    assert str(caught.value) == (f"presets.rainbow makes the policy, which {option} would have to share: give test_env")
+
+
+def test_images_take_the_atari_table_and_lives_end_no_evaluation() -> None:
+    trainer = tiny(presets.dqn, env=Screen, lives_key="lives", head=(4,), capacity=100)
+    assert (trainer.policy.horizon.gamma, trainer.policy.horizon.reward) == (0.99, "sign")
+    assert trainer.train_collector.envs._lives_key == "lives"
+    assert trainer.judge.evaluation.collector.envs._lives_key is None
+
+
+def test_linear_is_stretched_over_the_run() -> None:
+    trainer = tiny(presets.dqn, lr=tk.Linear(1.0, 0.0), epsilon=tk.Linear(1.0, 0.5, share=0.25), max_epoch=4)
+    assert [adam(trainer).lr(step) for step in (0, 64, 128, 999)] == [1.0, 0.5, 0.0, 0.0]
+    assert [trainer.policy.exploration.epsilon(step) for step in (0, 16, 32, 999)] == [1.0, 0.75, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"double": True, "munchausen": True}, "presets.dqn was told both double and munchausen"),
+        ({"temperature": 1.0}, "presets.dqn was told both epsilon and temperature"),
+        (
+            {"value": "median"},
+            "'expected' or 'categorical' or 'quantile' or 'implicit' or a Value, got 'median'",
+        ),
+        ({"value": "categorical", "rescale": 1e-3}, "presets.dqn cannot rescale a categorical value"),
+        ({"value": "categorical", "munchausen": True}, "MunchausenBackup adds to returns"),
+    ],
+)
+def test_parts_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        tiny(presets.dqn, **settings)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_domain_is_refused() -> None:
+    with pytest.raises(tk.ConfigError, match="unknown option 'atari2600', did you mean 'atari'"):
+        presets.dqn.settings("atari2600")
+
+
+# ---- settings ----
+
+adam: Callable[[Any], Any] = lambda trainer: trainer.policy._gradient_steps["network"].optimizer  # noqa: E731 - a short word
+
+
+class Lives(Walk):
+    """A walk whose info counts lives, none of which is ever lost."""
+
+    def reset(self, **asked: Any) -> Any:
+        obs, info = super().reset(**asked)
+        return obs, {**info, "lives": 3}
+
+    def step(self, action: int) -> Any:
+        *outcome, info = super().step(action)
+        return *outcome, {**info, "lives": 3}
+
+
+class Screen(Lives):
+    """The same, seen as an image."""
+
+    observation_space = gym.spaces.Box(0, 255, (1, 36, 36), np.uint8)
+
+    def _obs(self) -> Any:
+        return np.full((1, 36, 36), 100, np.uint8)
+
+
+def limit_of(collector: tk.Collector) -> int:
+    """Return after how many steps an episode is cut, the longest of some."""
+    stats = collector.collect(n_episode=20)
+    return int(stats.lengths.max)
+
+
+# Each setting, another value of it, and what has that value then.
+REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "n_envs": (5, lambda t: t.train_collector.envs.n),
+    "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
+    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
+    "normalize_obs": (True, lambda t: t.policy.observes),
+    "head": ((7,), lambda t: (t.policy.network.heads.advantage.layers[0].weight.shape[0],)),
+    "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
+    "noisy": (True, lambda t: t.policy.network.noise_size > 0),
+    "sigma0": (
+        0.25,
+        lambda t: pytest.approx(float(t.policy.network.heads.advantage.layers[0].weight_sigma[0, 0].detach()) * 8**0.5),
+    ),
+    "double": (True, lambda t: isinstance(t.policy.backup, tk.DoubleBackup)),
+    "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
+    "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
+    "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
+    "loss": ("mse", lambda t: t.policy.value.kind),
+    "rescale": (1e-2, lambda t: t.policy.value.rescale),
+    "atoms": (7, lambda t: t.policy.value.width),
+    "quantiles": (6, lambda t: t.policy.value.width),
+    "munchausen": (True, lambda t: isinstance(t.policy.backup, tk.MunchausenBackup)),
+    "entropy_temperature": (0.5, lambda t: t.policy.backup.temperature),
+    "temperature": (0.5, lambda t: t.policy.exploration.temperature(0)),
+    "v_min": (-3.0, lambda t: t.policy.value.v_min),
+    "v_max": (3.0, lambda t: t.policy.value.v_max),
+    "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
+    "gamma": (0.5, lambda t: t.policy.horizon.gamma),
+    "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "lr": (0.125, lambda t: adam(t).lr),
+    "adam_eps": (0.25, lambda t: adam(t).eps),
+    "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["network"].clip.limit),
+    "epsilon": (0.75, lambda t: t.policy.exploration.epsilon(0)),
+    "target_every": (77, lambda t: t.policy._targets["network"].spec.every),
+    "target_tau": (0.5, lambda t: t.policy._targets["network"].spec.tau),
+    "prioritized": (True, lambda t: t.buffer.prioritized),
+    "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
+    "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),
+    "capacity": (123, lambda t: t.buffer.capacity),
+    "batch_size": (9, lambda t: t.batch_size),
+    "step_per_collect": (24, lambda t: t.step_per_collect),
+    "update_per_step": (0.25, lambda t: t.update_per_step),
+    "learning_starts": (55, lambda t: t.learning_starts),
+    "warmup": ("random", lambda t: t._warmup),
+    "max_epoch": (6, lambda t: t.max_epoch),
+    "step_per_epoch": (66, lambda t: t.step_per_epoch),
+    "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._stop_fn.holds(x))),
+    "device": ("cpu", lambda t: t.policy.device.type),
+}
+NEEDS = {
+    "lives_key": {"env": Lives},
+    "sigma0": {"noisy": True},
+    "atoms": {"value": "categorical"},
+    "v_min": {"value": "categorical"},
+    "v_max": {"value": "categorical"},
+    "quantiles": {"value": "quantile"},
+    "entropy_temperature": {"munchausen": True},
+    "temperature": {"epsilon": None},
+    "alpha": {"prioritized": True},
+    "beta": {"prioritized": True},
+    "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
+}
+
+
+@pytest.mark.parametrize("setting", presets.QSettings.__annotations__)
+def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
+    value, read = REACHES[setting]
+    if setting != "device":
+        assert value != presets.settings("dqn")[setting]  # type: ignore[literal-required]  # named by the table itself
+    assert value == read(tiny(presets.dqn, **NEEDS.get(setting, {}), **{setting: value}))
+
+
+def test_a_value_part_is_copied_for_every_policy() -> None:
+    part = tk.QuantileValue(7, kappa=0.5)
+    config = presets.dqn.config("CartPole-v1", value=part, device="cpu", test_collector=None)
+    values = [config.build().policy.value for _ in range(2)]
+    assert all(isinstance(value, tk.QuantileValue) for value in values)
+    assert len({id(value) for value in (part, *values)}) == 3
+    assert values[0].arguments() == part.arguments()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"value": tk.Target(9)}, r"presets\.dqn\.value must be 'expected' or .* or a Value, got"),
+        (
+            {"value": tk.QuantileValue(), "atoms": 9},
+            r"presets\.dqn\.atoms does nothing here: value is QuantileValue\(\)",
+        ),
+        ({"value": tk.QuantileValue(), "rescale": 1e-3}, r"presets\.dqn cannot rescale a value part"),
+    ],
+)
+def test_a_value_part_is_checked(options: Any, message: str) -> None:
+    with pytest.raises(tk.ConfigError, match=message):
+        tiny(presets.dqn, **options)
+
+
+@pytest.mark.parametrize("domain", ["classic", "atari"])
+@every
+def test_the_tables_name_every_setting(preset: presets.QPreset, domain: Any) -> None:
+    assert set(preset.settings(domain)) == set(presets.QSettings.__annotations__)
+    assert presets.settings(preset.name, domain) == preset.settings(domain)
+
+
+@every
+def test_every_default_is_used(preset: presets.QPreset) -> None:
+    table = preset.settings()
+    trainer = preset("CartPole-v1", seed=1, device="cpu")
+    settings = trainer.settings()
+    for name in ("n_envs", "max_epoch", "step_per_epoch", "batch_size", "update_per_step", "learning_starts"):
+        assert settings[name] == table[name]  # type: ignore[literal-required]  # as above
+
+
+def test_the_table_is_a_copy() -> None:
+    presets.settings("dqn")["lr"] = 9.0
+    assert presets.settings("dqn")["lr"] != 9.0
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
+    with pytest.raises(tk.ConfigError, match="unknown option 'rainbo', did you mean 'rainbow'"):
+        presets.settings("rainbo")
+
+
+@every
+def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        preset("CartPole-v1", updates_per_step=1, btach_size=3, colour="red")
+    assert str(caught.value).splitlines() == [
+        f"presets.{preset.name}: unknown option 'updates_per_step', did you mean 'update_per_step'?",
+        f"presets.{preset.name}: unknown option 'btach_size', did you mean 'batch_size'?",
+        f"presets.{preset.name}: unknown option 'colour'",
+    ]
+
+
+@every
+def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
+    annotation = inspect.signature(type(preset).__call__).parameters["overrides"].annotation
+    assert annotation.__args__ == (presets.QOverrides,)
+    known = {
+        *presets.QSettings.__annotations__,
+        *presets.QPreset.switches.__annotations__,
+        *TrainerOptions.__annotations__,
+    }
+    assert set(presets.QOverrides.__annotations__) == known
+
+
+def test_switches_are_passed_on_to_policy_and_trainer() -> None:
+    trainer = tiny(overlap=True, refresh_priorities="round", updates_per_round=4, precision="float32", engine="torch")
+    assert tiny(act_on="cpu", device="cpu").policy.device.type == "cpu"
+    assert (trainer.overlap, trainer.refresh_priorities, trainer.updates_per_round) == (True, "round", 4)
+    assert trainer.policy.engine.name == "torch"
+    with pytest.raises(tk.ConfigError, match="engine='cuda_graph' needs a policy on CUDA, got device cpu"):
+        tiny(engine="cuda_graph", device="cpu")
+    with pytest.raises(tk.ConfigError, match=r"presets\.rainbow\.engine must be"):
+        tiny(engine="jax")
+    with pytest.raises(tk.ConfigError, match=r"\.act_on must be"):
+        tiny(act_on="gpu")
+    with pytest.raises(tk.ConfigError, match=r"\.overlap must be"):
+        tiny(overlap="yes")
+
+
+@pytest.mark.parametrize("preset", [presets.dqn, presets.rainbow], ids=repr)
+def test_frames_live_on_the_policys_device_where_they_are_asked_to(preset: Any) -> None:
+    def factory() -> Any:
+        return tk.testing.FakeVectorEnv(gym.spaces.Box(0, 255, (36, 36), np.uint8), gym.spaces.Discrete(2), n=2)
+
+    small: dict[str, Any] = {"capacity": 50, "seed": 1, "device": "cpu", "test_collector": None, "learning_starts": 8}
+    small |= {"batch_size": 4, "max_epoch": 1, "step_per_epoch": 24, "verbose": False}
+    made = [preset(factory(), **small, frames_on_device=asked) for asked in (True, False)]
+    assert isinstance(made[0].buffer.frames, tk.DeviceFrames)
+    assert str(made[0].buffer.frames.device) == "cpu"
+    assert made[1].buffer.frames is None
+    assert made[0].run().gradient_step > 0
+    with pytest.raises(tk.ConfigError, match="frames is for observations with images"):
+        tiny(preset, frames_on_device=True)
+    with pytest.raises(tk.ConfigError, match=r"\.frames_on_device must be"):
+        tiny(preset, frames_on_device="yes")
+
+
+def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:
+    seen: list[int] = []
+    trainer = tiny(
+        checkpoint=tmp_path, train_fn=lambda epoch, env_step: seen.append(env_step), max_env_step=16, episode_per_test=3
+    )
+    info = trainer.run()
+    assert (info.stop_reason, info.env_step) == ("max_env_step", 16)
+    assert seen == [0, 8]
+    assert info.last_test.n_episode == 3
+    assert (tmp_path / "save-000001" / "manifest.json").exists()
+
+
+def test_stop_return_is_a_stop_fn_and_not_given_beside_one() -> None:
+    assert tiny(stop_return=-99.0).run().stop_reason == "stop_fn"
+    with pytest.raises(tk.ConfigError, match="given both stop_return and stop_fn: give one"):
+        tiny(stop_return=-99.0, stop_fn=lambda score: False)
+    assert tiny().run().stop_reason == "max_epoch"
+
+
+def test_a_bad_value_is_refused_by_the_part_it_is_for() -> None:
+    for override, message in {
+        "gamma": "Horizon.gamma must be in [0, 1], got -1",
+        "lr": "Adam.lr must be in [0, inf), got -1",
+        "capacity": "ReplayBuffer.capacity must be a whole number >= 1, got -1",
+        "batch_size": "OffpolicyTrainer.batch_size must be a whole number >= 1, got -1",
+        "n_envs": "make_envs.n must be a whole number >= 1, got -1",
+        "target_every": "Target.every must be a whole number >= 1, got -1",
+    }.items():
+        with pytest.raises(tk.ConfigError) as caught:
+            tiny(presets.dqn, **{override: -1})
+        assert message in str(caught.value)
+
+
+def test_no_preset_draws_from_the_global_generators() -> None:
+    before = torch.get_rng_state()
+    tiny().run()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "value"),
+    [
+        (presets.dqn, "atoms", 7),
+        (presets.dqn, "beta", 0.7),
+        (presets.c51, "loss", "mse"),
+        (presets.rainbow, "quantiles", 7),
+        (presets.dqn, "sigma0", 0.7),
+        (presets.reinforce, "lam", 0.1),
+        (presets.a2c, "clip_ratio", 0.1),
+    ],
+    ids=str,
+)
+def test_a_setting_that_does_nothing_is_refused_unless_it_is_the_tables_own(preset: Any, name: str, value: Any) -> None:
+    with pytest.raises(tk.ConfigError, match=rf"{name} does nothing here: "):
+        preset("CartPole-v1", seed=1, **{name: value})
+    preset("CartPole-v1", seed=1, **{name: preset.settings()[name]})

@@ -1,0 +1,123 @@
+"""The architecture: packages import only from the layers below, and torch in few of them."""
+
+import ast
+import sys
+from collections import Counter
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+MODULES = {
+    ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((SRC / "trainkit").rglob("*.py"))
+}
+
+# A package imports from its own files and from the layers below. Packages of one layer never import each other:
+# they meet in `core`, by data and protocols.
+LAYERS = [
+    {"core"},
+    {"envs", "buffer", "nets", "engine"},
+    {"collector", "policy", "datasets", "loggers"},
+    {"trainer"},
+    {"presets", "plot", "testing"},
+    {"cli"},
+    {"trainkit", "__main__"},  # the package itself re-exports
+]
+TORCH_PACKAGES = {"engine", "nets", "policy", "core.checkpoint"}
+CORE = {"torch", "gymnasium", "numpy", "threadpoolctl", "tqdm", "tensorboard", "typing_extensions"}
+NOT_EVERYWHERE = {"fcntl"}  # of the standard library: Windows has none
+SLOW_TO_LOAD = {"tensorboard"}  # may be imported where it is used, so that `import trainkit` stays quick
+
+LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
+every_module = pytest.mark.parametrize("module", MODULES)
+
+
+def package_of(module: str) -> str:
+    """Name the package under trainkit/ that a module belongs to; the top package itself is `trainkit`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def imported(node: ast.AST) -> list[str]:
+    """List the full module names that an import statement loads; `from package import module` names the module."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = "." * node.level + (node.module or "")
+        return [full if (full := f"{base}.{alias.name}") in MODULES else base for alias in node.names]
+    return []
+
+
+def imports(module: str) -> list[tuple[str, int]]:
+    """List every import of a module, those inside functions too, each with its line."""
+    tree = ast.parse(MODULES[module].read_text())
+    return [(name, node.lineno) for node in ast.walk(tree) for name in imported(node)]
+
+
+def type_only(module: str) -> set[tuple[str, int]]:
+    """List the imports under a top-level `if TYPE_CHECKING`, which never run."""
+    blocks = [node for node in ast.parse(MODULES[module].read_text()).body if isinstance(node, ast.If)]
+    nodes = [node for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING" for node in block.body]
+    return {(name, node.lineno) for node in nodes for name in imported(node)}
+
+
+def is_ours(name: str) -> bool:
+    return name.split(".")[0] == "trainkit"
+
+
+def test_the_modules_are_found() -> None:
+    assert "trainkit" in MODULES
+
+
+@every_module
+def test_every_package_has_a_layer(module: str) -> None:
+    assert package_of(module) in LAYER_OF, f"{module}: give package {package_of(module)!r} its layer in LAYERS"
+
+
+@every_module
+def test_packages_import_only_from_layers_below(module: str) -> None:
+    own = package_of(module)
+    others = [(name, line) for name, line in imports(module) if is_ours(name) and package_of(name) != own]
+    assert [(name, line) for name, line in others if LAYER_OF[package_of(name)] >= LAYER_OF[own]] == []
+
+
+def test_imports_have_no_cycle() -> None:
+    run = {module: set(imports(module)) - type_only(module) for module in MODULES}
+    graph = {module: {name for name, _ in lines if is_ours(name)} for module, lines in run.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, naming the cycle
+
+
+@every_module
+def test_torch_is_imported_by_networks_engine_policies_and_checkpoints_only(module: str) -> None:
+    lines = [line for name, line in imports(module) if name.split(".")[0] == "torch"]
+    assert lines == [] or {package_of(module), module.removeprefix("trainkit.")} & TORCH_PACKAGES
+
+
+@every_module
+def test_imports_are_absolute(module: str) -> None:
+    assert [(name, line) for name, line in imports(module) if name.startswith(".")] == []
+
+
+@every_module
+def test_imports_are_at_the_top_except_optional_ones(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    at_top = {(name, node.lineno) for node in tree.body for name in imported(node)} | type_only(module)
+    required = CORE | {"trainkit"} | set(sys.stdlib_module_names) - NOT_EVERYWHERE
+    misplaced = [
+        (name, line)
+        for name, line in imports(module)
+        if ((name, line) in at_top) != ((root := name.split(".")[0]) in required) and root not in SLOW_TO_LOAD
+    ]
+    assert misplaced == []
+
+
+@every_module
+def test_every_file_begins_with_a_docstring(module: str) -> None:
+    assert ast.get_docstring(ast.parse(MODULES[module].read_text()))
+
+
+def test_no_file_name_is_used_twice() -> None:
+    names = Counter(path.name for path in MODULES.values() if path.name not in ("__init__.py", "base.py"))
+    assert [name for name, count in names.items() if count > 1] == []

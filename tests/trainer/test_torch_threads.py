@@ -1,0 +1,86 @@
+"""Threads: as many as given while a trainer runs, as before outside."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from tests.trainer.runs import make_run
+from tests.trainer.toys import make_trainer
+from trainkit.trainer.torch_threads import Threads
+
+
+class Listener(tk.Callback):
+    """Write down on how many threads torch computes at every update."""
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self.heard.append(torch.get_num_threads())
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class TestWithin:
+    @pytest.mark.parametrize("kind", ["dqn", "ppo", "cql"])
+    def test_torch_computes_on_as_many_as_asked_for_and_as_before_outside(self, kind: str) -> None:
+        listener = Listener()
+        trainer = make_run(kind, threads=1, callbacks=[listener])
+        next(trainer)
+        assert set(listener.heard) == {1}
+        assert torch.get_num_threads() == 2
+
+    def test_nothing_is_set_unasked(self) -> None:
+        listener = Listener()
+        next(make_trainer(callbacks=[listener]))
+        assert set(listener.heard) == {2}
+
+    def test_an_error_leaves_them_as_they_were(self) -> None:
+        def fail(epoch: int, env_step: int) -> None:
+            raise RuntimeError("stop")
+
+        with pytest.raises(RuntimeError, match="stop"):
+            next(make_trainer(threads=1, train_fn=fail))
+        assert torch.get_num_threads() == 2
+
+    def test_a_policy_that_cannot_be_told_is_refused(self) -> None:
+        with pytest.raises(tk.ConfigError, match="threads=1 needs a policy with n_threads, object has none"):
+            Threads(object(), 1)  # type: ignore[arg-type]  # that it cannot is the point
+
+
+def test_one_thread_gives_the_same_bits_as_torch_told_by_hand() -> None:
+    asked = make_run("sac", threads=1)
+    asked.run()
+    torch.set_num_threads(1)
+    by_hand = make_run("sac")
+    by_hand.run()
+    for mine, theirs in zip(asked.policy.parameters(), by_hand.policy.parameters(), strict=True):
+        np.testing.assert_array_equal(mine.detach().numpy(), theirs.detach().numpy())
+
+
+@pytest.mark.parametrize("preset", [tk.presets.dqn, tk.presets.ppo])
+def test_auto_raises_and_says_to_measure(preset: Any) -> None:
+    remedy = "must be a whole number >= 1 or None, got 'auto': measure the run with 1 and with 2, and give the faster"
+    with pytest.raises(tk.ConfigError, match=rf"Trainer\.threads {remedy} number"):
+        preset("CartPole-v1", hidden=(8,), evaluation=None, threads="auto")
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_a_checkpoint_with_the_state_of_a_measured_number_still_loads(count: int | None) -> None:
+    trainer = make_trainer()
+    next(trainer)
+    state = trainer.state_dict()
+    assert "threads" not in state
+    resumed = make_trainer()
+    resumed.load_state_dict(state | {"threads": {"count": count}})  # as saved with threads="auto"
+    assert resumed.epoch == trainer.epoch
