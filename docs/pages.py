@@ -21,20 +21,18 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s#:]+)(?P<anchor>#[^()\s]*)?(?=\))")
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 WRITTEN = (".md", ".ipynb")  # files whose words have links
-ROOMS = {
-    "trainer": "Trainers, evaluation, callbacks",
+PACKAGES = {
+    "envs": "Environments",
+    "collector": "Collectors",
+    "buffer": "Replay buffers",
+    "datasets": "Datasets and off-policy evaluation",
     "policy": "Policies and their parts",
+    "nets": "Networks",
     "engine": "Engines",
-    "collector": "Environments and collectors",
-    "buffer": "Buffers and datasets",
-    "data": "What passes between rooms",
-    "structured_actions": "Structured actions",
-    "stats": "Statistics",
-    "schedules": "Schedules",
-    "logger": "Loggers",
-    "errors": "Errors",
-    "checkpoint": "Checkpoints",
-    "plot": "Pictures",
+    "trainer": "Trainers, evaluation, callbacks",
+    "loggers": "Loggers",
+    "core": "Data, statistics, schedules, errors",
+    "plot": "Plots",
     "presets": "Presets",
     "testing": "Testing",
 }
@@ -160,15 +158,14 @@ def _shown(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".py", ".ipynb"))
 
 
-def _rooms() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (room, page, paths of public names), as the package's own imports tell."""
-    names: dict[str, list[str]] = {room: [] for room in ROOMS}  # those without names are modules
+def _packages() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield (package, page, paths of public names), as the package's own imports tell."""
+    names: dict[str, list[str]] = {package: [] for package in PACKAGES}  # those without names are modules
     for module, name in _imports("__init__"):
-        room = {"scaling": "schedules"}.get(room := module.split(".")[0], room)
-        names.setdefault(room, []).append(f"trainkit.{name}")
+        names.setdefault(module.split(".")[0], []).append(f"trainkit.{name}")
     names["plot"] = [f"trainkit.{module}.{name}" for module, name in _imports("plot/__init__")]  # beside their modules
-    for room, found in names.items():
-        yield room, f"reference/{room}.md", sorted(found, key=str.lower)
+    for package, found in names.items():
+        yield package, f"reference/{package}.md", sorted(found, key=str.lower)
 
 
 def _imports(file: str) -> Iterator[tuple[str, str]]:
@@ -178,21 +175,21 @@ def _imports(file: str) -> Iterator[tuple[str, str]]:
             yield from ((node.module.removeprefix("trainkit."), alias.name) for alias in node.names)
 
 
-def _reference_text(room: str, names: list[str]) -> str:
-    title = ROOMS.get(room, room.capitalize())
+def _reference_text(package: str, names: list[str]) -> str:
+    title = PACKAGES.get(package, package.capitalize())
     if not names:  # a module is the page
-        return f"# {title}\n\n::: trainkit.{room}\n    options: {{ show_root_heading: false }}\n"
+        return f"# {title}\n\n::: trainkit.{package}\n    options: {{ show_root_heading: false }}\n"
     return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)]) + "\n"
 
 
 def reference_pages() -> dict[str, str]:
     """Return {page: text} of the API reference, a page per package; `::: name` stands for a name's documentation."""
-    return {uri: _reference_text(room, names) for room, uri, names in _rooms()}
+    return {uri: _reference_text(package, names) for package, uri, names in _packages()}
 
 
 def _reference() -> Iterator[dict[str, str]]:
-    for room, uri, _ in _rooms():
-        yield {ROOMS.get(room, room.capitalize()): uri}
+    for package, uri, _ in _packages():
+        yield {PACKAGES.get(package, package.capitalize()): uri}
 
 
 def _results() -> Iterator[Any]:

@@ -193,7 +193,7 @@ def test_in_the_middle_of_a_step_environments_are_not_to_be_asked_nor_saved() ->
     try:
         for forbidden in (lambda: collector.envs.call("spec"), collector.envs.reset, collector.state_dict):
             collector.meanwhile = forbidden
-            with pytest.raises(tk.errors.BusyError, match="in the middle of a step"):
+            with pytest.raises(tk.BusyError, match="in the middle of a step"):
                 collector.collect(n_step=2)
             collector.meanwhile = None
             collector.resume()

@@ -98,7 +98,7 @@ def test_a_sound_environment_has_nothing_but_its_speed_to_note() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["CartPole-v1", "tests.collector.test_checking.Loop", lambda: Loop(), lambda context: Loop()],
+    ["CartPole-v1", "tests.envs.test_checking.Loop", lambda: Loop(), lambda context: Loop()],
     ids=["id", "path", "factory", "factory told its context"],
 )
 def test_ids_classes_and_factories_are_made(spec: Any) -> None:

@@ -1,5 +1,5 @@
 """What users test with: environments that cost nothing."""
 
-from trainkit.testing.environments import FakeVectorEnv
+from trainkit.testing.fake_envs import FakeVectorEnv
 
 __all__ = ["FakeVectorEnv"]

@@ -27,11 +27,11 @@ from trainkit.trainer.compatibility import check_columns, fill_seeds, refuse_mis
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.intervals import Reduce
 from trainkit.trainer.judge import Judge
+from trainkit.trainer.n_threads import Threads
 from trainkit.trainer.options import Options
 from trainkit.trainer.progress import Progress
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.saving import Resumable
-from trainkit.trainer.torch_threads import Threads
 
 _log = logging.getLogger(__name__)
 

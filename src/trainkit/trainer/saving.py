@@ -17,9 +17,9 @@ from trainkit.trainer.callbacks.base import Hooks
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.intervals import Stopwatch
 from trainkit.trainer.judge import Judge
+from trainkit.trainer.n_threads import Threads
 from trainkit.trainer.options import Options
 from trainkit.trainer.reports import Reports
-from trainkit.trainer.torch_threads import Threads
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer

@@ -9,7 +9,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Log, everything, make_trainer, of_watchers, untimed
-from trainkit.trainer import callbacks
+from trainkit.trainer.callbacks import base as callbacks
 from trainkit.trainer.callbacks.base import EVENTS, Hooks
 
 

@@ -10,7 +10,7 @@ import torch
 import trainkit as tk
 from tests.trainer.runs import make_run
 from tests.trainer.toys import make_trainer
-from trainkit.trainer.torch_threads import Threads
+from trainkit.trainer.n_threads import Threads
 
 
 class Listener(tk.Callback):
