@@ -1,7 +1,5 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 
-import sys
-
 from trainkit import plot, presets, testing
 from trainkit.buffer import (
     MinTree,
@@ -13,7 +11,6 @@ from trainkit.buffer import (
     buffer_from_config,
 )
 from trainkit.collector import Collector, Episode
-from trainkit.core.calls import guard
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.core.errors import (
@@ -247,5 +244,3 @@ __all__ = [
     "testing",
     "weighted_importance_sampling",
 ]
-
-guard(sys.modules[__name__])

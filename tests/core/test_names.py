@@ -10,7 +10,8 @@ import trainkit as tk
 from tests.helpers.learning import Spaces
 from tests.test_architecture import imports, is_ours
 from trainkit import presets
-from trainkit.core import calls, names
+from trainkit.core import names
+from trainkit.core.signatures import options_by_owner
 from trainkit.trainer.callbacks.base import EVENTS
 from trainkit.trainer.options import CommonOptions
 
@@ -28,7 +29,7 @@ def our_options() -> set[str]:
     """Return every option of a public call or preset."""
     settings = {name for preset in presets.PRESETS.values() for name in preset.known.__annotations__}
     required = {"max_epoch", "step_per_epoch", "batch_size", "train_collector", "update_per_epoch"}
-    return {*calls._takers, *settings, *CommonOptions.__annotations__, *required}
+    return {*options_by_owner(), *settings, *CommonOptions.__annotations__, *required}
 
 
 @pytest.mark.parametrize(

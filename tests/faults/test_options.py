@@ -1,7 +1,6 @@
 """Every public constructor and function refuses what cannot work, in words: FAULTS 54 to 57."""
 
 import contextlib
-import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ import pytest
 
 import trainkit as tk
 from tests.faults.makers import Call, calls
-from trainkit.core.calls import _known
+from trainkit.core.signatures import options_of
 
 # What nobody gives options: errors, protocols, bases, and records that only trainkit fills in.
 RECORDS = {
@@ -53,20 +52,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Call]]
     logging.disable(logging.NOTSET)
 
 
-def options_of(call: Call) -> dict[str, Any]:
-    """Return the annotations of all options a call knows, those handed on too."""
-    made: Any = call.of
-    if inspect.ismethod(made):
-        known, _ = _known(inspect.unwrap(made.__func__), (made.__self__,))
-    elif inspect.isclass(made):
-        known, _ = _known(inspect.unwrap(made.__init__), (made.__new__(made),))
-    elif inspect.isfunction(made):
-        known, _ = _known(inspect.unwrap(made), ())
-    else:
-        known, _ = _known(inspect.unwrap(type(made).__call__), (made,))
-    return {name: hint for name, hint in known.items() if name not in ("self", "cls")}
-
-
 def test_every_public_call_is_in_the_table(table: dict[str, Call]) -> None:
     public = {name for name in tk.__all__ if not name.endswith("Error")}
     listed = {name.partition(".")[0] for name in table} - {"presets"}
@@ -84,7 +69,7 @@ def test_an_option_that_does_not_exist_is_refused_everywhere(table: dict[str, Ca
     for name, call in table.items():
         with pytest.raises(tk.ConfigError, match=r"unknown option 'zzz'"):
             call(zzz=1)
-        for option in options_of(call):
+        for option in options_of(call.of):
             if len(option) > 5 and option not in call.arguments:
                 misspelt = option[:2] + option[3] + option[2] + option[4:]
                 if misspelt == option:
@@ -114,7 +99,7 @@ def test_a_wrong_value_is_never_an_error_of_pythons_own(
     monkeypatch.chdir(tmp_path)  # where "x" becomes a folder
     raw = []
     for name, call in table.items():
-        for option in options_of(call):
+        for option in options_of(call.of):
             for value in values:
                 became = outcome(call, option, value)
                 if became not in ("refused", "taken"):
@@ -129,7 +114,7 @@ def test_nan_words_and_strangers_are_never_taken_for_numbers_flags_or_parts(
     taken = [
         f"{name}({option}={value!r})"
         for name, call in table.items()
-        for option, hint in options_of(call).items()
+        for option, hint in options_of(call.of).items()
         if hint is not Any and (name, option) not in FINE
         for value in (math.nan, object())
         if outcome(call, option, value) == "taken"
@@ -143,7 +128,7 @@ def test_a_bool_is_no_number_and_a_number_no_flag(table: dict[str, Call], tmp_pa
     taken = [
         f"{name}({option}={value})"
         for name, call in table.items()
-        for option, hint in options_of(call).items()
+        for option, hint in options_of(call.of).items()
         for value, hints in ((True, numbers), (2, flags))
         if hint in hints and outcome(call, option, value) == "taken"
     ]

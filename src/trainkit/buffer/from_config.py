@@ -7,10 +7,12 @@ from typing import Any
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.core.errors import ConfigError, nearest, refuse_unknown
+from trainkit.core.signatures import checked
 
 _TYPES: dict[str, type[ReplayBuffer]] = {kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer)}
 
 
+@checked
 def buffer_from_config(config: Mapping[str, Any], *, default: Mapping[str, Any] | None = None) -> ReplayBuffer:
     """Make a replay buffer of `{"type": "PrioritizedReplayBuffer", "capacity": 100_000, "alpha": 0.5}`.
 

@@ -14,9 +14,11 @@ from trainkit.buffer.samplers import checked_priority
 from trainkit.core import seeding, tree
 from trainkit.core.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
+from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table
 
 
+@checked
 class MixedBuffer:
     """Draw every row from one of several buffers, independently, with the probabilities given.
 

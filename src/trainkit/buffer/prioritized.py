@@ -10,8 +10,10 @@ from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import Prioritized
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.schedules import Scheduled, to_plain
+from trainkit.core.signatures import checked
 
 
+@checked
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016).
 

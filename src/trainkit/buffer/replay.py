@@ -44,12 +44,14 @@ from trainkit.core.errors import (
 )
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.reading import check_declared, decoding
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import Spaces, ToldSpaces
 from trainkit.core.stats import html_table
 
 _log = logging.getLogger(__name__)
 
 
+@checked
 class ReplayBuffer(ToldSpaces):
     """Keep the last `capacity` transitions and draw batches from them uniformly, with replacement.
 

@@ -22,9 +22,11 @@ from trainkit.core.errors import (
 )
 from trainkit.core.files import copy_into
 from trainkit.core.reading import decoding
+from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table
 
 
+@checked
 class RolloutBuffer:
     """Hold rows as they come, each environment's packed upwards in columns [T, N].
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 
 _BLOCK = 16
 _PER_BLOCK = np.array(_BLOCK)  # reckoned with in half the time of a Python number
@@ -104,6 +105,7 @@ class _Pyramid:
         return sum(level.nbytes for level in self._levels)
 
 
+@checked
 class SumTree(_Pyramid):
     """Masses that can be drawn from in proportion (Schaul et al., 2016, appendix B.2.1)."""
 
@@ -158,6 +160,7 @@ class SumTree(_Pyramid):
         return self._begins
 
 
+@checked
 class MinTree(_Pyramid):
     """Masses whose smallest is asked for; a leaf never set counts as infinite."""
 

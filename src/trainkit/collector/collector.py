@@ -18,6 +18,7 @@ from trainkit.core.arrays import any_true
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition
 from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.protocols import NormalActor, Policy, Recorder, Store
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table
 from trainkit.envs.agents import whole_games
@@ -32,6 +33,7 @@ _log = logging.getLogger(__name__)
 _OpenStep = tuple[Obs, Ids, ActOutput, VectorStep]  # observations before it, who acted, what they did, what came of it
 
 
+@checked
 class Collector(Resumable):
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 

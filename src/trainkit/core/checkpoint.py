@@ -23,6 +23,7 @@ import torch
 
 from trainkit.core import files, reading
 from trainkit.core.errors import CheckpointError, MissingExtraError
+from trainkit.core.signatures import checked
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -122,6 +123,7 @@ def _checked_paths(folder: Path, names: Container[str] | None) -> dict[str, Path
     return {name: _checked(folder, entry) for name, entry in entries.items() if names is None or name in names}
 
 
+@checked
 def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
     """Tell what a checkpoint is of and how far it got, as plain values; `problem` is what is wrong with it, or None.
 

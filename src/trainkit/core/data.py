@@ -14,6 +14,7 @@ from trainkit.core import tree
 from trainkit.core.errors import Checks, DeviceError
 from trainkit.core.parts import Part
 from trainkit.core.return_scale import ReturnScale
+from trainkit.core.signatures import checked
 from trainkit.core.stats import EpochStats, RunInfo
 
 # An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).
@@ -224,6 +225,7 @@ class RecordedEpisode:
 RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Horizon(Part):
     """Say what return a policy learns from; the buffer computes it on read.

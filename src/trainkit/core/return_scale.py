@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.parts import Part
+from trainkit.core.signatures import checked
 
 
+@checked
 class ReturnScale(Part):
     """Divide rewards by the deviation of the discounted return so far, and clip them.
 

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.parts import Part
+from trainkit.core.signatures import checked
 
 
 @runtime_checkable
@@ -18,6 +19,7 @@ class Schedule(Protocol):
     def __call__(self, step: int) -> float: ...
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Constant(Part):
     """Hold one value."""
@@ -38,6 +40,7 @@ class Constant(Part):
         return [self.value]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Piecewise(Part):
     """Join knots `(step, value)` by straight lines: exact at each knot, the last value held after it.
@@ -75,6 +78,7 @@ class Piecewise(Part):
         return [value for _, value in self.knots]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Linear:
     """Go from `start` to `end` over the first `share` of a run whose length is not known yet; no schedule by itself.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainkit.core.errors import nearest
+from trainkit.core.signatures import checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +277,7 @@ class RunInfo:
         return html_table("run", rows)
 
 
+@checked
 def scalars(stats: object, prefix: str = "") -> dict[str, float]:
     """Flatten a statistics record to `{tag: number}`.
 

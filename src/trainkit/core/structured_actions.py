@@ -17,12 +17,14 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit.core.errors import ConfigError, SpaceMismatchError
+from trainkit.core.signatures import checked
 
 MOST_JOINT_ACTIONS = 10_000
 _DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _EXACT_IN_FLOAT32, _EXACT_IN_FLOAT64 = 2**24, 2**53  # integers up to here are represented without rounding
 
 
+@checked
 class ActionStructure:
     """Map actions of a nested Dict or Tuple space to flat rows and back, without loss.
 
@@ -171,6 +173,7 @@ class StructuredHybrid(Space[NDArray[Any]]):
         return f"flat {self.structure.nested}"
 
 
+@checked
 def flat_actions(space: Space[Any]) -> Space[Any]:
     """Return the space of flat rows of a Dict or Tuple of action spaces, and any other space unchanged.
 

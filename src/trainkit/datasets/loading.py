@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from trainkit.buffer.blocks import Block
 from trainkit.buffer.replay import ReplayBuffer
-from trainkit.core.calls import options_of
 from trainkit.core.data import RowSpec
 from trainkit.core.errors import ConfigError, SpaceMismatchError, refuse_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.reading import check_declared
+from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces, array_specs
 from trainkit.datasets.hdf5 import SUFFIXES
 from trainkit.datasets.minari import is_minari, open_minari
@@ -25,6 +25,7 @@ from trainkit.datasets.tianshou import is_tianshou, load_tianshou
 Paths = str | Path | Sequence[str | Path]
 
 
+@checked
 def load_dataset(
     path: Paths,
     *,
@@ -72,6 +73,7 @@ def load_dataset(
     return _buffer(into, header, ends, chain.from_iterable(map(shard_blocks, shards)), options)
 
 
+@checked
 def from_minari(
     dataset: Any, *, into: type[ReplayBuffer] = ReplayBuffer, max_bytes: int | None = None, **options: Any
 ) -> ReplayBuffer:

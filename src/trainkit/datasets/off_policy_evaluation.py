@@ -25,6 +25,7 @@ from trainkit.buffer import ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import ACTION_PROB, Obs, RecordedEpisode
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.signatures import checked
 
 _LOG_PROB = "log_prob"
 _ROUNDING = 1e-6  # how far above 1 a probability of float32 may come to lie
@@ -62,6 +63,7 @@ class Estimate:
     n_left_out: int
 
 
+@checked
 def importance_sampling(
     policy: HasActionProbability, dataset: ReplayBuffer, *, gamma: float, explore: bool = False, step: int | None = None
 ) -> Estimate:
@@ -80,6 +82,7 @@ def importance_sampling(
     return _estimate("importance_sampling", policy, dataset, gamma, explore, step, is_weighted=False)
 
 
+@checked
 def weighted_importance_sampling(
     policy: HasActionProbability, dataset: ReplayBuffer, *, gamma: float, explore: bool = False, step: int | None = None
 ) -> Estimate:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.parts import Part
 from trainkit.core.schedules import Schedule, Scheduled, as_schedule
+from trainkit.core.signatures import checked
 from trainkit.engine.compiling import Closure, LossGraph, ask
 from trainkit.engine.segments import Place, Segment, parts_of, places_of
 
@@ -25,6 +26,7 @@ Scalar = Tensor | float  # on a device, or a plain number already
 ClipBy = Literal["global_norm", "norm", "value"]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Adam(Part):
     """Specify Adam (Kingma & Ba, 2015, whose numbers are the defaults); `lr` may be a schedule of the step."""
@@ -47,6 +49,7 @@ class Adam(Part):
         checks.done()
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Clip(Part):
     """Specify a gradient clip: of all gradients' norm together, of each parameter's norm, or of each number."""

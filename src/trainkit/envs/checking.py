@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_spaces, legal_actions, masked_space, random_actions
 from trainkit.envs.actions import Actions, with_flat_actions
 from trainkit.envs.backends import MISREAD
@@ -57,6 +58,7 @@ class _Stop(Exception):  # noqa: N818  # ends a check, never seen outside
     """What was found leaves nothing more to look at."""
 
 
+@checked
 def check_env(
     env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]],
     *,

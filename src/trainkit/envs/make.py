@@ -12,6 +12,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
 from trainkit.core.errors import Checks, ConfigError, EnvError, MissingExtraError
+from trainkit.core.signatures import checked
 from trainkit.envs.actions import with_flat_actions
 from trainkit.envs.agents import GamesBackend, check_parallel, is_game
 from trainkit.envs.backends import Backend
@@ -32,6 +33,7 @@ ValidateEnv = Callable[[Any], object]
 _PACKAGES = {"ALE": ("ale_py", "atari")}
 
 
+@checked
 def make_envs(
     spec: EnvSpec,
     n: int = 1,

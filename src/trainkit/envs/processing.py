@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, CheckpointError, ConfigError
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Options, RawStep, Seeds, Work
 from trainkit.envs.counting import Spent
@@ -23,6 +24,7 @@ from trainkit.envs.fingerprints import Fingerprint
 Space = gym.Space[Any]
 
 
+@checked
 class Processor:
     """A step between environments and policy: override what it changes.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
 from trainkit.core.structured_actions import StructuredHybrid
 from trainkit.envs.backends import Ids
@@ -20,6 +21,7 @@ from trainkit.envs.processing import Processor, try_out
 _MOST_ACTIONS = 65_536  # rows of the table of combinations
 
 
+@checked
 class PreviousStep(Processor):
     """Let the policy see what it did last and what came of it, in leaves `prev_action` and `prev_reward`.
 
@@ -62,6 +64,7 @@ class PreviousStep(Processor):
         return _beside(obs, leaves)
 
 
+@checked
 class TimeFeature(Processor):
     """Let the policy see how much of an episode's time is over, 0 to 1, in a leaf `time` [1] (Pardo et al., 2018).
 
@@ -96,6 +99,7 @@ class TimeFeature(Processor):
         return _beside(obs, {"time": share.astype(np.float32)[:, None]})
 
 
+@checked
 class DiscretizeActions(Processor):
     """Let a policy with Discrete actions act in a bounded Box: every combination of evenly spaced values is an action.
 
@@ -137,6 +141,7 @@ class DiscretizeActions(Processor):
         return mapped
 
 
+@checked
 class MapActions(Processor):
     """Let the policy act in `space`; the environments take `fn(action)`, in a Box clipped to its bounds.
 
@@ -157,6 +162,7 @@ class MapActions(Processor):
         return self._fn(action)
 
 
+@checked
 class MapObs(Processor):
     """Let the policy see `fn(obs)`, of `space`.
 
@@ -180,6 +186,7 @@ class MapObs(Processor):
         return self._fn(obs)
 
 
+@checked
 class Flatten(Processor):
     """Let the policy see one float32 vector: Box leaves as they are, a 0 or 1 per value of discrete ones.
 

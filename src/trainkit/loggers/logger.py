@@ -20,6 +20,7 @@ from trainkit.core import files
 from trainkit.core.errors import ConfigError
 from trainkit.core.folders import FolderClaim
 from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
+from trainkit.core.signatures import checked
 from trainkit.loggers.dashboards import charts_of
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ def _claimed(folder: str | Path, *, resume: bool) -> FolderClaim:
     return claim
 
 
+@checked
 class TensorboardLogger:
     """Write an event file for tensorboard into `folder`, or `folder_2`, ... where another run is in it.
 
@@ -200,6 +202,7 @@ class TensorboardLogger:
         self._file.flush()
 
 
+@checked
 class JsonlLogger:
     """Write one line of JSON per report into `folder/numbers.jsonl`; nan and infinity become null.
 

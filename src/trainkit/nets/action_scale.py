@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.signatures import checked
 from trainkit.core.structured_actions import StructuredHybrid, flat_actions
 
 ActionBound = Literal["clip", "tanh"]
@@ -18,6 +19,7 @@ Actions = TypeVar("Actions", NDArray[Any], Tensor)
 _log = logging.getLogger(__name__)
 
 
+@checked
 class ActionScale(nn.Module):
     """Map policy units to a Box and back: -1 is the lower bound, 1 the upper bound of each dimension.
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.nets.networks import MLP, Encoder
 from trainkit.nets.weights import SeededModule, draw_orthogonal
 
@@ -18,6 +19,7 @@ class Judged(NamedTuple):
     value: Tensor  # [B]
 
 
+@checked
 class ActorCriticNetwork(SeededModule):
     """Give `width` numbers and a value per observation, from one torso or from one each.
 

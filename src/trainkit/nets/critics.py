@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from trainkit.core import seeding
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.nets.networks import MLP, Encoder
 from trainkit.nets.weights import SeededModule, draw_uniform
 
 
+@checked
 class ActorNetwork(SeededModule):
     """Give `width` numbers per observation, that choose a distribution of actions.
 
@@ -43,6 +45,7 @@ class ActorNetwork(SeededModule):
         return outputs
 
 
+@checked
 class CriticNetwork(SeededModule):
     """Give `n_critics` values of an action, [B, C], from critics that share nothing but an image's convolutions.
 

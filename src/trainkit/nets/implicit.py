@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.nets.networks import ActionHeads, Encoder, HeadOptions, Prediction, check_layers
 from trainkit.nets.weights import SeededModule, blank_linear
 
@@ -30,6 +31,7 @@ class CosineEmbedding(nn.Module):
         return torch.relu(self.linear(cosines))
 
 
+@checked
 class ImplicitQNetwork(SeededModule):
     """Give the quantiles at W fractions for each of A actions: heads on features * embedding(fraction).
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.signatures import checked
 from trainkit.nets.noisy import NoisyLinear
 from trainkit.nets.preprocess import feature_leaves, feature_sizes
 from trainkit.nets.weights import SeededModule, blank_conv2d, blank_linear
@@ -34,6 +35,7 @@ class ActionValues(Protocol):
     ) -> Prediction: ...
 
 
+@checked
 class MLP(SeededModule):
     """Linear layers with an activation after each but the last; noisy ones on request.
 
@@ -79,6 +81,7 @@ class MLP(SeededModule):
         return x
 
 
+@checked
 class NatureCNN(SeededModule):
     """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened.
 
@@ -202,6 +205,7 @@ class HeadOptions(TypedDict, total=False):
     sigma0: float
 
 
+@checked
 class QNetwork(SeededModule):
     """Give W numbers for each of A actions.
 

@@ -8,9 +8,11 @@ from torch.nn import functional
 
 from trainkit.core import seeding
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.nets.weights import draw_uniform
 
 
+@checked
 class NoisyLinear(nn.Module):
     """Compute y = (w + s_w * e_w) x + b + s_b * e_b with factorised noise, e_w = f(e_out) f(e_in)^T, e_b = f(e_out).
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.signatures import checked
 from trainkit.nets.normalize import Normalizer
 
 _SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
@@ -46,6 +47,7 @@ class MergeableStatistics(RunningStatistics, Protocol):
         ...
 
 
+@checked
 class Preprocess(nn.Module):
     """Turn observations of one space into float32 features, leaf by leaf.
 

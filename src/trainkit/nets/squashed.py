@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.signatures import checked
 from trainkit.core.structured_actions import StructuredHybrid, flat_actions
 
 Array = NDArray[np.float32]
@@ -21,6 +22,7 @@ LOG_STD_RANGE = -20.0, 2.0  # of deviations that a network tells (Haarnoja et al
 _N_NODES = 32  # of the quadrature
 
 
+@checked
 class SquashedGaussian(nn.Module):
     """A normal variable u in each of D dimensions, squashed into policy units: unit = tanh(u), in [-1, 1].
 

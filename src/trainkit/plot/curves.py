@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.loggers.runs import RunFolder
 from trainkit.plot.comparing import interval, iqm
 from trainkit.plot.drawing import COLOURS, Run, blank, count, series, unit_of
@@ -26,6 +27,7 @@ _MIDDLES: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
+@checked
 def curves(
     runs: Run | Sequence[Run] | Mapping[str, Run | Sequence[Run]],
     *,

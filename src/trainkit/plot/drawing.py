@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import ConfigError, MissingExtraError
+from trainkit.core.signatures import checked
 from trainkit.loggers.runs import RunFolder
 from trainkit.trainer import History, Trainer
 
@@ -56,6 +57,7 @@ def blank(n_rows: int = 1, n_columns: int = 1, *, width: float, height: float, *
         yield figure, figure.subplots(n_rows, n_columns, squeeze=False, **options)
 
 
+@checked
 def save(figure: Any, path: str | Path) -> Path:
     """Write a figure as what the name ends in: svg, pdf, png (200 dots per inch).
 

@@ -10,6 +10,7 @@ from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import tree
 from trainkit.core.data import Transition
 from trainkit.core.errors import ConfigError
+from trainkit.core.signatures import checked
 from trainkit.envs.make import EnvSpec, borrowed_envs
 from trainkit.plot.drawing import COLOURS, blank
 from trainkit.policy import DQNPolicy
@@ -18,6 +19,7 @@ from trainkit.policy.returns import return_distribution
 _QUANTILES = ((0.05, 0.95), (0.25, 0.75))  # of the bands, the wide one first
 
 
+@checked
 def episode_values(
     policy: DQNPolicy, env: EnvSpec, *, seed: int = 0, width: float = 6.4, height: float = 3.0, **env_options: Any
 ) -> Any:

@@ -6,11 +6,13 @@ import numpy as np
 
 from trainkit.buffer import PrioritizedReplayBuffer
 from trainkit.core.errors import ConfigError
+from trainkit.core.signatures import checked
 from trainkit.plot.drawing import COLOURS, GREY, blank, count
 
 _BINS = 40
 
 
+@checked
 def priorities(buffer: PrioritizedReplayBuffer, *, step: int = 0, width: float = 7.6, height: float = 2.5) -> Any:
     """Draw priorities, draws and weights of all rows of a buffer as they are now, and return matplotlib's figure.
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from trainkit.core.errors import ConfigError
+from trainkit.core.signatures import checked
 from trainkit.plot.drawing import COLOURS, GREY, Run, blank, count, series, unit_of
 
 _SHARES = {"collect": COLOURS[0], "update": COLOURS[1], "evaluate": COLOURS[2], "other": GREY}
@@ -20,6 +21,7 @@ _PARTS = {
 }
 
 
+@checked
 def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
     """Draw where the time of a run went, and return matplotlib's figure.
 

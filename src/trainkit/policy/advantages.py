@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 
 
+@checked
 def gae(
     reward: Tensor,
     value: Tensor,
@@ -51,6 +53,7 @@ def gae(
     return advantage
 
 
+@checked
 def discounted_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float
 ) -> Tensor:

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.parts import Part
+from trainkit.core.signatures import checked
 from trainkit.engine.device import TensorBatch
 from trainkit.nets.networks import Prediction
 from trainkit.policy.values import ExpectedValue, ReturnValue, Value
@@ -22,6 +23,7 @@ class Backup(Protocol):
     def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]: ...
 
 
+@checked
 class MaxBackup(Part):
     """Follow the action the target network thinks best (Mnih et al., 2015)."""
 
@@ -32,6 +34,7 @@ class MaxBackup(Part):
         return pick(numbers, best_action(value.mean(numbers), batch.next_legal)), batch.reward
 
 
+@checked
 class DoubleBackup(Part):
     """Follow the action the online network thinks best, as the target network values it (van Hasselt et al., 2016).
 
@@ -44,6 +47,7 @@ class DoubleBackup(Part):
         return pick(numbers, best_action(q, batch.next_legal)), batch.reward
 
 
+@checked
 class MunchausenBackup(Part):
     """Follow the softmax policy of the target network, and reward it for being sure (Vieillard et al., 2020).
 

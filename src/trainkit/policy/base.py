@@ -26,6 +26,7 @@ from trainkit.core.data import (
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, check_flag
 from trainkit.core.protocols import Dataset
 from trainkit.core.return_scale import ReturnScale
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_space_keys
 from trainkit.core.structured_actions import flat_actions, structure_of
 from trainkit.engine.cuda_graph import CudaGraph
@@ -51,6 +52,7 @@ from trainkit.policy.torch_threads import Threaded
 _NUMBERS = int, float, np.number
 
 
+@checked
 class Policy(Saved, Threaded):
     """Base of the policies: spaces, device, random streams, `predict`, and the books of learning.
 

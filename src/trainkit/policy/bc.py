@@ -13,6 +13,7 @@ from trainkit.core import tree
 from trainkit.core.data import ActOutput, Horizon, Obs, TransitionBatch
 from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_flag
 from trainkit.core.protocols import EnvSpaces
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.structured_actions import StructuredHybrid, flat_actions
 from trainkit.engine.device import TensorBatch, legal_mask, to_device
@@ -30,6 +31,7 @@ from trainkit.policy.meter import UpdateResult
 from trainkit.policy.refusals import refuse_unsound, trying
 
 
+@checked
 class BCPolicy(Policy):
     """Raise the likelihood of the actions in the data (Pomerleau, 1989); rewards are not looked at.
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 from trainkit.core.data import Obs
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import count_actions, zeros_of
 from trainkit.engine.device import TensorBatch, legal_mask, to_device
 from trainkit.engine.gradient_step import Adam, Clip
@@ -69,6 +70,7 @@ class PlausibleBackup:
         return pick(numbers, best_action(q, self._plausible(batch.next_obs, legal))), batch.reward
 
 
+@checked
 class DiscreteBCQPolicy(DQNPolicy):
     """Learn action values, and never ask for one that the data cannot answer (Fujimoto et al., 2019, discrete BCQ).
 

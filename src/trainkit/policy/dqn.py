@@ -14,6 +14,7 @@ from trainkit.core import tree
 from trainkit.core.data import ACTION_PROB, Q_VALUES, ActOutput, ArraySpec, Horizon, Obs, TransitionBatch
 from trainkit.core.errors import ConfigError, all_made, check_flag
 from trainkit.core.protocols import EnvSpaces
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, zeros_of
 from trainkit.core.structured_actions import JointActions, joint_actions
 from trainkit.engine.device import TensorBatch, blank_row, legal_mask, on_device, to_device
@@ -45,6 +46,7 @@ from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, Value
 
 
+@checked
 class DQNPolicy(Policy):
     """Learn action values from transitions (Mnih et al., 2015), by the parts passed in.
 

@@ -15,6 +15,7 @@ from trainkit.core.data import ACTION_PROB, ArraySpec
 from trainkit.core.errors import Checks, ConfigError, DivergedError
 from trainkit.core.parts import Part
 from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import random_legal
 
 
@@ -52,6 +53,7 @@ class HasProbability(Exploration, Protocol):
     ) -> NDArray[np.float64]: ...
 
 
+@checked
 class Greedy(Part):
     """Take the best action; what exploring there is comes from noise in the network."""
 
@@ -83,6 +85,7 @@ class Greedy(Part):
         return {}
 
 
+@checked
 class EpsilonGreedy(Part):
     """Take a random legal action with probability epsilon, else the best; every row has a coin of its own.
 
@@ -148,6 +151,7 @@ class EpsilonGreedy(Part):
         return {"epsilon": self.epsilon(step)}
 
 
+@checked
 class SoftQ(Part):
     """Draw actions with the probabilities softmax(q / temperature); every row by itself.
 

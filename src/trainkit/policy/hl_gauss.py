@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.policy.values import SupportValue, td_target
 
 
+@checked
 class HLGaussValue(SupportValue):
     """Logits of a histogram over equal bins in [v_min, v_max], learned by cross-entropy (HL-Gauss).
 

@@ -14,6 +14,7 @@ from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, read_man
 from trainkit.core.errors import CheckpointError, ConfigError
 from trainkit.core.parts import from_plain
 from trainkit.core.reading import decoding
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import Spaces
 from trainkit.policy.base import Policy
 from trainkit.policy.bc import BCPolicy
@@ -39,6 +40,7 @@ _OF_LEARNING = (
 )
 
 
+@checked
 def load_policy(
     path: str | Path, *, policy: P | None = None, device: str = "auto", max_bytes: int | None = None
 ) -> Any:

@@ -13,6 +13,7 @@ from trainkit.core import tree
 from trainkit.core.data import POLICY_ACTION, ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, all_made, check_flag
 from trainkit.core.protocols import EnvSpaces
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.engine.device import CPU, legal_mask, to_device
@@ -62,6 +63,7 @@ class OnpolicyPolicy(Policy):
     unwatched = frozenset({"_deviations"})
     _scheduled: tuple[str, ...] = ()  # schedules whose numbers the loss finds in `rows.inputs`
 
+    @checked
     def __init__(
         self,
         network: nn.Module,
@@ -110,6 +112,7 @@ class OnpolicyPolicy(Policy):
         self.eval()
 
     @classmethod
+    @checked
     def for_envs(
         cls,
         envs: EnvSpaces,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from trainkit.core.errors import Checks
 from trainkit.core.parts import Part
+from trainkit.core.signatures import checked
 
 
 class Penalty(Protocol):
@@ -17,6 +18,7 @@ class Penalty(Protocol):
         ...
 
 
+@checked
 class ConservativePenalty(Part):
     """Charge for every action's value, and give back the value of the action in the data (CQL; Kumar et al., 2020).
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from trainkit.core.errors import Checks
 from trainkit.core.schedules import Constant, Scheduled, as_schedule
+from trainkit.core.signatures import checked
 from trainkit.engine.gradient_step import Scalar
 from trainkit.engine.loss import Loss
 from trainkit.policy.advantages import discounted_returns
@@ -15,6 +16,7 @@ from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.policy.rollout_rows import RolloutRows
 
 
+@checked
 class PPOPolicy(OnpolicyPolicy):
     """Proximal policy optimisation, the clipped form (Schulman et al., 2017, equations 7 and 9).
 
@@ -101,6 +103,7 @@ class PPOPolicy(OnpolicyPolicy):
         return self.target_kl is not None and float(shown["approx_kl"]) > self.target_kl
 
 
+@checked
 class A2CPolicy(OnpolicyPolicy):
     """Advantage actor-critic (Mnih et al., 2016, in step): loss = -mean log pi * advantage, and the critic's.
 
@@ -142,6 +145,7 @@ class A2CPolicy(OnpolicyPolicy):
         return Loss(loss, metrics={name: column.mean() for name, column in columns.items()})
 
 
+@checked
 class ReinforcePolicy(OnpolicyPolicy):
     """Follow the return itself (Williams, 1992): loss = -mean log pi * return, without a critic.
 

@@ -7,9 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.policy.values import ReturnValue
 
 
+@checked
 class QuantileValue(ReturnValue):
     """The quantiles of the return at the midpoints (2 i + 1) / 2 N of N equal parts (QR-DQN).
 
@@ -60,6 +62,7 @@ class DrawnFractions(Protocol):
         ...
 
 
+@checked
 class ImplicitQuantileValue(ReturnValue):
     """The quantiles of the return at fractions drawn anew for every row (IQN), of an `ImplicitQNetwork`.
 

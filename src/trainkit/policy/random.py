@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 from trainkit.core import tree
 from trainkit.core.data import ActOutput, Obs
 from trainkit.core.errors import check_flag
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, random_actions, random_probability
 from trainkit.policy.base import Policy
 from trainkit.policy.exploration import ACTION_PROB_SPEC
 
 
+@checked
 class RandomPolicy(Policy):
     """Act uniformly at random among the legal actions, whatever `explore` says.
 

@@ -15,6 +15,7 @@ from trainkit.core.data import ActOutput, Horizon, Obs
 from trainkit.core.errors import Checks, DivergedError, SpaceMismatchError, all_made, check_flag
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
 from trainkit.core.stats import Summary
 from trainkit.engine.device import TensorBatch
@@ -32,6 +33,7 @@ from trainkit.policy.refusals import trying
 from trainkit.policy.target import Target
 
 
+@checked
 class SACPolicy(Policy):
     """Learn to act well and unpredictably (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
 

@@ -12,9 +12,11 @@ from torch import nn
 from trainkit.core.errors import Checks
 from trainkit.core.parts import Part
 from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.signatures import checked
 from trainkit.engine.segments import joined, lay_flat
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Target(Part):
     """Specify when and how far the target follows: target = tau * online + (1 - tau) * target.

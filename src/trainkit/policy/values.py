@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from trainkit.core.errors import Checks
 from trainkit.core.parts import Part
+from trainkit.core.signatures import checked
 
 
 class Value(Protocol):
@@ -93,6 +94,7 @@ class ReturnValue(nn.Module, Part):
         return td_metrics(self.mean(goal) - self.mean(chosen))
 
 
+@checked
 class ExpectedValue(ReturnValue):
     """One number: the expected return (Mnih et al., 2015).
 
@@ -173,6 +175,7 @@ class SupportValue(nn.Module, Part):
         return {**td, "clipped_share": clipped.mean(), "value_entropy": entropy}
 
 
+@checked
 class CategoricalValue(SupportValue):
     """Logits of a distribution over fixed returns z_i, `atoms` of them evenly in [v_min, v_max] (C51).
 

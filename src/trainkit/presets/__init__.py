@@ -13,6 +13,7 @@ overridden by name, and an unknown name is refused with the nearest one. `settin
 from typing import Any
 
 from trainkit.core.errors import refuse_unknown
+from trainkit.core.signatures import checked
 from trainkit.presets.base import Preset, Settings
 from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sac
 from trainkit.presets.off_policy import OffpolicySettings
@@ -115,6 +116,7 @@ __all__ = [
 ]
 
 
+@checked
 def settings(name: str, domain: str | None = None) -> dict[str, Any]:
     """Return the table of a preset's settings in a domain, "classic", "continuous" or "atari"; None is its first."""
     refuse_unknown("presets", [name], PRESETS)

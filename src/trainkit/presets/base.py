@@ -8,9 +8,9 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError, refuse_unknown
-from trainkit.core.hints import misfit
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.signatures import list_options, mismatch
 from trainkit.engine.engine import EngineName
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, says_how_many
@@ -77,6 +77,7 @@ class Preset:
             domain: {**table, **(parts or {}), **domains.get(domain, {})} for domain, table in tables.items()
         }
         self.__doc__ = f"{summary}.\n\n{type(self).__call__.__doc__}"
+        list_options(self)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ class Preset:
         checks = Checks(repr(self))
         hints = self.known.__annotations__ | self.switches.__annotations__
         for name, value in overrides.items():
-            wrong = misfit(value, hints.get(name, Any))
+            wrong = mismatch(value, hints.get(name, Any))
             checks.require(wrong is None, f".{name} {wrong}")
         checks.done()
 

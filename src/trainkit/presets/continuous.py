@@ -5,6 +5,7 @@ from typing import Any, Literal, Unpack
 
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.signatures import checked
 from trainkit.engine import Adam
 from trainkit.envs import Envs
 from trainkit.envs.make import EnvSpec
@@ -39,6 +40,7 @@ class SACPreset(Preset):
     known = SACSettings
     switches = SACSwitches
 
+    @checked
     def __call__(
         self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[SACOverrides]
     ) -> OffpolicyTrainer[SACPolicy]:

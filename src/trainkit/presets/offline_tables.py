@@ -9,6 +9,7 @@ from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, refuse_unknown
 from trainkit.core.protocols import Dataset, EnvSpaces, Learner
 from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.signatures import checked
 from trainkit.engine import Adam
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec
@@ -73,6 +74,7 @@ class OfflinePreset(Preset):
     known = OfflineSettings
     switches = NoSwitches
 
+    @checked
     def __call__(
         self,
         buffer: Dataset,

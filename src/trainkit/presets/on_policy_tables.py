@@ -9,6 +9,7 @@ from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.signatures import checked
 from trainkit.core.structured_actions import StructuredHybrid
 from trainkit.envs import Envs
 from trainkit.envs.make import EnvSpec
@@ -54,6 +55,7 @@ class OnpolicyPreset(Preset):
         super().__init__(name, summary, tables, **more)
         self._learner = learner
 
+    @checked
     def __call__(
         self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[OnpolicyOverrides]
     ) -> OnpolicyTrainer[OnpolicyPolicy]:

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from trainkit.core.signatures import checked
+
 TrainerT = TypeVar("TrainerT", covariant=True)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetConfig(Generic[TrainerT]):
     """What a preset was asked for; frozen, `copy` changes another.

@@ -6,6 +6,7 @@ from typing import Any, Literal, Unpack
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.signatures import checked
 from trainkit.engine import Adam
 from trainkit.envs import Envs
 from trainkit.envs.make import EnvSpec
@@ -79,6 +80,7 @@ class QPreset(Preset):
     known = QSettings
     switches = QSwitches
 
+    @checked
     def __call__(
         self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]
     ) -> OffpolicyTrainer[DQNPolicy]:

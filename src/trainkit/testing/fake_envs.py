@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import Obs
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_spaces
 
 __all__ = ["FakeVectorEnv"]
 
 
+@checked
 class FakeVectorEnv(VectorEnv[Any, Any, Any]):
     """Give the same observations at every step, drawn once; rewards are 1, episodes end all together.
 

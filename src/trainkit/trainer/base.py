@@ -17,6 +17,7 @@ from trainkit.core.data import EpochResult
 from trainkit.core.errors import BusyError, Checks
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.protocols import Seedable, Store, Trainee
+from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
 from trainkit.loggers.logger import as_logger
 from trainkit.trainer.callbacks.base import Callback, Hooks
@@ -39,6 +40,7 @@ _log = logging.getLogger(__name__)
 TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
 
+@checked
 class Trainer(Resumable, Generic[TraineeT]):
     """An iterator over epochs: each `next()` trains one and returns `(epoch, stats, info)`.
 

@@ -11,6 +11,7 @@ from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError, refuse_unknown
 from trainkit.core.protocols import Policy
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, says_how_many
@@ -20,6 +21,7 @@ _OF_COLLECT = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_
 EvaluationFn = Callable[[Callable[..., CollectStats]], Mapping[str, float]]
 
 
+@checked
 class Evaluation:
     """Evaluate a policy now and then, on the same seeds each time (common random numbers); at a run's end, always.
 
@@ -180,6 +182,7 @@ class Evaluation:
             policy.load_streams_state(trainings)
 
 
+@checked
 def evaluate(
     policy: Policy,
     env: EnvSpec,

@@ -9,6 +9,7 @@ from trainkit.collector import Collector
 from trainkit.core.data import TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Dataset, Learner
+from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.compatibility import refuse_misfits
 from trainkit.trainer.options import KeywordOptions, Options
@@ -21,6 +22,7 @@ _OF_COLLECTING = ("train_fn", "test_in_train")
 LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
 
 
+@checked
 class OfflineTrainer(Trainer[LearnerT]):
     """Learn from a buffer that nobody writes to.
 

@@ -10,6 +10,7 @@ from trainkit.collector import Collector
 from trainkit.core.data import ACTION_PROB, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Buffer, Learner
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.intervals import Credit
@@ -19,6 +20,7 @@ from trainkit.trainer.updates import Refresh, ReplayUpdates, check_refresh
 LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
 
 
+@checked
 class OffpolicyTrainer(Trainer[LearnerT]):
     """Fill a replay buffer and learn from it, an exact number of updates per environment step.
 

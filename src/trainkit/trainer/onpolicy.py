@@ -9,6 +9,7 @@ from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.protocols import RolloutLearner, UpdateResult
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.options import KeywordOptions, Options
@@ -16,6 +17,7 @@ from trainkit.trainer.options import KeywordOptions, Options
 RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner, default=Any, covariant=True)
 
 
+@checked
 class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     """Collect a rollout and learn from it, over and over.
 

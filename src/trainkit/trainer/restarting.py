@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from trainkit.core.errors import Checks, ConfigError, DeviceError, EnvError
+from trainkit.core.signatures import checked
 from trainkit.core.stats import RunInfo
 from trainkit.trainer.base import Trainer
 
@@ -14,6 +15,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_S = 60.0  # between two attempts
 
 
+@checked
 def run_with_restart(
     make_trainer: Callable[[], Trainer],
     *,

@@ -42,6 +42,7 @@ from trainkit.core import tree
 from trainkit.core.data import EpochResult, Lookup, Rollout, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError, nearest
 from trainkit.core.names import EVENTS_ELSEWHERE
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
 
@@ -55,6 +56,7 @@ Learnable = TransitionBatch | Rollout
 L = TypeVar("L", TransitionBatch, Rollout)
 
 
+@checked
 class Callback:
     """Base class of callbacks: override the events you need. A method named like an event that is none is an error.
 

@@ -14,6 +14,7 @@ from trainkit.core import checkpoint as checkpoints
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import CheckpointError, Checks, nearest
 from trainkit.core.folders import FolderClaim, check_folder
+from trainkit.core.signatures import checked
 from trainkit.core.stats import EpochStats, is_tag
 from trainkit.trainer.callbacks.base import Callback
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@checked
 class Checkpoint(Callback):
     """Save a run into numbered folders, `save-000001` and on; also when it ends, on SIGTERM and on SIGUSR1.
 

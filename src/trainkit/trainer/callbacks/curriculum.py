@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.signatures import checked
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 Task = Mapping[str, Any]
 
 
+@checked
 class Curriculum(Callback):
     """Set the task of the training environments: before the first epoch, and after each one.
 

@@ -12,6 +12,7 @@ from trainkit.core import tree
 from trainkit.core.data import EpochResult, RecordedEpisode, Transition
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.folders import check_folder
+from trainkit.core.signatures import checked
 from trainkit.datasets.building import OpenEpisodes
 from trainkit.datasets.hdf5 import require_h5py
 from trainkit.datasets.shards import Header, write_shard
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"episodes-(\d+)\.(npz|hdf5)")
 
 
+@checked
 class DatasetWriter(Callback):
     """Write whole episodes into numbered files of a folder; `load_dataset` reads them.
 

@@ -9,6 +9,7 @@ from trainkit.buffer import PrioritizedReplayBuffer
 from trainkit.core.arrays import any_true
 from trainkit.core.data import Transition
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.trainer.callbacks.base import Callback
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _MOST_PLACES = 8  # of an action, shown each by itself
 
 
+@checked
 class Histograms(Callback):
     """Show on dashboards how numbers are spread: `custom/returns`, `lengths`, `actions`, `priorities`, `weights`.
 

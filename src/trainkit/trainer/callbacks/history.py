@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import ConfigError, MissingExtraError, nearest
+from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table, scalars
 from trainkit.trainer.callbacks.base import Callback
 
@@ -24,6 +25,7 @@ _N_MOST = 2_500  # rows in all, at which older ones are thinned
 _SHOWN = ("test/returns/mean", "train/returns/mean", "update/loss")  # what `plot` draws unless told
 
 
+@checked
 class History(Callback, Sequence[Row]):
     """The epochs of a run, one row each: epoch, env_step, gradient_step, seconds and every tag that had a number.
 

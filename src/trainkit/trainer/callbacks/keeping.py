@@ -8,6 +8,7 @@ from trainkit.core.checkpoint import MANIFEST
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.folders import FolderClaim, check_folder
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.trainer.callbacks.base import Callback
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
 
+@checked
 class SaveBest(Callback):
     """Keep the best policy in a folder, for `load_policy`; `Checkpoint` is for runs that go on.
 
@@ -57,6 +59,7 @@ class SaveBest(Callback):
         self.score = state["score"]
 
 
+@checked
 class SaveEvery(Callback):
     """Keep the policy as it is now and then, in `folder/step-000005000`, for `load_policy`.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainkit.collector import Episode
 from trainkit.core.errors import Checks
+from trainkit.core.signatures import checked
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@checked
 class LogInfo(Callback):
     """Show values of the environments' info as `custom/info/key`, the mean over episodes that ended.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.trainer.callbacks.base import Callback
 
@@ -41,6 +42,7 @@ class StopFn(Callback):
             trainer.stop("stop_fn")
 
 
+@checked
 class StopAt(Callback):
     """Stop as soon as any of these is reached.
 

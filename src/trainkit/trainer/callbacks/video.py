@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trainkit.collector import Episode
 from trainkit.core.errors import Checks, ConfigError, MissingExtraError
 from trainkit.core.folders import FolderClaim, check_folder
+from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
 from trainkit.trainer.callbacks.base import Callback
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@checked
 class RecordVideo(Callback):
     """Record the first episodes of evaluations as `folder/step-000005000-episode-0.mp4`; training is not recorded.
 

@@ -14,21 +14,21 @@ from gymnasium import spaces
 import trainkit as tk
 from tests.helpers.learning import Spaces, small_net
 from trainkit.core.errors import ConfigError
-from trainkit.core.hints import fits, is_stranger, misfit, says_all
+from trainkit.core.signatures import is_complete, is_unrelated, matches, mismatch
 
 
-def refused(call: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
+def problems_of(call: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         call(*args, **options)
     return str(caught.value).splitlines()
 
 
 def test_an_option_that_is_not_there_is_refused_with_the_nearest() -> None:
-    assert refused(tk.Adam, lrr=1e-3) == ["Adam: unknown option 'lrr', did you mean 'lr'?"]
+    assert problems_of(tk.Adam, lrr=1e-3) == ["Adam: unknown option 'lrr', did you mean 'lr'?"]
 
 
 def test_all_that_does_not_fit_is_told_at_once() -> None:
-    assert refused(tk.DQNPolicy.for_envs, Spaces(), exporation=None, duelling=True, noisy="yes") == [
+    assert problems_of(tk.DQNPolicy.for_envs, Spaces(), exporation=None, duelling=True, noisy="yes") == [
         "DQNPolicy.for_envs: unknown option 'exporation', did you mean 'exploration'?",
         "DQNPolicy.for_envs: unknown option 'duelling', did you mean 'dueling'?",
         "DQNPolicy.for_envs.noisy must be True or False, got 'yes'",
@@ -36,7 +36,7 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
 
 
 def test_parts_that_cannot_be_made_are_told_together() -> None:
-    told = refused(tk.DQNPolicy.for_envs, Spaces(), lr=float("nan"), gamma=5, max_grad_norm=-1)
+    told = problems_of(tk.DQNPolicy.for_envs, Spaces(), lr=float("nan"), gamma=5, max_grad_norm=-1)
     assert told == [
         "Adam.lr must be in [0, inf), got nan",
         "Clip.limit must be in (0, inf), got -1",
@@ -45,54 +45,54 @@ def test_parts_that_cannot_be_made_are_told_together() -> None:
 
 
 def test_options_handed_on_to_a_base_or_to_the_constructor_are_known() -> None:
-    assert "did you mean 'lam'" in refused(tk.PPOPolicy, small_net(), action_space=spaces.Discrete(3), lamm=1)[0]
-    assert "did you mean 'threshold'" in refused(tk.DiscreteBCQPolicy.for_envs, Spaces(), thresold=1)[0]
+    assert "did you mean 'lam'" in problems_of(tk.PPOPolicy, small_net(), action_space=spaces.Discrete(3), lamm=1)[0]
+    assert "did you mean 'threshold'" in problems_of(tk.DiscreteBCQPolicy.for_envs, Spaces(), thresold=1)[0]
     assert tk.DiscreteBCQPolicy.for_envs(Spaces(), hidden=(4,), threshold=0.2, dueling=True, seed=1)
 
 
 def test_a_word_of_another_library_is_translated() -> None:
-    assert refused(tk.SACPolicy.for_envs, Spaces(), learning_rate=1) == [
+    assert problems_of(tk.SACPolicy.for_envs, Spaces(), learning_rate=1) == [
         "SACPolicy.for_envs: unknown option 'learning_rate', did you mean 'lr'?"
     ]
-    told = refused(tk.PPOPolicy.for_envs, Spaces(), normalize_reward=True)[0]
+    told = problems_of(tk.PPOPolicy.for_envs, Spaces(), normalize_reward=True)[0]
     assert told.endswith("""did you mean reward="return_scale"?""")
 
 
 def test_an_option_of_another_part_is_sent_there() -> None:
-    (told,) = refused(tk.PrioritizedReplayBuffer, 10, n_step=3)
+    (told,) = problems_of(tk.PrioritizedReplayBuffer, 10, n_step=3)
     assert "unknown option 'n_step': it belongs to DQNPolicy.for_envs" in told
 
 
 def test_what_is_missing_is_listed() -> None:
-    assert refused(tk.OffpolicyTrainer, max_epoch=1) == [
+    assert problems_of(tk.OffpolicyTrainer, max_epoch=1) == [
         "OffpolicyTrainer needs policy, train_collector, step_per_epoch, batch_size"
     ]
 
 
 def test_too_many_by_position_are_refused() -> None:
-    assert refused(tk.RolloutBuffer, 512) == [
+    assert problems_of(tk.RolloutBuffer, 512) == [
         "RolloutBuffer takes nothing by position, got 1 arguments: give options by name"
     ]
-    assert refused(tk.Greedy, 0.1)[0].startswith("Greedy takes nothing by position")
-    assert refused(tk.ReplayBuffer, 10, 3)[0].startswith("ReplayBuffer takes only capacity by position, got 2")
+    assert problems_of(tk.Greedy, 0.1)[0].startswith("Greedy takes nothing by position")
+    assert problems_of(tk.ReplayBuffer, 10, 3)[0].startswith("ReplayBuffer takes only capacity by position, got 2")
 
 
 def test_twice_is_once_too_many() -> None:
-    assert refused(tk.ReplayBuffer, 10, capacity=3) == [
+    assert problems_of(tk.ReplayBuffer, 10, capacity=3) == [
         "ReplayBuffer.capacity was given by position and by name: give it once"
     ]
 
 
 def test_a_flag_is_no_word_and_a_part_no_number() -> None:
-    (told,) = refused(tk.DQNPolicy, small_net(), optimizer=1e-3)
+    (told,) = problems_of(tk.DQNPolicy, small_net(), optimizer=1e-3)
     assert told == "DQNPolicy.optimizer must be an Adam or None, got 0.001"
-    (told,) = refused(tk.DQNPolicy, small_net(), value=3)
+    (told,) = problems_of(tk.DQNPolicy, small_net(), value=3)
     assert told.startswith("DQNPolicy.value must be a Value or None, got 3, which has no ")
-    assert refused(tk.DQNPolicy, small_net(), flush_denormals="no")[0].endswith("must be True or False, got 'no'")
+    assert problems_of(tk.DQNPolicy, small_net(), flush_denormals="no")[0].endswith("must be True or False, got 'no'")
 
 
 def test_an_error_of_pythons_own_is_explained_by_the_annotations() -> None:
-    assert refused(tk.DQNPolicy.for_envs, Spaces(), hidden=7) == [
+    assert problems_of(tk.DQNPolicy.for_envs, Spaces(), hidden=7) == [
         "QNetwork.hidden must be a sequence of a whole number, got 7"
     ]
 
@@ -113,7 +113,7 @@ def test_a_subclass_of_ones_own_hands_on_what_it_does_not_know() -> None:
             super().__init__(small_net(), **parts)
 
     assert Deeper(depth=2, device="cpu", seed=1)
-    assert refused(Deeper, devise="cpu") == ["Deeper: unknown option 'devise', did you mean 'device'?"]
+    assert problems_of(Deeper, devise="cpu") == ["Deeper: unknown option 'devise', did you mean 'device'?"]
 
 
 def test_signatures_names_and_pickles_stay() -> None:
@@ -162,9 +162,9 @@ class Duck:
         (object(), "Trainer"),
     ],
 )
-def test_what_an_annotation_says_fits(value: Any, hint: Any) -> None:
-    assert fits(value, hint)
-    assert misfit(value, hint) is None
+def test_what_an_annotation_says_matches(value: Any, hint: Any) -> None:
+    assert matches(value, hint)
+    assert mismatch(value, hint) is None
 
 
 @pytest.mark.parametrize(
@@ -187,19 +187,19 @@ def test_what_an_annotation_says_fits(value: Any, hint: Any) -> None:
     ],
 )
 def test_what_does_not_fit_is_told_in_words(value: Any, hint: Any, told: str) -> None:
-    assert misfit(value, hint) == told
+    assert mismatch(value, hint) == told
 
 
 def test_only_flags_and_classes_say_all() -> None:
-    assert says_all(bool | None)
-    assert says_all(tk.Adam | None)
-    assert not any(map(says_all, (int, float | None, str, Sequence[int], Any, Callable[..., Any])))
+    assert is_complete(bool | None)
+    assert is_complete(tk.Adam | None)
+    assert not any(map(is_complete, (int, float | None, str, Sequence[int], Any, Callable[..., Any])))
 
 
 def test_who_has_something_of_a_protocol_is_no_stranger() -> None:
     class Mute:
         volume = 0
 
-    assert is_stranger(3, Quacks | None)
-    assert not is_stranger(Mute(), Quacks)
-    assert not is_stranger(None, Quacks | None)
+    assert is_unrelated(3, Quacks | None)
+    assert not is_unrelated(Mute(), Quacks)
+    assert not is_unrelated(None, Quacks | None)

@@ -1,0 +1,370 @@
+"""Argument checks of the public API: `@checked` reports every mistake of a call at once, with the option meant.
+
+    @checked
+    class DQNPolicy(Policy): ...      # its constructor and its class methods that make one
+
+    @checked
+    def make_envs(env, n, ...): ...
+
+Python says of a misspelled option only that it is unexpected, and accepts a flag that is a word. A checked call raises
+`ConfigError` instead: for unknown options with the nearest name, or the name that another library's option has here;
+for missing and surplus arguments; for flags and parts of another type. Ranges and choices stay with the callee, which
+knows them; where it fails with an error of Python's own, all annotations are compared and name the wrong argument.
+
+Signatures stay as they are, for readers, editors and type checkers. Not for functions that run in every training step.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, is_typeddict
+
+import numpy as np
+
+from trainkit.core.errors import ConfigError, TrainkitError
+from trainkit.core.names import nearest_word, similarity, suggest, translate
+
+Function = Callable[..., Any]
+Public = TypeVar("Public", bound=Function)
+
+_public: list[Function] = []  # every checked class and function, and every preset
+
+
+def checked(public: Public) -> Public:
+    """Check the arguments of a public function, or of a class's constructor and its class methods.
+
+    A class inherits the checks of its bases; a subclass's own constructor is not checked until it calls a base's.
+    """
+    if not inspect.isclass(public):
+        if _Signature.of(public).positional[:1] not in (["self"], ["cls"]):
+            list_options(public)
+        same_signature: Public = _checked_function(public)
+        return same_signature
+    list_options(public)
+    if not any({"__init__", "__new__"} & vars(base).keys() for base in public.__mro__[:-1]):
+        setattr(public, "__init__", _empty_init(public))  # noqa: B010  # mypy allows no assignment to it
+    for name, member in list(vars(public).items()):
+        if name == "__init__":
+            setattr(public, name, _checked_function(member))
+        elif isinstance(member, classmethod) and not name.startswith("_"):
+            setattr(public, name, classmethod(_checked_function(member.__func__)))
+    return public
+
+
+def list_options(public: Function) -> None:
+    """Name this callable in errors about options that belong to it but were given elsewhere."""
+    _public.append(public)
+
+
+def options_of(public: Function) -> dict[str, Any]:
+    """Return {option: annotation} of a class, class method, function or callable object, forwarded options included."""
+    known = _known_options(*_resolve(public))[0]
+    return {name: annotation for name, annotation in known.items() if name not in ("self", "cls", "return")}
+
+
+def _checked_function(function: Function) -> Any:
+    bare: Function = inspect.unwrap(function)
+    signature = _Signature.of(bare)
+    checks_first = bool(signature.checked_first) or signature.has_rest  # Python accepts these, or fails later
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if checks_first:
+            _check_call(bare, args, options)
+        try:
+            return function(*args, **options)
+        except TrainkitError:
+            raise
+        except Exception as error:
+            _check_call(bare, args, options, error)
+            raise
+
+    return call
+
+
+def _check_call(
+    function: Function, args: tuple[Any, ...], options: Mapping[str, Any], error: Exception | None = None
+) -> None:
+    """Raise `ConfigError` with everything that is wrong with a call; every annotation is compared after an error."""
+    signature = _Signature.of(function)
+    owner = _owner(function, args)
+    subject = repr(args[0]) if function.__name__ == "__call__" else _label(function, owner)
+    problems: list[str] = []
+    if len(args) > len(signature.positional) and not signature.is_variadic:
+        shown = [name for name in signature.positional if name not in ("self", "cls")]
+        n_given = len(args) - len(signature.positional) + len(shown)
+        accepted = f"only {', '.join(shown)}" if shown else "nothing"
+        problems.append(f"{subject} takes {accepted} by position, got {n_given} arguments: give options by name")
+    by_position = dict(zip(signature.positional, args, strict=False))
+    known, forwards = _known_options(function, owner)
+    for name, value in (by_position | dict(options)).items():
+        if name not in known and name in options and not forwards:
+            problems.append(f"{subject}: unknown option {name!r}{_hint(name, known)}")
+        elif name in by_position and name in options:
+            problems.append(f"{subject}.{name} was given by position and by name: give it once")
+        elif error or (name in signature.checked_first and is_unrelated(value, known[name])):
+            problem = mismatch(value, known.get(name, Any))
+            problems += [] if problem is None else [f"{subject}.{name} {problem}"]
+    missing = [name for name in signature.required if name not in by_position and name not in options]
+    if missing:
+        problems.append(f"{subject} needs {', '.join(missing)}")
+    if problems:
+        raise ConfigError("\n".join(problems)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signature:
+    """The parts of a function's signature that calls are checked against."""
+
+    positional: list[str]
+    is_variadic: bool  # has `*args`
+    required: list[str]
+    optional: list[str]
+    annotations: dict[str, Any]  # of all that can be given by name, those of a typed `**` included
+    checked_first: set[str]  # options checked before the call, as their annotations are complete
+    has_rest: bool  # has `**`
+    forwards: bool  # has `**` without a type: another function knows its names
+
+    @classmethod
+    @functools.cache
+    def of(cls, function: Function) -> "_Signature":
+        """Inspect a function."""
+        own = list(inspect.signature(function).parameters.values())
+        positional = [one.name for one in own if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        by_name = [one for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        rest = [one for one in own if one.kind is one.VAR_KEYWORD]
+        typed = [kind for one in rest for kind in get_args(one.annotation) if is_typeddict(kind)]
+        named = {*positional, *(one.name for one in by_name)}
+        annotations = {one.name: one.annotation for one in by_name}
+        for kind in typed:
+            annotations |= kind.__annotations__
+        return cls(
+            positional=positional,
+            is_variadic=any(one.kind is one.VAR_POSITIONAL for one in own),
+            required=[one.name for one in own if one.name in named and one.default is one.empty],
+            optional=[one.name for one in by_name if one.default is not one.empty],
+            annotations=annotations,
+            checked_first={name for name, annotation in annotations.items() if is_complete(annotation)},
+            has_rest=bool(rest),
+            forwards=bool(rest) and not typed,
+        )
+
+
+def _known_options(function: Function, owner: Any) -> tuple[dict[str, Any], bool]:
+    """Return the annotations of all options that a call accepts, forwarded ones too, and whether it may accept others.
+
+    A constructor forwards to its base's; a class method to its base's of that name, the last one to the constructor.
+    """
+    members = [function]
+    if owner is not None and function.__name__ != "__call__":
+        members = _definitions(owner, function)
+        if function.__name__ != "__init__":
+            members += _definitions(owner, owner.__init__)
+    annotations: dict[str, Any] = {}
+    for member in members:
+        signature = _Signature.of(member)
+        annotations = signature.annotations | annotations
+        if not signature.forwards:
+            return annotations, False
+    return annotations, True
+
+
+def _definitions(owner: Any, first: Function) -> list[Function]:
+    """Return a class's definitions of one method in the order of inheritance, from one of them on, without checks."""
+    found = [vars(base)[first.__name__] for base in owner.__mro__ if first.__name__ in vars(base)]
+    bare = [inspect.unwrap(one.__func__ if isinstance(one, classmethod) else one) for one in found]
+    return bare[bare.index(inspect.unwrap(first)) :]
+
+
+def _resolve(public: Any) -> tuple[Function, Any]:
+    """Return the function behind something public, without checks, and the class that it is called for, if any."""
+    if inspect.ismethod(public):
+        return inspect.unwrap(public.__func__), public.__self__
+    if inspect.isfunction(public):
+        return inspect.unwrap(public), None
+    owner = public if inspect.isclass(public) else type(public)
+    return inspect.unwrap(owner.__init__ if owner is public else owner.__call__), owner
+
+
+def _owner(function: Function, args: tuple[Any, ...]) -> Any:
+    """Return the class that a constructor, class method or callable object is called for; None for a function."""
+    first = _Signature.of(function).positional[:1]
+    return args[0] if first == ["cls"] else type(args[0]) if first == ["self"] else None
+
+
+def _label(function: Function, owner: Any) -> str:
+    """Name a function in an error: `make_envs`, `DQNPolicy` or `DQNPolicy.for_envs`."""
+    if owner is None:
+        return function.__name__
+    return owner.__name__ if function.__name__ == "__init__" else f"{owner.__name__}.{function.__name__}"
+
+
+def _hint(name: str, known: Mapping[str, Any]) -> str:
+    """Return which option was meant, or which other call has one of this name."""
+    owners = options_by_owner()
+    found = owners.get(name, [])
+    if "env_options" in known and "make_envs" in found:
+        return f", did you mean env_options={{{name!r}: ...}}?"
+    translated = translate(name, known, owners)
+    if translated:
+        return translated
+    best = nearest_word(name, known)
+    if found and (best is None or similarity(name, best) < 0.8):
+        return f": it belongs to {', '.join(found[:3])}"
+    return suggest(name, known)
+
+
+def options_by_owner() -> dict[str, list[str]]:
+    """Return {option: labels of the public calls that accept it}."""
+    labels: dict[str, set[str]] = {}
+    calls: list[Any] = []
+    for public in _public:
+        members = [getattr(public, name) for name in dir(public) if not name.startswith("_")]
+        calls += [public, *(one for one in members if inspect.isclass(public) and inspect.ismethod(one))]
+    for call in calls:
+        function, owner = _resolve(call)
+        label = repr(call) if function.__name__ == "__call__" else _label(function, owner)
+        for member in [function] if owner is None else _definitions(owner, function):
+            for name in _Signature.of(member).optional:
+                labels.setdefault(name, set()).add(label)
+    return {name: sorted(found) for name, found in labels.items()}
+
+
+def _empty_init(kind: Any) -> Function:
+    """Return the constructor of a class that has none: it takes no arguments, and calls the next base's."""
+
+    def __init__(self: Any) -> None:  # noqa: N807  # that is its name
+        """Take no arguments."""
+        super(kind, self).__init__()
+
+    return __init__
+
+
+_WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a str",
+    NoneType: "None",
+    Path: "a Path",
+    Callable: "callable",
+    Mapping: "a mapping",
+    dict: "a dict",
+    np.ndarray: "an array",
+}
+
+
+def is_complete(annotation: Any) -> bool:
+    """Return whether an annotation is the whole rule: flags and classes.
+
+    Numbers also have a range, strings a list of choices, sequences a length.
+    """
+    return all(_is_complete_kind(_origin(member)) for member in _members(annotation))
+
+
+def _is_complete_kind(kind: Any) -> bool:
+    if kind in (bool, NoneType):
+        return True
+    plain = ("builtins", "typing", "collections.abc", "inspect", "pathlib", "numpy")
+    return inspect.isclass(kind) and kind.__module__ not in plain
+
+
+def mismatch(value: object, annotation: Any) -> str | None:
+    """Return the end of an error message, "must be ..., got ..."; None where a value matches its annotation."""
+    if matches(value, annotation):
+        return None
+    shown = repr(value)
+    if len(shown) > 60 or "\n" in shown:
+        shown = type(value).__name__
+    protocols = [kind for kind in map(_origin, _members(annotation)) if is_protocol(kind)]
+    is_plain = isinstance(value, (str, NoneType))  # not an attempt at an implementation
+    missing = ", ".join(_missing_members(value, protocols[0])[:3]) if protocols and not is_plain else ""
+    return f"must be {_in_words(annotation)}, got {shown}" + (f", which has no {missing}" if missing else "")
+
+
+def matches(value: object, annotation: Any) -> bool:
+    """Return whether a value is of an annotation's type; annotations this function does not know match everything."""
+    members = _members(annotation)
+    if len(members) > 1:
+        return any(matches(value, member) for member in members)
+    kind, inner = _origin(members[0]), get_args(members[0])
+    if kind is Literal:
+        return value in inner
+    if kind in (Sequence, tuple, list):
+        if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
+            return False
+        if kind is tuple and inner[1:] != (...,):
+            return len(value) == len(inner) and all(matches(one, of) for one, of in zip(value, inner, strict=True))
+        return all(matches(one, inner[0]) for one in value if inner)
+    if kind is Callable:
+        return callable(value)
+    if kind is type:
+        return inspect.isclass(value) and (not inner or issubclass(value, inner[0]))
+    if not inspect.isclass(kind) or kind in (Any, object, inspect.Parameter.empty):
+        return True
+    if kind is bool:
+        return isinstance(value, (bool, np.bool_))
+    if kind in (int, float):
+        is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+        return is_number and value == value  # nan is not a number
+    if kind is Path:
+        return isinstance(value, os.PathLike)
+    return not _missing_members(value, kind) if is_protocol(kind) else isinstance(value, kind)
+
+
+def is_unrelated(value: object, annotation: Any) -> bool:
+    """Return whether a value mismatches and has no member of the protocol either; an incomplete part is related."""
+    protocols = [kind for kind in map(_origin, _members(annotation)) if is_protocol(kind)]
+    names = [name for kind in protocols for name in _protocol_members(kind) if name != "__call__"]
+    return not matches(value, annotation) and not any(hasattr(value, name) for name in names)
+
+
+def is_protocol(kind: Any) -> bool:
+    """Return whether a class is a protocol."""
+    return bool(getattr(kind, "_is_protocol", False))
+
+
+def _missing_members(value: object, protocol: Any) -> list[str]:
+    """Return the members of a protocol that a value lacks."""
+    return [name for name in _protocol_members(protocol) if not hasattr(value, name)]
+
+
+def _protocol_members(protocol: Any) -> list[str]:
+    """Return the public names of a protocol, and `__call__`."""
+    kinds = [kind for kind in protocol.__mro__ if is_protocol(kind)]
+    names = {name for kind in kinds for name in (*vars(kind), *kind.__annotations__)}
+    return sorted(name for name in names if not name.startswith("_") or name == "__call__")
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the annotation itself."""
+    if isinstance(annotation, TypeVar):
+        annotation = Any if annotation.__bound__ is None else annotation.__bound__
+    if get_origin(annotation) in (Union, UnionType):
+        return get_args(annotation)
+    return (NoneType if annotation is None else annotation,)
+
+
+def _origin(annotation: Any) -> Any:
+    return get_origin(annotation) or annotation
+
+
+def _in_words(annotation: Any) -> str:
+    members = _members(annotation)
+    if len(members) > 1:
+        return " or ".join(dict.fromkeys(map(_in_words, members)))
+    kind, inner = _origin(annotation), get_args(annotation)
+    if kind is Literal:
+        return " or ".join(map(repr, inner))
+    if kind in (Sequence, tuple, list):
+        of = [one for one in inner[: 1 if kind is not tuple else None] if one is not ...]
+        return "a sequence" + (f" of {', '.join(map(_in_words, of))}" if of else "")
+    if kind is type:
+        return f"a class like {inner[0].__name__}" if inner else "a class"
+    name = getattr(kind, "__name__", str(kind))
+    return _WORDS.get(kind, f"a{'n' * (name[0] in 'AEIO')} {name}")
