@@ -64,7 +64,7 @@ class OfflineTrainer(Trainer[LearnerT]):
         for option in _OF_COLLECTING:
             is_told = bool(common.get(option))
             checks.require(not is_told, f".{option} is about collecting, and nothing is collected: leave it out")
-        options = Options.of(test_collector=test_collector, given=common)
+        options = Options(test_collector=test_collector, **common)
         options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
         checks.done()
         refuse_misfits(name, policy, self.learns_by, None, None)

@@ -115,7 +115,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
             if value is not None:
                 checks.number(option, value, low=0)
-        options = Options.of(test_collector=test_collector, given=common)
+        options = Options(test_collector=test_collector, **common)
         options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         checks.done()
         self.batch_size = batch_size

@@ -68,7 +68,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
             if count is not None:
                 checks.integer(option, count, low=1)
         checks.integer("repeat_per_collect", repeat_per_collect, low=1)
-        options = Options.of(test_collector=test_collector, given=common)
+        options = Options(test_collector=test_collector, **common)
         options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         checks.done()
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect

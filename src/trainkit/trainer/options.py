@@ -1,16 +1,18 @@
 """What every trainer can be told, and what of it cannot work."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector import Collector
+from trainkit.collector import Collector, Episode
+from trainkit.core.data import EpochResult
 from trainkit.core.errors import Checks
 from trainkit.core.stats import CollectStats
+from trainkit.envs import Envs
 from trainkit.trainer.callbacks.base import (
     EVENTS,
     Callback,
@@ -25,6 +27,9 @@ from trainkit.trainer.callbacks.base import (
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.stopping import Limits, StopFn
 from trainkit.trainer.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from trainkit.trainer.base import Trainer
 
 Callbacks = Callback | type[Callback] | Sequence[Callback | type[Callback]]
 
@@ -103,7 +108,6 @@ class Options:
         callbacks: one or several, objects or classes that are instantiated without arguments; see `Callback`.
         callback_errors: "raise" lets an exception of a callback through; "log" logs it with the callback's name, event,
             epoch and step, and the run continues, unless it is a `Checkpoint`'s.
-        events: functions by event; trainers take them as keywords, `on_epoch_end=function`.
         evaluation: instead of `test_collector` and `episode_per_test`.
         checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
         resume_from: a checkpoint to go on from, or the folder of several: then the newest. "auto" takes the newest
@@ -112,6 +116,7 @@ class Options:
             "skip" up to ten in a row; None is the policy's own.
         threads: that torch computes on while `next()` runs, no longer; None leaves torch its own.
         seed: fills every part that was given none, by named independent streams.
+        on_train_start, on_env_created, ...: functions, each called at the event of `Callback` that it is named like.
     """
 
     test_collector: Collector | None = None
@@ -133,20 +138,31 @@ class Options:
     show_progress: bool | None = None
     callbacks: Callbacks = ()
     callback_errors: Literal["raise", "log"] = "raise"
-    events: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     checkpoint: Checkpoint | str | Path | None = None
     resume_from: str | Path | None = None
     on_nan: Literal["raise", "skip"] | None = None
     threads: int | None = None
     seed: int | None = None
-
-    @classmethod
-    def of(cls, *, test_collector: Collector | None, given: Mapping[str, Any]) -> Self:
-        """Return the options of a trainer's keywords; those named like events are functions."""
-        events = {name: function for name, function in given.items() if name in EVENTS}
-        others = {name: value for name, value in given.items() if name not in events}
-        return cls(test_collector=test_collector, events=events, **others)
+    on_train_start: Callable[["Trainer"], object] | None = None
+    on_env_created: Callable[["Trainer", Envs, int], object] | None = None
+    on_collect_start: Callable[["Trainer"], object] | None = None
+    on_episode_created: Callable[["Trainer", Episode], object] | None = None
+    on_episode_start: Callable[["Trainer", Episode], object] | None = None
+    on_episode_step: Callable[["Trainer", Episode], object] | None = None
+    on_episode_end: Callable[["Trainer", Episode], object] | None = None
+    on_episode_failed: Callable[["Trainer", Episode, Exception], object] | None = None
+    on_collect_end: Callable[["Trainer", CollectStats], object] | None = None
+    on_train_batch: Callable[["Trainer", Any], Any] | None = None
+    on_update_end: Callable[["Trainer"], object] | None = None
+    on_evaluate_start: Callable[["Trainer"], object] | None = None
+    on_best: Callable[["Trainer", CollectStats], object] | None = None
+    on_evaluate_end: Callable[["Trainer", CollectStats], object] | None = None
+    on_epoch_end: Callable[["Trainer", EpochResult], object] | None = None
+    on_epoch_reported: Callable[["Trainer", EpochResult], object] | None = None
+    on_checkpoint_saved: Callable[["Trainer", Path], object] | None = None
+    on_checkpoint_loaded: Callable[["Trainer", Path], object] | None = None
+    on_train_end: Callable[["Trainer"], object] | None = None
 
     def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
         """Note everything that cannot work, in a run of so many epochs of so many steps or updates."""
@@ -206,8 +222,9 @@ class Options:
         if self.save_checkpoint_fn is not None:
             made.append(SaveCheckpointFn(self.save_checkpoint_fn))
         made.extend(made_of(self.callbacks))
-        if self.events:
-            made.append(EventFunctions(self.events))
+        events = {event: function for event in EVENTS if (function := getattr(self, event)) is not None}
+        if events:
+            made.append(EventFunctions(events))
         if self.checkpoint is not None:
             made.append(self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint))
         return sorted(made, key=lambda own: isinstance(own, Checkpoint))
