@@ -24,8 +24,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train Rainbow on CartPole until it is solved
 	@$(BIN)/python examples/rainbow_cartpole.py
 
-test: $(READY)  ## run the fast tests with coverage
-	@$(BIN)/pytest --cov
+test: $(READY)  ## run the fast tests on all cores, with coverage
+	@$(BIN)/pytest -n auto --cov
 
 test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs,mujoco,notebooks,tune]'
