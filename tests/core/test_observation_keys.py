@@ -17,7 +17,7 @@ from trainkit.core import tree
 from trainkit.core.checkpoint import load_checkpoint, save_checkpoint
 from trainkit.core.data import ArraySpec, RecordedEpisode, RowSpec
 from trainkit.core.spaces import Spaces
-from trainkit.datasets.shards import Header, write_shard
+from trainkit.datasets.format import Header, write_shard
 
 SPECIAL = [
     "",

@@ -29,7 +29,7 @@ from trainkit.core import tree
 from trainkit.core.data import ArraySpec, Horizon, RecordedEpisode
 from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError, SpaceMismatchError
 from trainkit.core.spaces import Spaces, array_specs, space_from_plain, space_to_plain, stacked_space
-from trainkit.datasets.shards import Header, read_shard, write_shard
+from trainkit.datasets.format import Header, read_shard, write_shard
 
 FORM_SPACES: dict[Any, spaces.Space[Any]] = {
     "array": spaces.Box(-np.inf, np.inf, (3,), np.float32),

@@ -60,7 +60,7 @@ class TestDiscretizeActions:
             (gym.spaces.Box(0, 9, (1,), np.int32), 3, "needs a Box of real numbers"),
             (gym.spaces.Box(-np.inf, 1, (1,)), 3, "needs bounds to space its values between, got Box"),
             (gym.spaces.Box(-1, 1, (2,)), [3], r"bins must be one number per axis of Box.*got \[3\]"),
-            (gym.spaces.Box(-1, 1, (8,)), 5, "makes 390,625 actions of .*, more than 65,536: take fewer bins"),
+            (gym.spaces.Box(-1, 1, (8,)), 5, "makes 390,625 actions of .*, more than 65,536: use fewer bins"),
         ],
     )
     def test_a_space_or_a_number_that_cannot_work_is_refused(self, space: Any, bins: Any, message: str) -> None:

@@ -24,7 +24,7 @@ from tests.helpers.told import ToldEnv
 from tests.helpers.truth import assert_rows_are_real
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
-from trainkit.envs import make_envs, worker
+from trainkit.envs import make_envs, process
 
 ROOT = Path(__file__).parents[2]
 # Python 3.12 warns of fork() in a process with threads.
@@ -296,15 +296,15 @@ def test_a_fork_is_not_for_processes_in_which_cuda_runs(monkeypatch: pytest.Monk
         def is_initialized() -> bool:
             return True
 
-    assert worker.start_method() == "fork"
+    assert process.start_method() == "fork"
     monkeypatch.setattr(sys.modules["torch"], "cuda", Cuda)
-    assert worker.start_method() == "forkserver"
+    assert process.start_method() == "forkserver"
 
 
 @slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_process_that_is_no_fork_is_as_good(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "start_method", lambda: method)
+    monkeypatch.setattr(process, "start_method", lambda: method)
     number = 3
     ledger = Ledger()
     envs = make_envs([lambda: TaggedEnv(0), lambda: TaggedEnv(number - 2)], backend="async")  # no plain pickle's
@@ -314,7 +314,7 @@ def test_a_process_that_is_no_fork_is_as_good(method: str, monkeypatch: pytest.M
 
 
 def test_a_factory_that_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "start_method", lambda: "forkserver")
+    monkeypatch.setattr(process, "start_method", lambda: "forkserver")
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"the factory of env 0 cannot be sent to a process \(forkserver\): .*lock"):
         make_envs(lambda: ToldEnv(made=lock), backend="async")  # type: ignore[arg-type]  # anything would do

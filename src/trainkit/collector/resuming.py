@@ -11,9 +11,8 @@ from trainkit.collector.events import Watch
 from trainkit.collector.overlap import Meanwhile
 from trainkit.core.errors import BusyError
 from trainkit.envs.envs import Envs
-from trainkit.envs.fingerprints import described
 from trainkit.envs.ownership import Use
-from trainkit.envs.replays import play_again
+from trainkit.envs.recovery import described, play_again
 
 _log = logging.getLogger(__name__)
 

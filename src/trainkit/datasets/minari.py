@@ -30,8 +30,8 @@ from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError
 from trainkit.core.reading import check_declared, decoding, parse_json, read_json
 from trainkit.core.spaces import array_specs, check_spaces, space_from_plain
 from trainkit.core.structured_actions import flat_actions, structure_of
+from trainkit.datasets.format import Header
 from trainkit.datasets.hdf5 import H5Column, open_hdf5
-from trainkit.datasets.shards import Header
 
 _METADATA, _DATA = "metadata.json", "main_data.hdf5"
 _REMEDY = "give a local id, the folder of one, or a MinariDataset"

@@ -1,11 +1,18 @@
 """Environments: made, stepped and validated, whatever backend and autoreset mode they have."""
 
-from trainkit.envs.checking import Finding, check_env
-from trainkit.envs.context import EnvContext
+from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
+from trainkit.envs.factories import EnvContext
 from trainkit.envs.make import make_envs
-from trainkit.envs.processing import Processor
-from trainkit.envs.processors import DiscretizeActions, Flatten, MapActions, MapObs, PreviousStep, TimeFeature
+from trainkit.envs.processors import (
+    DiscretizeActions,
+    Flatten,
+    MapActions,
+    MapObs,
+    PreviousStep,
+    Processor,
+    TimeFeature,
+)
 
 __all__ = [
     "DiscretizeActions",

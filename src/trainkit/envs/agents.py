@@ -20,10 +20,10 @@ from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, ConfigError
 from trainkit.core.spaces import check_spaces
 from trainkit.core.structured_actions import flat_actions, structure_of
-from trainkit.envs.backends import MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work
+from trainkit.envs.backends import MISREAD, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Work
 from trainkit.envs.conversion import ListInfos, RowReader
-from trainkit.envs.fingerprints import Fingerprint, fingerprint
 from trainkit.envs.ownership import claim_environment, free_environments
+from trainkit.envs.recovery import fingerprint
 
 _log = logging.getLogger(__name__)
 

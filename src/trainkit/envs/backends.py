@@ -24,11 +24,11 @@ from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.envs.conversion import Infos, ListInfos, RowReader
-from trainkit.envs.fingerprints import Fingerprint
 
 Ids = NDArray[np.intp]
 Seeds = Sequence[int]
 Options = dict[str, Any] | None  # of a reset
+Fingerprint = dict[str, str]  # digest of each attribute of an environment, by its name
 Work = Callable[[], object]
 
 

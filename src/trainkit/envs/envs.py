@@ -22,12 +22,10 @@ from trainkit.envs.actions import Actions
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Options, RawStep, Work, no_work
 from trainkit.envs.conversion import Infos
 from trainkit.envs.counting import Spent, StepCounts
-from trainkit.envs.fingerprints import differences
 from trainkit.envs.frames import checked_frames
 from trainkit.envs.ownership import Ownership, Use
-from trainkit.envs.processing import Processed
-from trainkit.envs.recovery import Restarts
-from trainkit.envs.replays import PlayedActions
+from trainkit.envs.processors import Processed
+from trainkit.envs.recovery import PlayedActions, Restarts, differences
 from trainkit.envs.stacks import put_rows, repeat, rows_of, shift
 from trainkit.envs.validation import Acted, Vetting, action_of
 

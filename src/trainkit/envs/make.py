@@ -16,14 +16,13 @@ from trainkit.core.signatures import checked
 from trainkit.envs.actions import with_flat_actions
 from trainkit.envs.agents import GamesBackend, check_parallel, is_game
 from trainkit.envs.backends import Backend
-from trainkit.envs.context import EnvContext, takes_context
-from trainkit.envs.declared import GameWithSpaces, WithSpaces
 from trainkit.envs.envs import Envs
-from trainkit.envs.processing import Processed, Processor
+from trainkit.envs.factories import EnvContext, GameWithSpaces, WithSpaces, takes_context
+from trainkit.envs.process import WorkerBackend
+from trainkit.envs.processors import Processed, Processor
 from trainkit.envs.recovery import Restarts
 from trainkit.envs.sync import SyncBackend
 from trainkit.envs.vector import VectorBackend
-from trainkit.envs.workers import WorkerBackend
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
 Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]

@@ -1,8 +1,13 @@
-"""Ready processors: what was done and got before, actions of another kind, a clock, functions of your own."""
+"""Processors: transformations of observations and actions between the environments and the policy.
 
+`make_envs(processors=[...])` applies them in order, the first nearest to the environments. They change what a policy
+observes and does, and what is stored; stacking of frames and the mask of `mask_key` come after them.
+"""
+
+import copy
 import functools
 import math
-import operator
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,22 +16,59 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit.core.data import ACTION_MASK, Obs
-from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.core.errors import BadEnvDataError, CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import zeros_of
+from trainkit.core.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
 from trainkit.core.structured_actions import StructuredHybrid
-from trainkit.envs.backends import Ids
-from trainkit.envs.processing import Processor, try_out
+from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Work
+from trainkit.envs.counting import Spent
 
-_MOST_ACTIONS = 65_536  # rows of the table of combinations
+_MAX_ACTIONS = 65_536  # of `DiscretizeActions`: rows of its table of combinations
+
+
+@checked
+class Processor:
+    """A transformation between environments and policy: override the methods for what it changes.
+
+    Arrays that come in are borrowed: return them unchanged or return others, never change them in place. Rows belong to
+    distinct environments, `env_ids` [K], with K >= 1. Keep state per environment in arrays [N] that `bind` creates and
+    `begin` resets; return what outlives an episode from `state_dict`. Anything learned belongs in a policy's
+    `preprocess`, which is saved with its weights.
+    """
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        """Receive the spaces of one of N environments; return those of the policy."""
+        return observation_space, action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        """Transform the first observations [K, ...] of episodes."""
+        return obs
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        """Transform the observations [K, ...] after a step, including episodes' final ones.
+
+        `action` [K, ...] led there, as `act` received it, with `reward` [K].
+        """
+        return obs
+
+    def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
+        """Transform the policy's actions [K, ...] into those of the environments."""
+        return action
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs; running episodes are replayed or replaced."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
 
 
 @checked
 class PreviousStep(Processor):
-    """Let the policy see what it did last and what came of it, in leaves `prev_action` and `prev_reward`.
+    """Add the previous action and reward to the observation, as leaves `prev_action` and `prev_reward`.
 
-    An observation that is no dict becomes the leaf "obs". At an episode's start the reward is 0 and the action none:
-    one more than the last of a discrete space, zeros of a Box.
+    An observation that is no dict becomes the leaf "obs". At an episode's start the reward is 0 and the action is
+    "none": one more than the last action of a discrete space, zeros of a Box.
 
     Args:
         action: with `prev_action`.
@@ -40,33 +82,31 @@ class PreviousStep(Processor):
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
         leaves: dict[str, Space[Any]] = {}
+        self._none: NDArray[Any] = np.zeros(())
         if self._shows_action:
             leaves["prev_action"], self._none = _with_none(action_space)
         if self._shows_reward:
             leaves["prev_reward"] = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        return _space_beside(observation_space, leaves), action_space
+        return _extended_space(observation_space, leaves), action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
-        n_rows = len(env_ids)
-        leaves: dict[str, NDArray[Any]] = {}
-        if self._shows_action:
-            leaves["prev_action"] = np.repeat(self._none[None], n_rows, axis=0)
-        if self._shows_reward:
-            leaves["prev_reward"] = np.zeros((n_rows, 1), np.float32)
-        return _beside(obs, leaves)
+        return self._extended(obs, np.repeat(self._none[None], len(env_ids), axis=0), np.zeros(len(env_ids)))
 
     def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        return self._extended(obs, action, reward)
+
+    def _extended(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64]) -> Obs:
         leaves: dict[str, NDArray[Any]] = {}
         if self._shows_action:
             leaves["prev_action"] = action.astype(self._none.dtype)
         if self._shows_reward:
             leaves["prev_reward"] = reward.astype(np.float32)[:, None]
-        return _beside(obs, leaves)
+        return _extended(obs, leaves)
 
 
 @checked
 class TimeFeature(Processor):
-    """Let the policy see how much of an episode's time is over, 0 to 1, in a leaf `time` [1] (Pardo et al., 2018).
+    """Add the elapsed share of an episode's time limit, 0 to 1, as a leaf `time` [1] (Pardo et al., 2018).
 
     Args:
         limit: the steps after which episodes are truncated.
@@ -79,24 +119,20 @@ class TimeFeature(Processor):
         self._limit = limit
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
-        self._steps = np.zeros(n, np.int64)  # [N], of the episode that runs
-        return _space_beside(observation_space, {"time": spaces.Box(0.0, 1.0, (1,), np.float32)}), action_space
+        self._steps = np.zeros(n, np.int64)  # [N], of the running episodes
+        return _extended_space(observation_space, {"time": spaces.Box(0.0, 1.0, (1,), np.float32)}), action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
         self._steps[env_ids] = 0
-        return self._seen(obs, env_ids)
+        return self._extended(obs, env_ids)
 
     def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
-        if len(env_ids) == len(self._steps):
-            self._steps += 1
-        else:
-            self._steps[env_ids] += 1
-        return self._seen(obs, env_ids)
+        self._steps[env_ids] += 1
+        return self._extended(obs, env_ids)
 
-    def _seen(self, obs: Obs, env_ids: Ids) -> Obs:
-        steps = self._steps if len(env_ids) == len(self._steps) else self._steps[env_ids]
-        share = np.minimum(steps / self._limit, 1.0)
-        return _beside(obs, {"time": share.astype(np.float32)[:, None]})
+    def _extended(self, obs: Obs, env_ids: Ids) -> Obs:
+        share = np.minimum(self._steps[env_ids] / self._limit, 1.0)
+        return _extended(obs, {"time": share.astype(np.float32)[:, None]})
 
 
 @checked
@@ -125,12 +161,12 @@ class DiscretizeActions(Processor):
         low, high = action_space.low.ravel(), action_space.high.ravel()
         counts = list(self._bins) if isinstance(self._bins, Sequence) else [self._bins] * len(low)
         n_actions = math.prod(counts)
-        checks = Checks("DiscretizeActions")
-        told = f".bins must be one number per axis of {action_space}, got {self._bins}"
-        checks.require(len(counts) == len(low), told)
-        told = f" makes {n_actions:,} actions of {counts}, more than {_MOST_ACTIONS:,}: take fewer bins"
-        checks.require(n_actions <= _MOST_ACTIONS, told)
-        checks.done()
+        if len(counts) != len(low):
+            raise ConfigError(f"DiscretizeActions.bins must be one number per axis of {action_space}, got {self._bins}")
+        if n_actions > _MAX_ACTIONS:
+            raise ConfigError(
+                f"DiscretizeActions makes {n_actions:,} actions of {counts}, more than {_MAX_ACTIONS:,}: use fewer bins"
+            )
         values = [np.linspace(*axis, dtype=np.float64) for axis in zip(low, high, counts, strict=True)]
         table = np.stack(np.meshgrid(*values, indexing="ij"), axis=-1).reshape(n_actions, *action_space.shape)
         self._table: NDArray[Any] = table.astype(action_space.dtype)  # [A, ...]
@@ -143,19 +179,22 @@ class DiscretizeActions(Processor):
 
 @checked
 class MapActions(Processor):
-    """Let the policy act in `space`; the environments take `fn(action)`, in a Box clipped to its bounds.
+    """Let the policy act in `space`; the environments receive `fn(action)`, clipped to the bounds of a Box.
 
     Args:
-        fn: from the policy's actions [K, ...] to the environments'; tried on blank rows at once.
+        fn: from the policy's actions [K, ...] to the environments'; called once with zeros to check it.
         space: of one action of the policy.
     """
 
     def __init__(self, fn: Callable[[NDArray[Any]], NDArray[Any]], space: Space[Any]) -> None:
-        _refuse_no_function("MapActions", fn, space)
+        _check_function("MapActions", fn, space)
         self._fn, self._space = fn, space
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
-        try_out(f"MapActions.fn ({_name(self._fn)})", self._fn, self._space, action_space, gives="actions")
+        def check(result: Any, n_rows: int) -> None:
+            _valid_actions("it gives actions", np.asarray(result), action_space, n_rows)
+
+        _call_with_zeros("MapActions.fn", self._fn, self._space, action_space, check)
         return observation_space, self._space
 
     def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
@@ -164,19 +203,20 @@ class MapActions(Processor):
 
 @checked
 class MapObs(Processor):
-    """Let the policy see `fn(obs)`, of `space`.
+    """Let the policy observe `fn(obs)`, of `space`.
 
     Args:
-        fn: from observations [K, ...], or a tree of them, to others; tried on blank rows at once.
-        space: of one observation of its making.
+        fn: from observations [K, ...], or a tree of them, to others; called once with zeros to check it.
+        space: of one observation that it returns.
     """
 
     def __init__(self, fn: Callable[[Obs], Obs], space: Space[Any]) -> None:
-        _refuse_no_function("MapObs", fn, space)
+        _check_function("MapObs", fn, space)
         self._fn, self._space = fn, space
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
-        try_out(f"MapObs.fn ({_name(self._fn)})", self._fn, observation_space, self._space, gives="observations")
+        check = functools.partial(_check_obs, array_specs(self._space))
+        _call_with_zeros("MapObs.fn", self._fn, observation_space, self._space, check)
         return self._space, action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
@@ -188,75 +228,253 @@ class MapObs(Processor):
 
 @checked
 class Flatten(Processor):
-    """Let the policy see one float32 vector: Box leaves as they are, a 0 or 1 per value of discrete ones.
+    """Flatten the observation into one float32 vector: Box leaves as they are, discrete ones one-hot.
 
-    Leaves follow each other by the names of their keys; the mask stays a leaf of its own. A policy's `Preprocess` has
-    nothing left to do with such a vector.
+    Leaves follow each other in the order of their keys; the action mask remains a leaf of its own. A policy's
+    `Preprocess` leaves such a vector unchanged.
     """
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
-        leaves = dict(_leaves(observation_space))
+        leaves = dict(_space_leaves(observation_space))
         mask = leaves.pop((ACTION_MASK,), None)
         self._has_mask = mask is not None
-        self._parts = [_part(path, leaf) for path, leaf in leaves.items()]
-        bounds = [_flat_bounds(leaf) for leaf in leaves.values()]
+        self._encoders = [_leaf_encoder(path, leaf) for path, leaf in leaves.items()]
+        bounds = [_encoded_bounds(leaf) for leaf in leaves.values()]
         low, high = (np.concatenate(side).astype(np.float32) for side in zip(*bounds, strict=True))
         flat = spaces.Box(low, high, dtype=np.float32)
         return flat if mask is None else spaces.Dict({"obs": flat, ACTION_MASK: mask}), action_space
 
     def begin(self, obs: Obs, env_ids: Ids) -> Obs:
-        flat = np.concatenate([part(obs) for part in self._parts], axis=1, dtype=np.float32)
+        flat = np.concatenate([encode(obs) for encode in self._encoders], axis=1, dtype=np.float32)
         return {"obs": flat, ACTION_MASK: obs[ACTION_MASK]} if self._has_mask else flat
 
     def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
         return self.begin(obs, env_ids)
 
 
-def _leaves(space: Space[Any], *path: str | int) -> Iterator[tuple[tuple[str | int, ...], Space[Any]]]:
-    """Yield (path, leaf) of a space's leaves, those of a dict by the names of their keys."""
-    if isinstance(space, spaces.Dict):
-        children: Iterable[tuple[str | int, Space[Any]]] = sorted(space.spaces.items())
-    elif isinstance(space, spaces.Tuple):
-        children = enumerate(space.spaces)
-    else:
-        yield path, space
-        return
-    for key, child in children:
-        yield from _leaves(child, *path, key)
+class Processed:
+    """A backend with processors applied, the first nearest to the environments.
+
+    It works on copies of the processors: evaluation environments share no state with training environments.
+    """
+
+    def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
+        self._backend = backend
+        self.spent = Spent()
+        self.n = backend.n
+        self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
+        spaces_below = backend.observation_space, backend.action_space
+        self._layers: list[_Layer] = []
+        for index, processor in enumerate(processors):
+            name = f"processors[{index}] ({type(processor).__name__})"
+            self._layers.append(_Layer(name, copy.deepcopy(processor), spaces_below, backend.n))
+            spaces_below = self._layers[-1].spaces
+        self.observation_space, self.action_space = spaces_below
+
+    def reset(self, seeds: Seeds, options: Options) -> Begun:
+        return self._begun(self._backend.reset(seeds, options))
+
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+        begun = self._backend.begin(env_ids, seeds, options)
+        return None if begun is None else self._begun(begun)
+
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+        start = time.perf_counter()
+        actions = [action]  # what each layer received, from the policy's to the environments'
+        for layer in reversed(self._layers):
+            actions.append(layer.act(actions[-1], env_ids))
+        self.spent.action += time.perf_counter() - start
+        raw = self._backend.step(actions.pop(), env_ids, work)
+        if raw.failures:
+            answered = np.isin(env_ids, raw.env_ids)
+            actions = [received[answered] for received in actions]
+        start = time.perf_counter()
+        next_obs = raw.next_obs
+        for layer in self._layers:
+            next_obs = layer.transform("observe", next_obs, actions.pop(), raw.reward, raw.env_ids)
+        self.spent.obs += time.perf_counter() - start
+        begun = None if raw.begun is None else self._begun(raw.begun)
+        return raw._replace(next_obs=next_obs, begun=begun)
+
+    def rebuild(self, env_id: int) -> None:
+        self._backend.rebuild(env_id)
+
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        return self._backend.call(name, args, env_ids)
+
+    def fingerprints(self) -> list[Fingerprint]:
+        return self._backend.fingerprints()
+
+    def close(self) -> None:
+        self._backend.close()
+
+    def detach(self) -> None:
+        self._backend.detach()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the state of every processor, in order."""
+        return [layer.processor.state_dict() for layer in self._layers]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Restore saved states."""
+        if len(states) != len(self._layers):
+            raise CheckpointError(
+                f"{len(states)} processors were saved, but there are {len(self._layers)}: make_envs as before"
+            )
+        for layer, state in zip(self._layers, states, strict=True):
+            layer.processor.load_state_dict(state)
+
+    def _begun(self, begun: Begun) -> Begun:
+        start = time.perf_counter()
+        obs = begun.obs
+        for layer in self._layers:
+            obs = layer.transform("begin", obs, begun.env_ids)
+        self.spent.obs += time.perf_counter() - start
+        return begun._replace(obs=obs)
 
 
-def _flat_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the least and the largest numbers that a leaf becomes."""
+class _Layer:
+    """One processor at its position: its methods are called with rows, and their results are checked.
+
+    Attributes:
+        spaces: of observations and actions above the processor.
+    """
+
+    def __init__(self, name: str, processor: Processor, below: tuple[Space[Any], Space[Any]], n: int) -> None:
+        self.processor = processor
+        self._name = name
+        try:
+            self.spaces = processor.bind(*below, n)
+        except ConfigError as error:
+            raise ConfigError(f"make_envs.{name}: {error}") from error
+        except Exception as error:
+            raise ConfigError(f"make_envs.{name} raised {type(error).__name__} in bind: {error}") from error
+        is_pair = isinstance(self.spaces, tuple) and len(self.spaces) == 2
+        if not is_pair or not all(isinstance(space, Space) for space in self.spaces):
+            raise ConfigError(
+                f"make_envs.{name}.bind must return an observation space and an action space, got {self.spaces!r}"
+            )
+        check_spaces(*self.spaces)
+        self._obs_specs, self._action_space_below = array_specs(self.spaces[0]), below[1]
+        self._overridden = {
+            method
+            for method in ("begin", "observe", "act")
+            if getattr(getattr(processor, method), "__func__", None) is not getattr(Processor, method)
+        }
+
+    def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
+        """Return the processor's actions, checked against the action space below."""
+        if len(env_ids) == 0:  # every environment is being reset by this step
+            empty: NDArray[Any] = zeros_of(self._action_space_below, 0)
+            return empty
+        result: object = self._call("act", action, env_ids)
+        if result is action:
+            return action
+        return _valid_actions(f"{self._name} gave actions", np.asarray(result), self._action_space_below, len(env_ids))
+
+    def transform(self, method: str, obs: Obs, *others: Any) -> Obs:
+        """Return the processor's observations, checked against its observation space; ids come last."""
+        n_rows = len(others[-1])
+        if n_rows == 0:
+            return zeros_of(self.spaces[0], 0)
+        result = self._call(method, obs, *others)
+        if result is not obs:
+            try:
+                _check_obs(self._obs_specs, result, n_rows)
+            except ValueError as error:
+                raise Failure(None, f"{self._name} gave {error}", BadEnvDataError) from None
+        return result
+
+    def _call(self, method: str, value: Any, *others: Any) -> Any:
+        """Call a method of the processor; one that it does not override changes nothing."""
+        if method not in self._overridden:
+            return value
+        try:
+            return getattr(self.processor, method)(value, *others)
+        except Exception as error:
+            raise Failure(None, f"{self._name} raised {type(error).__name__} in {method}: {error}") from error
+
+
+# ---- validation ----
+
+
+def _check_function(owner: str, fn: object, space: object) -> None:
+    checks = Checks(owner)
+    checks.require(callable(fn), f".fn must be callable, got {fn!r}")
+    checks.require(isinstance(space, Space), f".space must be a gymnasium space, got {space!r}")
+    checks.done()
+
+
+def _call_with_zeros(
+    name: str, fn: Callable[[Any], Any], space: Space[Any], result_space: Space[Any], check: Callable[[Any, int], None]
+) -> None:
+    """Call a user's function with three rows of zeros and check what it returns.
+
+    Raises:
+        ConfigError: it raises, or its result does not fit.
+    """
+    name = f"{name} ({getattr(fn, '__name__', type(fn).__name__)})"
+    try:
+        result = fn(zeros_of(space, 3))
+    except Exception as error:
+        raise ConfigError(f"{name} raised {type(error).__name__} on blank rows of {space}: {error}") from error
+    try:
+        check(result, 3)
+    except (Failure, ValueError) as error:
+        raise ConfigError(f"{name} does not fit {result_space}: {error}") from None
+
+
+def _valid_actions(subject: str, action: NDArray[Any], space: Space[Any], n_rows: int) -> NDArray[Any]:
+    """Return actions for the layer below, clipped to the bounds of a Box; raise if they are not of its space."""
+    shape = (n_rows, *(space.shape or ()))
+    if action.shape != shape:
+        raise Failure(None, f"{subject} of shape {action.shape}, {space} needs {shape}", BadEnvDataError)
     if isinstance(space, spaces.Box):
-        return space.low.ravel(), space.high.ravel()
-    n_numbers = _part((), space)(zeros_of(space)).shape[1]
-    return np.zeros(n_numbers), np.ones(n_numbers)
+        if action.dtype.kind not in "biuf" or not np.isfinite(action).all():
+            raise Failure(None, f"{subject} {action!r} for {space}: they must be finite numbers", BadEnvDataError)
+        clipped: NDArray[Any] = np.clip(action, space.low, space.high).astype(space.dtype, copy=False)
+        return clipped
+    low, high = discrete_bounds(space)
+    if action.dtype.kind not in "biu" or ((action < low) | (action > high)).any():
+        raise Failure(None, f"{subject} {action!r}, which {space} does not have", BadEnvDataError)
+    return action
 
 
-def _part(path: tuple[str | int, ...], space: Space[Any]) -> Callable[[Obs], NDArray[Any]]:
-    """Return what turns one leaf [K, ...] of observations into numbers [K, F]."""
-    at = _leaf_at(path)
-    if isinstance(space, spaces.Discrete):
-        values = np.arange(space.start, space.start + space.n)
-        return lambda obs: at(obs)[:, None] == values
-    if isinstance(space, spaces.MultiDiscrete):
-        places = np.repeat(np.arange(space.nvec.size), space.nvec.flat)  # of each number that comes out
-        values = np.concatenate(
-            [first + np.arange(n) for first, n in zip(space.start.flat, space.nvec.flat, strict=True)]
-        )
-        return lambda obs: (leaf := at(obs)).reshape(len(leaf), -1)[:, places] == values
-    return at if len(space.shape or ()) == 1 else lambda obs: (leaf := at(obs)).reshape(len(leaf), -1)
+def _check_obs(specs: Any, obs: Any, n_rows: int, path: str = "") -> None:
+    """Raise a ValueError if K rows differ from their specs; `Envs` checks that they are finite."""
+    if isinstance(specs, dict):
+        if not isinstance(obs, dict) or obs.keys() != specs.keys():
+            got = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
+            raise ValueError(f"observations{path} with keys {got}, its space says {sorted(specs)}")
+        for key, spec in specs.items():
+            _check_obs(spec, obs[key], n_rows, f"{path}[{key!r}]")
+    elif isinstance(specs, tuple):
+        if not isinstance(obs, tuple) or len(obs) != len(specs):
+            raise ValueError(f"observations{path} {type(obs).__name__}, its space says a tuple of {len(specs)}")
+        for index, (spec, child) in enumerate(zip(specs, obs, strict=True)):
+            _check_obs(spec, child, n_rows, f"{path}[{index}]")
+    elif type(obs) is not np.ndarray or obs.shape != (n_rows, *specs.shape) or obs.dtype != specs.dtype:
+        got = f"{obs.dtype} {obs.shape}" if isinstance(obs, np.ndarray) else type(obs).__name__
+        raise ValueError(f"observations{path} {got}, its space says {specs.dtype} {(n_rows, *specs.shape)}")
 
 
-def _leaf_at(path: tuple[str | int, ...]) -> Callable[[Obs], NDArray[Any]]:
-    """Return what reads one leaf of observations."""
-    if len(path) == 1:
-        return operator.itemgetter(path[0])
-    return lambda obs: functools.reduce(operator.getitem, path, obs)
+# ---- leaves of spaces and observations ----
+
+
+def _extended_space(space: Space[Any], leaves: Mapping[str, Space[Any]]) -> spaces.Dict:
+    inner = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
+    existing = sorted(inner.keys() & leaves)
+    if existing:
+        raise ConfigError(f"the observation has {', '.join(existing)} already: leave one of the two out")
+    return spaces.Dict({**inner, **leaves})
+
+
+def _extended(obs: Obs, leaves: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    return {**(obs if isinstance(obs, dict) else {"obs": obs}), **leaves}
 
 
 def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:
-    """Return a space of actions that has one for "none", and that one."""
+    """Return an action space extended by a value for "no action yet", and that value."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n) + 1, start=int(space.start)), np.array(space.start + space.n, space.dtype)
     if isinstance(space, spaces.Box):
@@ -275,24 +493,43 @@ def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:
     return spaces.MultiDiscrete(nvec + 1, start=start), (start + nvec).astype(np.int64)
 
 
-def _space_beside(space: Space[Any], leaves: Mapping[str, Space[Any]]) -> spaces.Dict:
-    inner = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
-    taken = sorted(inner.keys() & leaves)
-    if taken:
-        raise ConfigError(f"the observation has {', '.join(taken)} already: leave one of the two out")
-    return spaces.Dict({**inner, **leaves})
+def _space_leaves(space: Space[Any], *path: str | int) -> Iterator[tuple[tuple[str | int, ...], Space[Any]]]:
+    """Yield (path, leaf) of a space's leaves, those of a dict sorted by key."""
+    if isinstance(space, spaces.Dict):
+        children: Iterable[tuple[str | int, Space[Any]]] = sorted(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        children = enumerate(space.spaces)
+    else:
+        yield path, space
+        return
+    for key, child in children:
+        yield from _space_leaves(child, *path, key)
 
 
-def _beside(obs: Obs, leaves: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    return {**(obs if isinstance(obs, dict) else {"obs": obs}), **leaves}
+def _leaf_encoder(path: tuple[str | int, ...], space: Space[Any]) -> Callable[[Obs], NDArray[Any]]:
+    """Return a function from observations to one leaf of theirs, encoded as numbers [K, F]."""
+
+    def leaf_of(obs: Obs) -> NDArray[Any]:
+        leaf = obs
+        for key in path:
+            leaf = leaf[key]
+        rows: NDArray[Any] = leaf.reshape(len(leaf), -1)
+        return rows
+
+    if isinstance(space, spaces.Discrete):
+        values = np.arange(space.start, space.start + space.n)
+        return lambda obs: leaf_of(obs) == values
+    if isinstance(space, spaces.MultiDiscrete):
+        columns = np.repeat(np.arange(space.nvec.size), space.nvec.flat)  # [F]
+        pairs = zip(space.start.flat, space.nvec.flat, strict=True)
+        values = np.concatenate([start + np.arange(n) for start, n in pairs])
+        return lambda obs: leaf_of(obs)[:, columns] == values
+    return leaf_of
 
 
-def _refuse_no_function(owner: str, fn: object, space: object) -> None:
-    checks = Checks(owner)
-    checks.require(callable(fn), f".fn must be callable, got {fn!r}")
-    checks.require(isinstance(space, Space), f".space must be a gymnasium space, got {space!r}")
-    checks.done()
-
-
-def _name(fn: object) -> str:
-    return str(getattr(fn, "__name__", type(fn).__name__))
+def _encoded_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the bounds of an encoded leaf."""
+    if isinstance(space, spaces.Box):
+        return space.low.ravel(), space.high.ravel()
+    n_numbers = _leaf_encoder((), space)(zeros_of(space, 1)).shape[1]
+    return np.zeros(n_numbers), np.ones(n_numbers)

@@ -14,6 +14,7 @@ from trainkit.envs.backends import (
     RAISED,
     Begun,
     Failure,
+    Fingerprint,
     Ids,
     Options,
     RawStep,
@@ -25,8 +26,8 @@ from trainkit.envs.backends import (
     read_steps,
 )
 from trainkit.envs.conversion import RowReader
-from trainkit.envs.fingerprints import Fingerprint, fingerprint
 from trainkit.envs.ownership import claim_environment, free_environments
+from trainkit.envs.recovery import fingerprint
 
 _log = logging.getLogger(__name__)
 

@@ -17,10 +17,21 @@ from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, BusyError, ConfigError
 from trainkit.core.spaces import check_spaces, zeros_of
 from trainkit.core.structured_actions import flat_actions, structure_of
-from trainkit.envs.backends import FORKED, MISREAD, Begun, Failure, Ids, Options, RawStep, Seeds, Work, no_work
+from trainkit.envs.backends import (
+    FORKED,
+    MISREAD,
+    Begun,
+    Failure,
+    Fingerprint,
+    Ids,
+    Options,
+    RawStep,
+    Seeds,
+    Work,
+    no_work,
+)
 from trainkit.envs.conversion import RowReader, VectorInfos
-from trainkit.envs.declared import action_space_of, observation_space_of
-from trainkit.envs.fingerprints import Fingerprint
+from trainkit.envs.factories import action_space_of, observation_space_of
 from trainkit.envs.ownership import claim_environment, free_environments
 
 

@@ -30,7 +30,7 @@ from trainkit import (
 )
 from trainkit.core import tree
 from trainkit.core.data import RecordedEpisode
-from trainkit.datasets.shards import read_shard
+from trainkit.datasets.format import read_shard
 
 
 def recorded(folder: Path) -> list[RecordedEpisode]:

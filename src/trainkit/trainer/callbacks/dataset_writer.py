@@ -13,9 +13,9 @@ from trainkit.core.data import EpochResult, RecordedEpisode, Transition
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.folders import check_folder
 from trainkit.core.signatures import checked
-from trainkit.datasets.building import OpenEpisodes
+from trainkit.datasets.format import Header, write_shard
 from trainkit.datasets.hdf5 import require_h5py
-from trainkit.datasets.shards import Header, write_shard
+from trainkit.datasets.writer import OpenEpisodes
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:

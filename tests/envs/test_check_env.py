@@ -1,5 +1,6 @@
 """What is wrong with an environment is found before hours are spent in it."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -98,7 +99,7 @@ def test_a_sound_environment_has_nothing_but_its_speed_to_note() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["CartPole-v1", "tests.envs.test_checking.Loop", lambda: Loop(), lambda context: Loop()],
+    ["CartPole-v1", "tests.envs.test_check_env.Loop", lambda: Loop(), lambda context: Loop()],
     ids=["id", "path", "factory", "factory told its context"],
 )
 def test_ids_classes_and_factories_are_made(spec: Any) -> None:
@@ -183,7 +184,7 @@ def test_a_mask_in_the_info_is_obeyed_or_missed() -> None:
 
 
 def test_a_slow_environment_is_advised_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainkit.envs.checking._ASYNC_PAYS_MS", 0.0)
+    monkeypatch.setattr(sys.modules["trainkit.envs.check_env"], "_ASYNC_PAYS_MS", 0.0)
     assert 'make_envs(backend="async"): a process each' in check_env(Loop)[-1].advice
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from trainkit.core.data import ArraySpec, RecordedEpisode, Transition
-from trainkit.datasets import building as module
-from trainkit.datasets.building import OpenEpisodes
-from trainkit.datasets.shards import Header
+from trainkit.datasets import writer as module
+from trainkit.datasets.format import Header
+from trainkit.datasets.writer import OpenEpisodes
 
 HEADER = Header(
     env="Rows-v0",

@@ -9,7 +9,7 @@ from trainkit.core import tree
 from trainkit.core.arrays import any_true
 from trainkit.core.data import ArraySpec, RecordedEpisode, Transition
 from trainkit.core.spaces import array_specs
-from trainkit.datasets.shards import Header
+from trainkit.datasets.format import Header
 
 _ROOM = 128  # vector steps to begin with
 

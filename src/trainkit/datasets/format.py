@@ -1,4 +1,4 @@
-"""Files of whole recorded episodes, npz or HDF5, that say themselves what is in them.
+"""The dataset format: files of whole recorded episodes, npz or HDF5, that describe themselves.
 
 meta                      JSON: format, versions, env id, spaces of one frame, stack, the policy's columns
 length [E]                steps of each episode
