@@ -32,7 +32,7 @@ from trainkit import (
     PPOPolicy,
     SACPolicy,
 )
-from trainkit.nets.squashed import SquashedGaussian
+from trainkit.nets.distributions import SquashedGaussian
 
 N_BEFORE, N_AFTER = 5, 2
 TWO_NUMBERS = spaces.Box(-1.0, 1.0, (2,), np.float32)

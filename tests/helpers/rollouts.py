@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, observations
 from trainkit import PPOPolicy, Rollout
 from trainkit.core import tree
-from trainkit.nets.actor_critic import Judged
+from trainkit.nets.actor_critic import ActorCriticOutput
 from trainkit.policy.on_policy import OnpolicyPolicy
 
 PLACE = spaces.Box(0, 100, (1,), np.float32)  # the observation is the row's index
@@ -27,10 +27,10 @@ class Table(nn.Module):
         self.values = nn.Parameter(torch.as_tensor(values, dtype=torch.float32).clone())  # [S]
         self.asked: list[list[int]] = []
 
-    def forward(self, features: Tensor) -> Judged:
+    def forward(self, features: Tensor) -> ActorCriticOutput:
         place = features[:, 0].long()
         self.asked.append(place.tolist())
-        return Judged(self.logits[place], self.values[place])
+        return ActorCriticOutput(self.logits[place], self.values[place])
 
 
 def made(kind: Any = PPOPolicy, space: Any = FOUR_NUMBERS, action_space: Any = None, **options: Any) -> Any:

@@ -134,7 +134,7 @@ class TestActing:
         output = policy.act(obs, explore=True)
         drawn = output.extras["policy_action"].astype(np.float64)
         with torch.no_grad():
-            mean = policy.network(torch.from_numpy(obs)).numbers.numpy().astype(np.float64)
+            mean = policy.network(torch.from_numpy(obs)).outputs.numpy().astype(np.float64)
         std = math.exp(-0.5)
         u = np.arctanh(drawn) if how == "tanh" else drawn
         expected = -0.5 * ((u - mean) / std) ** 2 - math.log(std) - 0.5 * math.log(2 * math.pi)

@@ -13,8 +13,7 @@ from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.trainer.runs import Slide, make_sac
 from tests.trainer.toys import make_onpolicy_trainer, make_trainer
 from trainkit.core.stats import NO_VALUES
-from trainkit.nets.deviations import Deviations
-from trainkit.nets.squashed import SquashedGaussian
+from trainkit.nets.distributions import ActionStd, SquashedGaussian
 
 
 def predicted(policy: tk.SACPolicy, obs: Any) -> Any:
@@ -73,8 +72,8 @@ def test_an_epoch_shows_those_of_its_collects_and_an_evaluation_none() -> None:
 
 def test_logarithms_are_clipped_as_the_distribution_clips_them() -> None:
     box = gym.spaces.Box(-1, 1, (1,), np.float32)
-    deviations = Deviations(SquashedGaussian(box, log_std=None))
-    deviations.note(np.array([[0.0, 5.0], [0.0, math.log(0.5)]], np.float32))
-    shown = deviations.read()
+    action_std = ActionStd(SquashedGaussian(box, log_std=None))
+    action_std.add(np.array([[0.0, 5.0], [0.0, math.log(0.5)]], np.float32))
+    shown = action_std.read()
     assert (shown.min, shown.max, shown.count) == pytest.approx((0.5, math.exp(2.0), 2))
-    assert deviations.read() == NO_VALUES
+    assert action_std.read() == NO_VALUES

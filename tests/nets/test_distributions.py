@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from trainkit.core.errors import SpaceMismatchError
 from trainkit.engine.device import CPU
 from trainkit.engine.engine import Engine, EngineName
-from trainkit.nets.distributions import Distribution, Gaussian, distribution_for
-from trainkit.nets.squashed import SquashedGaussian
+from trainkit.nets.distributions import Distribution, Gaussian, SquashedGaussian, distribution_for
 
 N_DRAWS = 20_000
 LOG = math.log

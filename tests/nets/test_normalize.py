@@ -10,8 +10,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS
-from trainkit.nets.normalize import Normalizer
-from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.preprocess import Normalizer, Preprocess
 
 MIXED = spaces.Dict(
     {

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tests.helpers.learning import observations
 from trainkit import Preprocess
+from trainkit.core import tree
 from trainkit.engine.device import to_device
 from trainkit.engine.engine import Engine, EngineName
-from trainkit.nets.preprocess import WithoutMask, feature_leaves, feature_sizes
+from trainkit.nets.preprocess import WithoutMask, feature_sizes
 
 CPU = torch.device("cpu")
 
@@ -173,7 +174,7 @@ def test_sizes_and_leaves_come_in_the_same_order() -> None:
     outer = {"z": spaces.Discrete(2), "camera": image(36, 36, 3), "a": spaces.Tuple([spaces.Discrete(7), inner])}
     space = spaces.Dict(OrderedDict(outer))
     preprocess = Preprocess(space)
-    leaves: list[Tensor] = feature_leaves(preprocess(to_device(observations(space, 2), CPU)))
+    leaves: list[Tensor] = tree.leaves(preprocess(to_device(observations(space, 2), CPU)))
 
     assert feature_sizes(preprocess.shapes) == [tuple(leaf.shape[1:]) for leaf in leaves]
     assert feature_sizes(preprocess.shapes) == [(7,), (6,), (5,), (3, 36, 36), (2,)]
@@ -212,7 +213,7 @@ class Features(torch.nn.Module):
         self.engine = Engine(self, engine, CPU)
 
     def forward(self, obs: Any) -> dict[str, Tensor]:
-        return {str(i): leaf for i, leaf in enumerate(feature_leaves(self.preprocess(obs)))}
+        return {str(i): leaf for i, leaf in enumerate(tree.leaves(self.preprocess(obs)))}
 
     def of(self, obs: Any) -> dict[str, Any]:
         return self.engine.call("features", self, obs)

@@ -151,14 +151,14 @@ class TestDraw:
 
 
 BOXES: list[Any] = [
-    pytest.param(spaces.Box(-1.0, np.inf, (2,)), "has none in some place", id="half-bounded"),
-    pytest.param(spaces.Box(-np.inf, np.inf, (2,)), "has none in some place", id="unbounded"),
+    pytest.param(spaces.Box(-1.0, np.inf, (2,)), "has an unbounded dimension", id="half-bounded"),
+    pytest.param(spaces.Box(-np.inf, np.inf, (2,)), "has an unbounded dimension", id="unbounded"),
     pytest.param(spaces.Box(0, 9, (2,), np.int32), "needs actions in a Box of float32 or float64", id="integers"),
     pytest.param(spaces.Box(-1, 1, (2,), np.float16), "needs actions in a Box of float32 or float64", id="float16"),
     pytest.param(spaces.Discrete(2), "needs actions in a Box of float32 or float64", id="Discrete"),
     pytest.param(
         spaces.Box(np.array([0.0, 1.0], np.float32), np.array([1.0, 1.0], np.float32)),
-        "are equal in some place",
+        "are equal in a dimension",
         id="equal bounds",
     ),
 ]
@@ -255,7 +255,7 @@ class TestOnpolicy:
             made(distribution=own, action_bound_method="tanh")
 
     def test_unbounded_actions_cannot_be_squashed(self) -> None:
-        with pytest.raises(SpaceMismatchError, match="has none in some place"):
+        with pytest.raises(SpaceMismatchError, match="has an unbounded dimension"):
             made(space=spaces.Box(-np.inf, np.inf, (2,)), action_bound_method="tanh")
 
 

@@ -13,7 +13,7 @@ import trainkit as tk
 from trainkit.core.data import Transition
 from trainkit.core.return_scale import ReturnScale
 from trainkit.core.spaces import Spaces
-from trainkit.nets.normalize import Normalizer
+from trainkit.nets.preprocess import Normalizer
 
 BOX = gym.spaces.Box(-10, 10, (3,), np.float32)
 SPACES = Spaces(observation_space=BOX, action_space=gym.spaces.Discrete(2))

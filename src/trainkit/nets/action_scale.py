@@ -1,4 +1,4 @@
-"""The map between a policy's own units, [-1, 1], and the bounds of a Box action space."""
+"""Scaling of actions between policy units, [-1, 1], and the bounds of a Box."""
 
 import logging
 from typing import Any, Literal, TypeGuard, TypeVar
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @checked
 class ActionScale(nn.Module):
-    """Map policy units to a Box and back: -1 is the lower bound, 1 the upper bound of each dimension.
+    """Map between policy units and a Box: -1 is the lower bound, 1 the upper bound of each dimension.
 
     A policy's network and distribution work in policy units. Actions outside of the policy (what `act` and `predict`
     return, what environments take, what buffers and datasets store) are in the units of the space and inside it.
@@ -29,7 +29,7 @@ class ActionScale(nn.Module):
     A dimension with an infinite bound (or bounds so far apart that their difference overflows) keeps its units and is
     only clipped at its finite side; a message in the log says so once.
 
-    In flat rows with discrete columns, those are counted from 0 in policy units, whatever number the leaf starts at.
+    Discrete columns of flat rows are counted from 0 in policy units, wherever the leaf starts.
 
     Args:
         space: a Box of float32 or float64, or a `StructuredHybrid`.
@@ -99,7 +99,7 @@ class ActionScale(nn.Module):
 
 
 def action_scale_for(space: Space[Any], *, scaling: bool) -> ActionScale | None:
-    """Return the map for actions with floats of a Box, None for any other space, whose actions have no units."""
+    """Return the scale of actions with Box columns of floats; None for any other space."""
     space = flat_actions(space)
     return ActionScale(space, scaling=scaling) if _has_units(space) else None
 

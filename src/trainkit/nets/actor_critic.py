@@ -1,34 +1,37 @@
-"""The network of an actor-critic: numbers that choose a distribution of actions, and one value."""
+"""Actor and critic networks: with a common forward pass for on-policy learners, apart for SAC."""
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from trainkit.core import seeding
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
 from trainkit.nets.networks import MLP, Encoder
-from trainkit.nets.weights import SeededModule, draw_orthogonal
+from trainkit.nets.weights import SeededModule, draw_orthogonal, draw_uniform
 
 
-class Judged(NamedTuple):
-    """What an actor-critic says about B observations."""
+class ActorCriticOutput(NamedTuple):
+    """The outputs of an actor-critic network for B observations."""
 
-    numbers: Tensor  # [B, width], for the distribution
+    outputs: Tensor  # [B, width], parameters of the distribution of actions
     value: Tensor  # [B]
 
 
 @checked
 class ActorCriticNetwork(SeededModule):
-    """Give `width` numbers and a value per observation, from one torso or from one each.
+    """Actor-critic network: `width` outputs and a value per observation, from one torso or one each.
 
     Layers start orthogonal: hidden ones times sqrt(2), the actor's last times 0.01, the critic's times 1 (Andrychowicz
     et al., 2021: a first policy that hardly depends on the observation matters most).
 
     Args:
-        shapes: the features' shapes, as `Preprocess(space).shapes` tells them.
-        width: numbers that choose a distribution, as it tells.
+        shapes: the features' shapes, `Preprocess(space).shapes`.
+        width: outputs of the actor, `distribution.width`.
         hidden: layers, of each torso.
         shared: let actor and critic share one torso.
         activation: after each hidden layer.
@@ -43,11 +46,7 @@ class ActorCriticNetwork(SeededModule):
         shared: bool = False,
         activation: Callable[[Tensor], Tensor] = torch.tanh,
     ) -> None:
-        checks = Checks("ActorCriticNetwork")
-        checks.integer("width", width, low=1)
-        for size in hidden:
-            checks.integer("hidden sizes", size, low=1)
-        checks.done()
+        _check_sizes("ActorCriticNetwork", width=width, hidden=hidden)
         super().__init__()
         self.actor_torso = Encoder(shapes, hidden, activation)
         self.critic_torso = None if shared else Encoder(shapes, hidden, activation)
@@ -55,18 +54,109 @@ class ActorCriticNetwork(SeededModule):
         self.critic = MLP([self.actor_torso.n_features, 1])
         self.draw()
 
-    def forward(self, features: Any) -> Judged:
+    def forward(self, features: Any) -> ActorCriticOutput:
         x = self.actor_torso(features)
         y = x if self.critic_torso is None else self.critic_torso(features)
-        return Judged(self.actor(x), self.critic(y).squeeze(1))
-
-    def values(self, features: Any) -> Tensor:
-        """Return the values [B] alone."""
-        torso = self.actor_torso if self.critic_torso is None else self.critic_torso
-        values: Tensor = self.critic(torso(features)).squeeze(1)
-        return values
+        return ActorCriticOutput(self.actor(x), self.critic(y).squeeze(1))
 
     def _initialise(self, generator: torch.Generator) -> None:
         draw_orthogonal(self, generator, gain=2**0.5)
         draw_orthogonal(self.actor, generator, gain=0.01)
         draw_orthogonal(self.critic, generator, gain=1.0)
+
+
+@checked
+class ActorNetwork(SeededModule):
+    """Actor network: `width` outputs per observation, the parameters of a distribution of actions.
+
+    Args:
+        shapes: the features' shapes, `Preprocess(space).shapes`.
+        width: number of outputs.
+        hidden: layers.
+        activation: after each hidden layer; the default works in place.
+    """
+
+    def __init__(
+        self,
+        shapes: Any,
+        width: int,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        activation: Callable[[Tensor], Tensor] = torch.relu_,
+    ) -> None:
+        _check_sizes("ActorNetwork", width=width, hidden=hidden)
+        super().__init__()
+        self.encoder = Encoder(shapes, hidden, activation)
+        self.head = MLP([self.encoder.n_features, width])
+        self.draw()
+
+    def forward(self, features: Any) -> Tensor:
+        outputs: Tensor = self.head(self.encoder(features))
+        return outputs
+
+
+@checked
+class CriticNetwork(SeededModule):
+    """Critic networks: `n_critics` values of an action, [B, C]; critics share only the convolutions of images.
+
+    Args:
+        shapes: the features' shapes, `Preprocess(space).shapes`.
+        n_places: D, of actions [B, D].
+        n_critics: C.
+        hidden: layers, of each critic.
+        activation: after each hidden layer; the default works in place.
+    """
+
+    def __init__(
+        self,
+        shapes: Any,
+        n_places: int,
+        *,
+        n_critics: int = 2,
+        hidden: Sequence[int] = (256, 256),
+        activation: Callable[[Tensor], Tensor] = torch.relu_,
+    ) -> None:
+        _check_sizes("CriticNetwork", n_places=n_places, n_critics=n_critics, hidden=hidden)
+        super().__init__()
+        self.encoder = Encoder(shapes, (), activation)
+        sizes = [self.encoder.n_features + n_places, *hidden, 1]
+        self.layers = nn.ModuleList([StackedLinear(n_critics, a, b) for a, b in itertools.pairwise(sizes)])
+        self.n_critics = n_critics
+        self.activation = activation
+        self.draw()
+
+    def forward(self, features: Any, action: Tensor) -> Tensor:
+        x = torch.cat([self.encoder(features), action], dim=1)
+        x = x.expand(self.n_critics, *x.shape)
+        last = len(self.layers) - 1
+        for position, layer in enumerate(self.layers):
+            x = layer(x) if position == last else self.activation(layer(x))
+        return x.squeeze(2).T
+
+
+class StackedLinear(nn.Module):
+    """C linear layers in one batched product: [C, B, in] to [C, B, out]."""
+
+    def __init__(self, n_layers: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_layers, out_features, in_features, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(n_layers, 1, out_features, dtype=torch.float32))
+        self.draw_parameters(torch.Generator().manual_seed(seeding.fresh_root()))
+
+    def draw_parameters(self, generator: torch.Generator) -> None:
+        """Initialize each layer as torch does a linear one."""
+        bound = 1.0 / math.sqrt(self.weight.shape[2])
+        draw_uniform(self.weight, bound, generator)
+        draw_uniform(self.bias, bound, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight.transpose(1, 2))
+
+
+def _check_sizes(name: str, *, hidden: Sequence[object], **counts: object) -> None:
+    checks = Checks(name)
+    for option, count in counts.items():
+        checks.integer(option, count, low=1)
+    for size in hidden:
+        checks.integer("hidden sizes", size, low=1)
+    checks.done()

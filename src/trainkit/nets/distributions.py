@@ -1,7 +1,4 @@
-"""Distributions of actions: what a network's numbers per observation say about the next action, by action space.
-
-Each draws from a generator of its owner, and none from torch's global one.
-"""
+"""Distributions of actions, parameterized by a network's outputs, one family per action space."""
 
 import math
 from typing import Any, Protocol, get_args
@@ -14,45 +11,50 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import count_actions
+from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.core.structured_actions import StructuredHybrid, flat_actions
 from trainkit.nets.action_scale import ActionBound
-from trainkit.nets.squashed import HALF_LOG_2_PI, SquashedGaussian, draw_normal
 
-Array = NDArray[np.float32]
+HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+_EDGE = 1e-6  # smallest distance of an action from its bounds when its density is computed
+LOG_STD_RANGE = -20.0, 2.0  # of a network's log standard deviations (Haarnoja et al., 2018, in their code)
+_N_NODES = 32  # of the quadrature
+_MAX_PENDING = 256  # draws, before they are summarized
 
 
 class Distribution(Protocol):
-    """A family of distributions over one action space; `numbers` [B, width] choose one per row.
+    """A family of distributions over one action space, with parameters `outputs` [B, width] per row.
 
-    Actions in a Box are in policy units here: the policy's `action_scale` maps them to the space and clips them to it.
+    Actions of a Box are in policy units: the policy's `action_scale` maps them to the space and clips them.
     """
 
     width: int
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
-        """Draw what makes `sample` random, [B, N], on the generator's device."""
+        """Sample the noise of `sample`, [B, N], on the generator's device."""
         ...
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
-        """Return an action per row, [B, ...], drawn by `noise` [B, N]."""
+    def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        """Return an action per row, [B, ...], as a function of `noise` [B, N]."""
         ...
 
-    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        """Return the likeliest action per row, [B, ...]."""
+    def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the most probable action per row, [B, ...]."""
         ...
 
-    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        """Return the log-probability, or its density, of an action per row, [B]."""
+    def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the log-probability, or log-density, of an action per row, [B]."""
         ...
 
-    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+    def entropy(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
         """Return the entropy per row, [B]."""
         ...
 
 
 class Categorical(nn.Module):
-    """One of A actions; the numbers are logits. An illegal one has probability 0."""
+    """Categorical distribution of A actions; the outputs are logits. Illegal actions have probability 0."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         super().__init__()
@@ -61,21 +63,21 @@ class Categorical(nn.Module):
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         return _exponential(n_rows, self.width, generator)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
-        return (_masked(numbers, legal) - noise.log()).argmax(dim=1)  # distributed as the softmax
+    def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        return (_masked(outputs, legal) - noise.log()).argmax(dim=1)  # distributed as the softmax
 
-    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        return _masked(numbers, legal).argmax(dim=1)
+    def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        return _masked(outputs, legal).argmax(dim=1)
 
-    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        return -functional.cross_entropy(_masked(numbers, legal), action, reduction="none")
+    def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        return -functional.cross_entropy(_masked(outputs, legal), action, reduction="none")
 
-    def probability(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
+    def probability(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
         """Return the probability of every action, [B, A]."""
-        return functional.softmax(_masked(numbers, legal), dim=1)
+        return functional.softmax(_masked(outputs, legal), dim=1)
 
-    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        log_p = functional.log_softmax(_masked(numbers, legal), dim=1)
+    def entropy(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        log_p = functional.log_softmax(_masked(outputs, legal), dim=1)
         p = log_p.exp()
         if legal is not None:  # before the product: 0 * infinity has no gradient
             log_p = log_p.masked_fill(log_p == -torch.inf, 0.0)
@@ -83,45 +85,45 @@ class Categorical(nn.Module):
 
 
 class MultiCategorical(nn.Module):
-    """One of A_d actions in each of D independent places; the numbers are all logits in a row."""
+    """D independent categorical distributions of A_d actions each; the outputs are their concatenated logits."""
 
-    _start: Tensor  # [D], the first action of each place
+    _start: Tensor  # [D], the first action of each dimension
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
         super().__init__()
         self._shape = space.nvec.shape
         self._sizes: list[int] = space.nvec.ravel().tolist()
         self.register_buffer("_start", torch.as_tensor(space.start.ravel()), persistent=False)
-        self._places = [Categorical(spaces.Discrete(size)) for size in self._sizes]
+        self._parts = [Categorical(spaces.Discrete(size)) for size in self._sizes]
         self.width = sum(self._sizes)
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         return _exponential(n_rows, self.width, generator)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
-        pairs = zip(self._split(numbers), self._split(noise), strict=True)
-        return self._join([place.sample(own, None, drawn) for (place, own), (_, drawn) in pairs])
+    def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        pairs = zip(self._split(outputs), self._split(noise), strict=True)
+        return self._join([part.sample(logits, None, drawn) for (part, logits), (_, drawn) in pairs])
 
-    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        return self._join([place.mode(own, None) for place, own in self._split(numbers)])
+    def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        return self._join([part.mode(logits, None) for part, logits in self._split(outputs)])
 
-    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        own = (action.flatten(1) - self._start).unbind(1)
-        parts = zip(self._split(numbers), own, strict=True)
-        return torch.stack([place.log_prob(logits, digit, None) for (place, logits), digit in parts]).sum(dim=0)
+    def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        digits = (action.flatten(1) - self._start).unbind(1)
+        pairs = zip(self._split(outputs), digits, strict=True)
+        return torch.stack([part.log_prob(logits, digit, None) for (part, logits), digit in pairs]).sum(dim=0)
 
-    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        return torch.stack([place.entropy(own, None) for place, own in self._split(numbers)]).sum(dim=0)
+    def entropy(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        return torch.stack([part.entropy(logits, None) for part, logits in self._split(outputs)]).sum(dim=0)
 
-    def _split(self, numbers: Tensor) -> list[tuple[Categorical, Tensor]]:
-        return list(zip(self._places, torch.split(numbers, self._sizes, dim=1), strict=True))
+    def _split(self, outputs: Tensor) -> list[tuple[Categorical, Tensor]]:
+        return list(zip(self._parts, torch.split(outputs, self._sizes, dim=1), strict=True))
 
     def _join(self, digits: list[Tensor]) -> Tensor:
         return (torch.stack(digits, dim=1) + self._start).view(-1, *self._shape)
 
 
 class Bernoulli(nn.Module):
-    """A coin in each of D independent places; the numbers are logits of 1."""
+    """D independent Bernoulli distributions; the outputs are logits of 1."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
         super().__init__()
@@ -131,26 +133,26 @@ class Bernoulli(nn.Module):
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         return torch.rand(n_rows, self.width, generator=generator, device=generator.device, dtype=torch.float32)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
-        return (noise < numbers.sigmoid()).to(torch.int8).view(-1, *self._shape)
+    def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        return (noise < outputs.sigmoid()).to(torch.int8).view(-1, *self._shape)
 
-    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        return (numbers > 0).to(torch.int8).view(-1, *self._shape)
+    def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        return (outputs > 0).to(torch.int8).view(-1, *self._shape)
 
-    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        coins = action.reshape(len(action), -1).to(numbers.dtype)
-        return -functional.binary_cross_entropy_with_logits(numbers, coins, reduction="none").sum(dim=1)
+    def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        bits = action.reshape(len(action), -1).to(outputs.dtype)
+        return -functional.binary_cross_entropy_with_logits(outputs, bits, reduction="none").sum(dim=1)
 
-    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        p = numbers.sigmoid()
-        return functional.binary_cross_entropy_with_logits(numbers, p, reduction="none").sum(dim=1)
+    def entropy(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        p = outputs.sigmoid()
+        return functional.binary_cross_entropy_with_logits(outputs, p, reduction="none").sum(dim=1)
 
 
 class Gaussian(nn.Module):
-    """A normal variable in each of D dimensions; the numbers are means, the deviations parameters of their own.
+    """Normal distribution in D dimensions; the outputs are means, the log standard deviations parameters.
 
-    Actions are in policy units and unbounded: `ActionScale` maps them to the space and clips them to it, while what is
-    learned from is the action drawn. `log_std` is the initial logarithm of the deviations.
+    Actions are in policy units and unbounded: `ActionScale` maps them to the space and clips them, while the policy
+    learns from the unclipped action. `log_std` is the initial log standard deviation.
     """
 
     def __init__(self, space: spaces.Box, *, log_std: float = 0.0) -> None:
@@ -165,23 +167,134 @@ class Gaussian(nn.Module):
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         return draw_normal(n_rows, self.width, generator)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
-        return (numbers + self.log_std.exp() * noise).view(-1, *self._shape)
+    def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        return (outputs + self.log_std.exp() * noise).view(-1, *self._shape)
 
-    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        return numbers.view(-1, *self._shape)
+    def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        return outputs.view(-1, *self._shape)
 
-    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        z = (action.reshape(len(action), -1).to(numbers.dtype) - numbers) / self.log_std.exp()
+    def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        z = (action.reshape(len(action), -1).to(outputs.dtype) - outputs) / self.log_std.exp()
         return -(0.5 * z.square() + self.log_std + HALF_LOG_2_PI).sum(dim=1)
 
-    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        one = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
-        return one.expand(len(numbers))
+    def entropy(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return entropy.expand(len(outputs))
+
+
+@checked
+class SquashedGaussian(nn.Module):
+    """Normal distribution in D dimensions squashed into policy units by tanh: unit = tanh(u), in [-1, 1].
+
+    Haarnoja et al. (2018), appendix C: log p(unit) = log normal(u) - sum log(1 - tanh(u)**2), where
+    log(1 - tanh(u)**2) = 2 (log 2 - u - softplus(-2u)) loses no digits (the form of TensorFlow Probability).
+
+    `ActionScale` maps units to the bounds of the space. Densities and entropies are those of units, whatever the
+    bounds; per unit of the space a log-density is smaller by the sum of log(half-width). The density of a unit is that
+    of u = atanh(unit), at most 1e-6 from the bounds. `mode` is the unit at the normal's mean: the median, not the
+    density's peak.
+
+    Args:
+        space: a Box of floats, bounded in every dimension.
+        log_std: initial log standard deviation; these are parameters, and the outputs are D means. None: the outputs
+            are D means and D log standard deviations, clipped to -20..2.
+    """
+
+    _nodes: Tensor  # [Q], of the quadrature, in standard deviations
+    _shares: Tensor  # [Q], its weights, with sum 1
+
+    def __init__(self, space: Space[Any], *, log_std: float | None = 0.0) -> None:
+        space = bounded_box("SquashedGaussian", space)
+        if log_std is not None:
+            checks = Checks("SquashedGaussian")
+            checks.number("log_std", log_std)
+            checks.done()
+        super().__init__()
+        self._shape = space.shape
+        self.n_dimensions = math.prod(space.shape)
+        self.width = self.n_dimensions if log_std is not None else 2 * self.n_dimensions
+        self.log_std = (
+            None
+            if log_std is None
+            else nn.Parameter(torch.full((self.n_dimensions,), float(log_std), dtype=torch.float32))
+        )
+        nodes, shares = np.polynomial.hermite_e.hermegauss(_N_NODES)
+        for name, outputs in (("_nodes", nodes), ("_shares", shares / shares.sum())):
+            self.register_buffer(name, torch.as_tensor(outputs, dtype=torch.float32), persistent=False)
+
+    def draw(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (tanh(u) [B, D], its log-density [B]) for standard normal noise [B, D]; both have gradients."""
+        mean, log_std = self._normal(outputs)
+        u = mean + log_std.exp() * noise
+        return u.tanh(), (-0.5 * noise.square() - log_std - HALF_LOG_2_PI - _log_derivative(u)).sum(dim=1)
+
+    def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return draw_normal(n_rows, self.n_dimensions, generator)
+
+    def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        mean, log_std = self._normal(outputs)
+        return (mean + log_std.exp() * noise).tanh().view(-1, *self._shape)
+
+    def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        return self._normal(outputs)[0].tanh().view(-1, *self._shape)
+
+    def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        mean, log_std = self._normal(outputs)
+        u = action.reshape(len(action), -1).to(mean.dtype).clamp(_EDGE - 1.0, 1.0 - _EDGE).atanh()
+        z = (u - mean) / log_std.exp()
+        normal = -0.5 * z.square() - log_std - HALF_LOG_2_PI
+        return (normal - _log_derivative(u)).sum(dim=1)
+
+    def entropy(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the entropy per row, [B], with gradients.
+
+        It has no closed form: it is the normal's, plus the mean of log |d unit / d u| by Gauss-Hermite quadrature.
+        Minus the log-probability of the action taken, the fallback of stable-baselines3, has an expected gradient of 0.
+        """
+        mean, log_std = self._normal(outputs)
+        u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._nodes  # [B, D, Q]
+        of_normal = log_std + HALF_LOG_2_PI + 0.5
+        return (of_normal + _log_derivative(u) @ self._shares).sum(dim=1)
+
+    def _normal(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and log standard deviations, [B, D] each, or [D] where they are parameters."""
+        if self.log_std is not None:
+            return outputs, self.log_std
+        mean, log_std = outputs.chunk(2, dim=1)
+        return mean, log_std.clamp(*LOG_STD_RANGE)
+
+
+def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:
+    """Return a Box of floats with low < high, both finite, in every dimension; raise for any other space."""
+    space = flat_actions(space)
+    if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
+        remedy = ": use PPOPolicy or A2CPolicy" if isinstance(space, StructuredHybrid) else ""
+        raise SpaceMismatchError(f"{subject} needs actions in a Box of float32 or float64, got {space}{remedy}")
+    if not space.is_bounded():
+        raise SpaceMismatchError(
+            f"{subject} squashes actions between bounds, and {space} has an unbounded dimension: give the environment "
+            "finite ones (gymnasium.wrappers.RescaleAction, or a Box of its own)"
+        )
+    if not np.all(space.low < space.high):
+        raise SpaceMismatchError(
+            f"{subject} squashes actions between bounds, and those of {space} are equal in a dimension: leave that "
+            "dimension out of the actions"
+        )
+    return space
+
+
+def draw_normal(n_rows: int, width: int, generator: torch.Generator) -> Tensor:
+    """Sample standard normal noise [B, N] on the generator's device."""
+    return torch.randn(n_rows, width, generator=generator, device=generator.device, dtype=torch.float32)
+
+
+def _log_derivative(u: Tensor) -> Tensor:
+    """Return log(1 - tanh(u)**2), elementwise."""
+    return 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))
 
 
 class Hybrid(nn.Module):
-    """Flat rows with discrete and Box columns, all independent: a `MultiCategorical` and a Gaussian side by side.
+    """Flat rows with independent discrete and Box columns: a `MultiCategorical` and a normal distribution.
 
     The network's outputs are the logits of all discrete columns, then the means of the Box columns. Log-probabilities
     and entropies of the two parts add up. Actions are float32 rows [B, W] in policy units: discrete columns count from
@@ -198,7 +311,7 @@ class Hybrid(nn.Module):
 
     _discrete_columns: Tensor  # [C]
     _box_columns: Tensor  # [W - C]
-    _order: Tensor  # [W], the place of each column among discrete columns followed by Box columns
+    _order: Tensor  # [W], the index of each column among discrete columns followed by Box columns
 
     def __init__(
         self, space: StructuredHybrid, *, action_bound_method: ActionBound = "clip", log_std: float = 0.0
@@ -210,39 +323,33 @@ class Hybrid(nn.Module):
         self.width = self.discrete.width + self.box.width
         is_discrete = space.structure.is_discrete
         columns = np.flatnonzero(is_discrete), np.flatnonzero(~is_discrete)
-        places = {
-            "_discrete_columns": columns[0],
-            "_box_columns": columns[1],
-            "_order": np.concatenate(columns).argsort(),
-        }
-        for name, place in places.items():
-            self.register_buffer(name, torch.as_tensor(place), persistent=False)
+        order = np.concatenate(columns).argsort()
+        for name, index in zip(("_discrete_columns", "_box_columns", "_order"), (*columns, order), strict=True):
+            self.register_buffer(name, torch.as_tensor(index), persistent=False)
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         return torch.cat([part.draw_noise(n_rows, generator) for part in (self.discrete, self.box)], dim=1)
 
-    def sample(self, numbers: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
-        logits, means = self._split(numbers)
+    def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        logits, means = self._split(outputs)
         of_discrete, of_box = noise[:, : self.discrete.width], noise[:, self.discrete.width :]
         return self._join(self.discrete.sample(logits, None, of_discrete), self.box.sample(means, None, of_box))
 
-    def mode(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        logits, means = self._split(numbers)
+    def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        logits, means = self._split(outputs)
         return self._join(self.discrete.mode(logits, None), self.box.mode(means, None))
 
-    def log_prob(self, numbers: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        logits, means = self._split(numbers)
-        choices = action[:, self._discrete_columns].long()
-        return self.discrete.log_prob(logits, choices, None) + self.box.log_prob(
-            means, action[:, self._box_columns], None
-        )
+    def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        logits, means = self._split(outputs)
+        choices, box = action[:, self._discrete_columns].long(), action[:, self._box_columns]
+        return self.discrete.log_prob(logits, choices, None) + self.box.log_prob(means, box, None)
 
-    def entropy(self, numbers: Tensor, legal: Tensor | None) -> Tensor:
-        logits, means = self._split(numbers)
+    def entropy(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        logits, means = self._split(outputs)
         return self.discrete.entropy(logits, None) + self.box.entropy(means, None)
 
-    def _split(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        logits, means = torch.split(numbers, [self.discrete.width, self.box.width], dim=1)
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        logits, means = torch.split(outputs, [self.discrete.width, self.box.width], dim=1)
         return logits, means
 
     def _join(self, choices: Tensor, box: Tensor) -> Tensor:
@@ -252,13 +359,13 @@ class Hybrid(nn.Module):
 def distribution_for(
     space: Space[Any], *, action_bound_method: ActionBound = "clip", log_std: float | None = None
 ) -> Distribution:
-    """Return the family for an action space.
+    """Return the family of distributions for an action space.
 
     Args:
         space: of one action.
         action_bound_method: how actions of a Box are bounded: "clip" is a `Gaussian` whose actions are clipped, "tanh"
             a `SquashedGaussian`; of a `StructuredHybrid`, in its Box columns.
-        log_std: initial logarithm of a Box's deviations; None is 0.
+        log_std: initial log standard deviation of a Box; None is 0.
     """
     checks = Checks("distribution_for")
     checks.one_of("action_bound_method", action_bound_method, get_args(ActionBound))
@@ -288,10 +395,48 @@ def distribution_for(
 
 
 def _exponential(n_rows: int, width: int, generator: torch.Generator) -> Tensor:
-    """Draw exponential noise [B, N]: minus its logarithm is distributed as Gumbel noise."""
+    """Sample exponential noise [B, N]: minus its logarithm is Gumbel noise."""
     empty = torch.empty(n_rows, width, device=generator.device, dtype=torch.float32)
     return empty.exponential_(generator=generator)
 
 
 def _masked(logits: Tensor, legal: Tensor | None) -> Tensor:
     return logits if legal is None else logits.masked_fill(~legal, -torch.inf)
+
+
+class ActionStd:
+    """Summary of the standard deviations of a policy's draws, in policy units and before any tanh.
+
+    Args:
+        distribution: of the actions; of a `Hybrid` its Box columns, and one that is not normal has none.
+    """
+
+    def __init__(self, distribution: object) -> None:
+        distribution = distribution.box if isinstance(distribution, Hybrid) else distribution
+        self._distribution = distribution if isinstance(distribution, (Gaussian, SquashedGaussian)) else None
+        self._pending: list[NDArray[Any]] = []  # log standard deviations [K, D]
+        self._summary = NO_VALUES
+
+    def add(self, outputs: NDArray[Any]) -> None:
+        """Add the network's outputs [K, W] of one draw."""
+        if self._distribution is None:
+            return
+        if self._distribution.log_std is None:
+            self._pending.append(outputs[:, outputs.shape[1] // 2 :].copy())
+        elif not self._pending:  # a parameter, the same for all rows
+            self._pending.append(self._distribution.log_std.detach().cpu().numpy().copy()[None])
+        if len(self._pending) == _MAX_PENDING:
+            self._summarize()
+
+    def read(self) -> Summary:
+        """Return the standard deviations since the last call, over rows and dimensions; empty where there were none."""
+        self._summarize()
+        summary, self._summary = self._summary, NO_VALUES
+        return summary
+
+    def _summarize(self) -> None:
+        if self._distribution is None or not self._pending:
+            return
+        log_std, self._pending = np.concatenate(self._pending), []
+        std = np.exp(np.clip(log_std, *LOG_STD_RANGE) if self._distribution.log_std is None else log_std)
+        self._summary = Summary.merge([self._summary, Summary.of(std.ravel().tolist())])

@@ -1,31 +1,33 @@
-"""Networks of action values: an encoder for any observation, and plain, dueling or noisy heads on it."""
+"""Networks of action values: encoders of observations, heads, `QNetwork` and `ImplicitQNetwork`."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.nets.noisy import NoisyLinear
-from trainkit.nets.preprocess import feature_leaves, feature_sizes
-from trainkit.nets.weights import SeededModule, blank_conv2d, blank_linear
+from trainkit.nets.preprocess import feature_sizes
+from trainkit.nets.weights import SeededModule, new_conv2d, new_linear
 
 
 class Prediction(NamedTuple):
-    """What a network says about every action."""
+    """The outputs of a network of action values."""
 
-    numbers: Tensor  # [B, A, W], values, logits or quantiles
-    fractions: Tensor | None = None  # [B, W], where the value part draws them
+    numbers: Tensor  # [B, A, W]: values, logits or quantiles
+    fractions: Tensor | None = None  # [B, W] or [1, W], of the quantiles, where the value part samples them
 
 
 @runtime_checkable
 class ActionValues(Protocol):
-    """A network of action values, as a policy calls it: with noise [R, noise_size] for R rows or for all.
+    """A network of action values, called with noise [R, noise_size]: R = B, or R = 1 for all rows.
 
-    Where the value part draws fractions, they are a fourth argument, [B, W] or [1, W].
+    Where the value part samples quantile fractions, they are a fourth argument, [B, W] or [1, W].
     """
 
     noise_size: int
@@ -37,7 +39,7 @@ class ActionValues(Protocol):
 
 @checked
 class MLP(SeededModule):
-    """Linear layers with an activation after each but the last; noisy ones on request.
+    """Linear or noisy layers with an activation after each but the last.
 
     `sizes` are (in, hidden ..., out); with `activate_last` the last layer has an activation too.
     """
@@ -54,15 +56,13 @@ class MLP(SeededModule):
         checks = Checks("MLP")
         for size in sizes:
             checks.integer("sizes", size, low=1)
-        checks.require(
-            len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}"
-        )  # (in) alone has no layer
+        checks.require(len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}")  # (in) has no layer
         checks.number("sigma0", sigma0, low=0)
         checks.require(callable(activation), f".activation must be callable, got {activation!r}")
         checks.done()
         super().__init__()
         pairs = list(itertools.pairwise(sizes))
-        layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else blank_linear(a, b) for a, b in pairs]
+        layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else new_linear(a, b) for a, b in pairs]
         self.layers = nn.ModuleList(layers)
         self.activation = activation
         self.is_active = [activate_last or position < len(layers) - 1 for position in range(len(layers))]
@@ -85,8 +85,8 @@ class MLP(SeededModule):
 class NatureCNN(SeededModule):
     """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened.
 
-    With `channels_last` images lie with their channels last in between, which GPUs' tensor cores take as it is;
-    parameters and features are the same.
+    `channels_last` selects torch's memory format for images, which suits GPUs' tensor cores; parameters and features
+    are the same.
     """
 
     def __init__(self, shape: Sequence[int], *, channels_last: bool = False) -> None:
@@ -98,7 +98,7 @@ class NatureCNN(SeededModule):
         super().__init__()
         channels, height, width = shape
         plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        self.convolutions = nn.ModuleList([blank_conv2d(*layer) for layer in plan])
+        self.convolutions = nn.ModuleList([new_conv2d(*layer) for layer in plan])
         for _, _, kernel, stride in plan:
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.n_features = 64 * height * width
@@ -114,7 +114,7 @@ class NatureCNN(SeededModule):
 
 
 class Encoder(nn.Module):
-    """Turn a tree of features into one vector: images through NatureCNN, all joined, then hidden layers."""
+    """Encoder of a tree of features: images through `NatureCNN`, all leaves concatenated, then hidden layers."""
 
     def __init__(
         self,
@@ -129,27 +129,21 @@ class Encoder(nn.Module):
         images = [NatureCNN(size, channels_last=channels_last) for size in sizes if len(size) == 3]
         self.images = nn.ModuleList(images)
         self._is_image = [len(size) == 3 for size in sizes]
-        self._has_images = any(self._is_image)
         flat = sum(size[0] for size in sizes if len(size) == 1)
         n_inputs = flat + sum(image.n_features for image in self.images if isinstance(image, NatureCNN))
         self.body = MLP([n_inputs, *hidden], activation=activation, activate_last=True)
         self.n_features = [n_inputs, *hidden][-1]
 
     def forward(self, features: Any) -> Tensor:
-        if not self._has_images and isinstance(features, Tensor):
-            outputs: Tensor = self.body(features)
-            return outputs
+        leaves = zip(tree.leaves(features), self._is_image, strict=True)
         images = iter(self.images)
-        parts = [
-            next(images)(leaf) if is_image else leaf
-            for leaf, is_image in zip(feature_leaves(features), self._is_image, strict=True)
-        ]
-        outputs = self.body(torch.cat(parts, dim=1))
+        parts = [next(images)(leaf) if is_image else leaf for leaf, is_image in leaves]
+        outputs: Tensor = self.body(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
         return outputs
 
 
 class ActionHeads(nn.Module):
-    """Turn F features into W numbers for each of A actions.
+    """Heads that map F features to W outputs for each of A actions.
 
     Args:
         n_features: F.
@@ -197,7 +191,7 @@ class ActionHeads(nn.Module):
 
 
 class HeadOptions(TypedDict, total=False):
-    """What networks hand on to `ActionHeads`."""
+    """Keyword arguments of `ActionHeads`."""
 
     head: Sequence[int]
     dueling: bool
@@ -207,12 +201,12 @@ class HeadOptions(TypedDict, total=False):
 
 @checked
 class QNetwork(SeededModule):
-    """Give W numbers for each of A actions.
+    """Network of action values: W outputs for each of A actions.
 
     Args:
-        shapes: the features' shapes, as `Preprocess(space).shapes` tells them.
+        shapes: the features' shapes, `Preprocess(space).shapes`.
         n_actions: A.
-        width: W, as the value part tells it.
+        width: W, `value.width`.
         hidden: layers shared by all.
         activation: after each hidden layer.
         channels_last: of images, see `NatureCNN`.
@@ -244,6 +238,73 @@ class QNetwork(SeededModule):
         return Prediction(self.heads(x, noise, legal))
 
 
+class CosineEmbedding(nn.Module):
+    """Embedding of fractions [B, W] in features [B, W, F]: relu(linear(cos(pi i fraction))), i = 0 ... n_cosines - 1.
+
+    Dabney et al. (2018, IQN), equation 4.
+    """
+
+    frequencies: Tensor  # [n_cosines]
+
+    def __init__(self, n_features: int, n_cosines: int = 64) -> None:
+        super().__init__()
+        self.linear = new_linear(n_cosines, n_features)
+        self.register_buffer("frequencies", math.pi * torch.arange(n_cosines, dtype=torch.float32), persistent=False)
+
+    def forward(self, fractions: Tensor) -> Tensor:
+        cosines = torch.cos(fractions.unsqueeze(-1) * self.frequencies)
+        return torch.relu(self.linear(cosines))
+
+
+@checked
+class ImplicitQNetwork(SeededModule):
+    """Network of the quantiles at W given fractions for each of A actions: heads on features * embedding(fraction).
+
+    Dabney et al. (2018, IQN), section 3.1. Called with fractions [B, W], or [1, W] for all rows.
+
+    Args:
+        shapes: the features' shapes, `Preprocess(space).shapes`.
+        n_actions: A.
+        hidden: layers shared by all.
+        n_cosines: of the embedding.
+        activation: after each hidden layer.
+        channels_last: of images, see `NatureCNN`.
+        heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
+    """
+
+    def __init__(
+        self,
+        shapes: Any,
+        n_actions: int,
+        *,
+        hidden: Sequence[int] = (128, 128),
+        n_cosines: int = 64,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        channels_last: bool = False,
+        **heads: Unpack[HeadOptions],
+    ) -> None:
+        checks = Checks("ImplicitQNetwork")
+        check_layers(checks, n_actions, width=1, hidden=hidden, **heads)
+        checks.integer("n_cosines", n_cosines, low=1)
+        checks.done()
+        super().__init__()
+        self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
+        self.embedding = CosineEmbedding(self.encoder.n_features, n_cosines)
+        self.heads = ActionHeads(self.encoder.n_features, n_actions, activation=activation, **heads)
+        self.noise_size = self.heads.noise_size
+        self.draw()
+
+    def forward(self, features: Any, noise: Tensor | None, legal: Tensor | None, fractions: Tensor) -> Prediction:
+        x = self.encoder(features).unsqueeze(1) * self.embedding(fractions)  # [B, W, F]
+        rows, width, _ = x.shape
+        noise, legal = (
+            per_row if per_row is None or per_row.shape[0] == 1 else per_row.repeat_interleave(width, dim=0)
+            for per_row in (noise, legal)
+        )
+        numbers = self.heads(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]
+        return Prediction(numbers.view(rows, width, -1).transpose(1, 2), fractions)
+
+
 def check_layers(
     checks: Checks,
     n_actions: object,
@@ -254,7 +315,7 @@ def check_layers(
     sigma0: object = 0.5,
     **flags: bool,
 ) -> None:
-    """Note every number of a network of action values that cannot work."""
+    """Check the sizes of a network of action values."""
     checks.integer("n_actions", n_actions, low=1)
     checks.integer("width", width, low=1)
     for size in (*hidden, *head):
@@ -267,12 +328,12 @@ def _mean_over_actions(advantage: Tensor, legal: Tensor | None) -> Tensor:
     if legal is None:
         return advantage.mean(dim=1, keepdim=True)
     counts = legal.unsqueeze(2).to(advantage.dtype)
-    n_legal = counts.sum(dim=1, keepdim=True).clamp(min=1.0)  # none may be legal where an episode has ended
+    n_legal = counts.sum(dim=1, keepdim=True).clamp(min=1.0)  # after the end of an episode no action may be legal
     return (advantage * counts).sum(dim=1, keepdim=True) / n_legal
 
 
 class PlainModule(nn.Module):
-    """Let any module, features -> [B, A, W] or [B, A], serve as a network of action values."""
+    """Adapter of any module, features -> [B, A, W] or [B, A], to a network of action values."""
 
     noise_size = 0
 

@@ -1,4 +1,4 @@
-"""Noisy linear layers (Fortunato et al., 2018), whose noise is an argument and never a hidden state."""
+"""Noisy linear layers (Fortunato et al., 2018), whose noise is an argument of the forward pass."""
 
 import math
 
@@ -14,11 +14,12 @@ from trainkit.nets.weights import draw_uniform
 
 @checked
 class NoisyLinear(nn.Module):
-    """Compute y = (w + s_w * e_w) x + b + s_b * e_b with factorised noise, e_w = f(e_out) f(e_in)^T, e_b = f(e_out).
+    """Noisy linear layer: y = (w + s_w * e_w) x + b + s_b * e_b, with factorized noise.
 
-    `forward(x [B, in], noise [R, in + out] | None)`: `noise` holds f(e_in) and f(e_out), f(e) = sign(e) sqrt|e|,
-    for R = B rows (each row its own network, when acting) or R = 1 (one network for a batch, when learning); None is
-    the mean network. Equations 9 to 11; w and b start uniform in +-1/sqrt(in), both s at sigma0/sqrt(in).
+    `forward(x [B, in], noise [R, in + out] | None)`: `noise` holds f(e_in) and f(e_out), f(e) = sign(e) sqrt|e|, of
+    e_w = f(e_out) f(e_in)^T and e_b = f(e_out). R = B gives each row its own noise (acting), R = 1 all rows the same
+    (learning); None is the mean network. Equations 9 to 11; w and b start uniform in +-1/sqrt(in), s_w and s_b at
+    sigma0/sqrt(in).
     """
 
     def __init__(self, in_features: int, out_features: int, *, sigma0: float = 0.5) -> None:
@@ -37,11 +38,11 @@ class NoisyLinear(nn.Module):
 
     @property
     def noise_size(self) -> int:
-        """Numbers of noise per row."""
+        """Number of noise values per row."""
         return self.in_features + self.out_features
 
     def draw_parameters(self, generator: torch.Generator) -> None:
-        """Initialise as in the paper, section 3.2."""
+        """Initialize as in the paper, section 3.2."""
         bound = 1.0 / math.sqrt(self.in_features)
         draw_uniform(self.weight, bound, generator)
         draw_uniform(self.bias, bound, generator)
@@ -53,7 +54,7 @@ class NoisyLinear(nn.Module):
         if noise is None:
             return functional.linear(x, self.weight, self.bias)
         noise_in, noise_out = noise[:, : self.in_features], noise[:, self.in_features :]
-        if len(noise) == 1:  # the same network for all rows: its weights are cheaper to add up than its outputs
+        if len(noise) == 1:  # the same weights for all rows
             weight = torch.addcmul(self.weight, self.weight_sigma, noise_out.T * noise_in)
             return functional.linear(x, weight, torch.addcmul(self.bias, self.bias_sigma, noise_out[0]))
         mean = functional.linear(x, self.weight, self.bias)
@@ -61,6 +62,6 @@ class NoisyLinear(nn.Module):
 
 
 def draw_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
-    """Draw f(e) for standard normal e, [R, size], on the generator's device."""
+    """Sample f(e) for standard normal e, [R, size], on the generator's device."""
     normal = torch.randn(rows, size, generator=generator, device=generator.device, dtype=torch.float32)
     return normal.sign() * normal.abs().sqrt()

@@ -1,4 +1,4 @@
-"""From raw observations to what a network takes: float tensors, one-hot numbers, scaled images, no mask."""
+"""Preprocessing of raw observations into features: one-hot vectors, scaled images, running normalization, no mask."""
 
 import math
 from collections.abc import Sequence
@@ -12,53 +12,52 @@ from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
-from trainkit.nets.normalize import Normalizer
 
 _SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
 
 
 @runtime_checkable
 class RunningStatistics(Protocol):
-    """A preprocessing that learns from what it sees."""
+    """A preprocessing with running statistics of observations."""
 
     @property
     def observes(self) -> bool: ...
 
     @property
     def n_observed(self) -> int:
-        """How many rows the statistics in use have learnt from."""
+        """Number of rows in the statistics in use."""
         ...
 
     def observe(self, obs: Any) -> None:
-        """Note raw observations [K, ...] on the device; what is in use stays until `fold`."""
+        """Add raw observations [K, ...] on the device to the pending rows; `forward` ignores these until `fold`."""
         ...
 
     def fold(self) -> None:
-        """Use what was noted from now on."""
+        """Merge the pending rows into the statistics in use."""
         ...
 
 
 @runtime_checkable
 class MergeableStatistics(RunningStatistics, Protocol):
-    """A preprocessing whose statistics can take in another's."""
+    """A preprocessing whose statistics can be merged with another's."""
 
     def merge(self, other: Any) -> None:
-        """Take in all that statistics of the same kind have observed, and use the statistics of both from now on."""
+        """Merge all rows that another preprocessing of the same kind has observed."""
         ...
 
 
 @checked
 class Preprocess(nn.Module):
-    """Turn observations of one space into float32 features, leaf by leaf.
+    """Map observations of one space to float32 features, leaf by leaf.
 
     Vectors and small grids are flattened to [B, F]; Discrete and MultiDiscrete leaves become one-hot [B, F]; uint8
-    images of at least 36 x 36 pixels become [B, C, H, W] in 0..1, whatever the place of their channel and stack
-    axes. The mask is taken out, and a dict that held nothing else but "obs" with it.
+    images of at least 36 x 36 pixels become [B, C, H, W] in 0..1, wherever their channel and stack axes are.
+    The action mask is removed; a dict with only "obs" besides becomes that leaf.
 
     Args:
         space: of one observation.
-        normalize: give the features of Box leaves, but images, running mean 0 and deviation 1, each by itself.
-        clip: of normalised features.
+        normalize: normalize each feature of Box leaves, except images, by its running mean and standard deviation.
+        clip: of normalized features.
     """
 
     def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
@@ -67,20 +66,19 @@ class Preprocess(nn.Module):
         checks.done()
         super().__init__()
         self._space = _unmasked(space)
-        self.spaces: Any = _map_space(lambda leaf: leaf, self._space)  # a tree of the leaves' spaces
         self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
         self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
         self.sees_images = any(len(size) == 3 for size in feature_sizes(self.shapes))
 
         self.normalizers = nn.ModuleList()
 
-        def place(leaf: Space[Any]) -> int | None:
+        def add_normalizer(leaf: Space[Any]) -> int | None:
             if not normalize or not isinstance(leaf, spaces.Box) or _image_axes(leaf) is not None:
                 return None
             self.normalizers.append(Normalizer(math.prod(leaf.shape), clip=clip))
             return len(self.normalizers) - 1
 
-        self.places: Any = _map_space(place, self._space)  # of each leaf in `normalizers`, None for one without
+        self.indices: Any = _map_space(add_normalizer, self._space)  # of each leaf's normalizer, None where it has none
 
     def forward(self, obs: Any) -> Any:
         unmasked = without_mask(obs)
@@ -89,46 +87,134 @@ class Preprocess(nn.Module):
         features = _map_space(_features, self._space, unmasked)
         if not self.observes:
             return features
-        own: Any = self.normalizers
-        return tree.map_tree(lambda place, leaf: leaf if place is None else own[place](leaf), self.places, features)
+        normalizers = self._normalizers
+        return tree.map_tree(lambda i, leaf: leaf if i is None else normalizers[i](leaf), self.indices, features)
 
     @property
     def observes(self) -> bool:
-        """Whether there are statistics to learn."""
+        """Whether there are running statistics."""
         return len(self.normalizers) > 0
-
-    def observe(self, obs: Any) -> None:
-        """Note raw observations [K, ...] on the device; what is in use stays until `fold`."""
-        features = _map_space(_features, self._space, without_mask(obs))
-        for place, leaf in zip(tree.leaves(self.places), tree.leaves(features), strict=True):
-            if place is not None:
-                self._own(place).observe(leaf)
-
-    def fold(self) -> None:
-        """Use what was noted from now on."""
-        for place in range(len(self.normalizers)):
-            self._own(place).fold()
-
-    def merge(self, other: "Preprocess") -> None:
-        """Take in all rows that the statistics of a preprocessing of the same space have observed; see `Normalizer`."""
-        if not isinstance(other, Preprocess) or other._space != self._space or other.places != self.places:
-            raise ConfigError(f"Preprocess.merge needs a Preprocess of {self._space} that normalizes, got {other!r}")
-        for place in range(len(self.normalizers)):
-            self._own(place).merge(other._own(place))
 
     @property
     def n_observed(self) -> int:
-        """How many rows the statistics in use have learnt from."""
-        return int(self._own(0).known.count) if self.observes else 0
+        """Number of rows in the statistics in use."""
+        return int(self._normalizers[0].known.count) if self.observes else 0
 
-    def _own(self, place: int) -> Normalizer:
-        own = self.normalizers[place]
-        assert isinstance(own, Normalizer), "nothing else is put there"
-        return own
+    def observe(self, obs: Any) -> None:
+        """Add raw observations [K, ...] on the device to the pending rows; `forward` ignores these until `fold`."""
+        features = _map_space(_features, self._space, without_mask(obs))
+        for i, leaf in zip(tree.leaves(self.indices), tree.leaves(features), strict=True):
+            if i is not None:
+                self._normalizers[i].observe(leaf)
+
+    def fold(self) -> None:
+        """Merge the pending rows into the statistics in use."""
+        for normalizer in self._normalizers:
+            normalizer.fold()
+
+    def merge(self, other: "Preprocess") -> None:
+        """Merge all rows that a preprocessing of the same space has observed; see `Normalizer.merge`."""
+        if not isinstance(other, Preprocess) or other._space != self._space or other.indices != self.indices:
+            raise ConfigError(f"Preprocess.merge needs a Preprocess of {self._space} that normalizes, got {other!r}")
+        for own, theirs in zip(self._normalizers, other._normalizers, strict=True):
+            own.merge(theirs)
+
+    @property
+    def _normalizers(self) -> "list[Normalizer]":
+        return [part for part in self.normalizers if isinstance(part, Normalizer)]
+
+
+class Moments(nn.Module):
+    """Count, mean and sum of squared deviations of rows [K, F], in float64, merged exactly (Chan et al., 1979)."""
+
+    count: Tensor  # [], rows
+    mean: Tensor  # [F]
+    square: Tensor  # [F], the sum of squared deviations from the mean
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(n_features, dtype=torch.float64))
+        self.register_buffer("square", torch.zeros(n_features, dtype=torch.float64))
+
+    def add(self, count: Tensor, mean: Tensor, square: Tensor) -> None:
+        """Merge the moments of other rows, possibly none."""
+        total = self.count + count
+        share = count / total.clamp(min=1.0)
+        difference = mean - self.mean
+        self.mean.add_(difference * share)
+        self.square.add_(square + difference.square() * (self.count * share))
+        self.count.copy_(total)
+
+    def clear(self) -> None:
+        """Remove every row."""
+        for own in (self.count, self.mean, self.square):
+            own.zero_()
+
+
+class Normalizer(nn.Module):
+    """Normalize features [B, F] to (x - mean) / deviation, clipped to +-`clip`; the identity before any `fold`.
+
+    The variance is the population's, plus 1e-8. `observe` adds pending rows and `fold` merges them into the statistics
+    in use: an off-policy learner folds at once, an on-policy one after it has learned from its rollout, so that it
+    learns with the features it acted on. Statistics are saved with the weights.
+    """
+
+    shift: Tensor  # [F], the mean in use
+    scale: Tensor  # [F], one over the deviation in use
+
+    def __init__(self, n_features: int, *, clip: float = 10.0) -> None:
+        checks = Checks("Normalizer")
+        checks.integer("n_features", n_features, low=1)
+        checks.number("clip", clip, low=0, above_low=True)
+        checks.done()
+        super().__init__()
+        self.clip = clip
+        self.known = Moments(n_features)
+        self.fresh = Moments(n_features)  # observed since the last fold
+        self.register_buffer("shift", torch.zeros(n_features, dtype=torch.float32))
+        self.register_buffer("scale", torch.ones(n_features, dtype=torch.float32))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return ((features - self.shift) * self.scale).clamp_(-self.clip, self.clip)
+
+    @torch.no_grad()
+    def observe(self, features: Tensor) -> None:
+        """Add rows [K, F] to the pending ones."""
+        rows = features.double()
+        mean = rows.mean(dim=0)
+        self.fresh.add(torch.full_like(self.fresh.count, len(rows)), mean, (rows - mean).square().sum(dim=0))
+
+    @torch.no_grad()
+    def merge(self, other: "Normalizer") -> None:
+        """Merge all rows that another normalizer has observed, pending ones included, and use the result.
+
+        Exact: count, mean and deviation are those of the rows of both (Chan et al., 1979). `other` is unchanged; merge
+        it only once, as its rows are counted each time.
+        """
+        if other is self or other.known.mean.shape != self.known.mean.shape:
+            raise ConfigError(
+                f"Normalizer.merge needs another normalizer of {len(self.known.mean)} features, got "
+                f"{'itself' if other is self else len(other.known.mean)}"
+            )
+        for theirs in (other.known, other.fresh):
+            own = (part.to(self.fresh.mean.device) for part in (theirs.count, theirs.mean, theirs.square))
+            self.fresh.add(*own)
+        self.fold()
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Merge the pending rows into the statistics in use."""
+        known, fresh = self.known, self.fresh
+        known.add(fresh.count, fresh.mean, fresh.square)
+        fresh.clear()
+        variance = torch.where(known.count > 0, known.square / known.count.clamp(min=1.0), 1.0)
+        self.shift.copy_(known.mean)
+        self.scale.copy_((variance + 1e-8).rsqrt())
 
 
 class WithoutMask(nn.Module):
-    """Hand observations on as they are, without their mask."""
+    """Preprocessing that only removes the action mask."""
 
     is_identity = True
 
@@ -137,7 +223,7 @@ class WithoutMask(nn.Module):
 
 
 def without_mask(obs: Any) -> Any:
-    """Return an observation without its mask; of a dict of nothing else but "obs", that leaf."""
+    """Return an observation without its action mask; of a dict with only "obs" besides, that leaf."""
     if isinstance(obs, dict) and ACTION_MASK in obs:
         rest = {key: child for key, child in obs.items() if key != ACTION_MASK}
         return rest["obs"] if rest.keys() == {"obs"} else rest
@@ -164,7 +250,7 @@ def _is_float_vector(space: spaces.Box) -> bool:
 
 
 def _features(space: Space[Any], obs: Tensor) -> Tensor:
-    """Turn one leaf [B, ...] into features; `shape[0]`, as `len` would fix the number of rows of an exported graph."""
+    """Map one leaf [B, ...] to features; `shape[0]`, as `len` would fix the number of rows of an exported graph."""
     if isinstance(space, spaces.Discrete):
         return _one_hot(obs.long() - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -179,12 +265,12 @@ def _features(space: Space[Any], obs: Tensor) -> Tensor:
 
 
 def _one_hot(index: Tensor, size: int) -> Tensor:
-    """Return vectors [B, size] with a 1 at an index [B], on the CPU an `IndexError` for one that is not in 0..size-1.
+    """Return one-hot vectors [B, size] of an index [B]; raise `IndexError` on the CPU for one not in 0..size-1.
 
-    torch's own reads the numbers in Python, which no engine can record.
+    `torch.nn.functional.one_hot` reads tensor values in Python, which engines cannot record.
     """
-    places = torch.arange(size, device=index.device)
-    return (places.index_select(0, index).unsqueeze(1) == places).float()
+    columns = torch.arange(size, device=index.device)
+    return (columns.index_select(0, index).unsqueeze(1) == columns).float()
 
 
 def _feature_shape(space: Space[Any]) -> tuple[int, ...]:
@@ -201,7 +287,7 @@ def _feature_shape(space: Space[Any]) -> tuple[int, ...]:
 
 
 def _image_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
-    """Find (channel axes, height, width) of a uint8 image, stacked or not; None for what is no image."""
+    """Return (channel axes, height, width) of a uint8 image, stacked or not; None for any other space."""
     shape = space.shape
     if not isinstance(space, spaces.Box) or space.dtype != "uint8" or shape is None or len(shape) not in (2, 3, 4):
         return None
@@ -225,14 +311,7 @@ def feature_sizes(shapes: Any) -> list[tuple[int, ...]]:
             for child in node:
                 visit(child)
         else:
-            raise ConfigError(
-                f"a feature's shape must be a tuple of sizes, got {node!r}: take Preprocess(space).shapes"
-            )
+            raise ConfigError(f"a feature's shape must be a tuple of sizes, got {node!r}: use Preprocess(space).shapes")
 
     visit(shapes)
     return found
-
-
-def feature_leaves(features: Any) -> list[Tensor]:
-    """List the tensors of a tree of features, in the order of `feature_sizes`."""
-    return tree.leaves(features)

@@ -1,4 +1,4 @@
-"""How fresh weights are drawn: from a seed of one's own, never from torch's global generator."""
+"""Weight initialization from a seed, without torch's global generator."""
 
 import hashlib
 import math
@@ -13,30 +13,30 @@ from trainkit.core import seeding
 
 @runtime_checkable
 class DrawsItself(Protocol):
-    """A layer that knows its own initialisation."""
+    """A layer with its own initialization."""
 
     def draw_parameters(self, generator: torch.Generator) -> None: ...
 
 
 class SeededModule(nn.Module):
-    """A module whose fresh weights are a function of a seed; a subclass calls `draw` when it is built."""
+    """Base of the networks whose initial weights are a function of a seed; a subclass calls `draw` in `__init__`."""
 
     def draw(self, seed: int | None = None) -> None:
-        """Draw all parameters anew from a seed, None taking a fresh one."""
+        """Initialize all parameters from a seed; None uses a random one."""
         self._initialise(torch.Generator().manual_seed(seeding.fresh_root() if seed is None else seed))
         self._drawn = self._fingerprint()
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the parameters still are the ones last drawn, neither trained nor loaded."""
+        """Whether the parameters are those last drawn, neither trained nor loaded."""
         return self._fingerprint() == self._drawn
 
     def _initialise(self, generator: torch.Generator) -> None:
-        """Draw every layer as torch does; a subclass may know better."""
+        """Initialize every layer as torch does; a subclass may override this."""
         draw_parameters(self, generator)
 
     def _fingerprint(self) -> bytes:
-        """Digest the parameters' bytes, the same on every device."""
+        """Return a digest of the parameters' bytes, the same on every device."""
         digest = hashlib.blake2b()
         for parameter in self.parameters():
             digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -44,7 +44,7 @@ class SeededModule(nn.Module):
 
 
 def seeded_parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, SeededModule]]:
-    """Yield (path, part) of the outermost parts that are seeded, the module itself if it is."""
+    """Yield (path, part) of the outermost seeded parts: the module itself if it is one."""
     if isinstance(module, SeededModule):
         yield path, module
         return
@@ -53,7 +53,7 @@ def seeded_parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, Seede
 
 
 def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
-    """Initialise linear and convolution layers as torch does, from a generator of one's own, others as they say.
+    """Initialize linear and convolution layers as torch does, from a given generator, and other layers as they define.
 
     Weights and biases are uniform in +-1/sqrt(fan_in).
     """
@@ -68,7 +68,7 @@ def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
 
 
 def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) -> None:
-    """Initialise linear and convolution layers orthogonally, times a gain, and their biases with 0."""
+    """Initialize linear and convolution layers orthogonally, times a gain, and their biases with 0."""
     for layer in module.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
@@ -80,31 +80,18 @@ def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) 
 
 
 def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
-    """Fill a parameter uniformly in +-bound; drawn on the CPU, so that all devices start alike."""
+    """Fill a parameter uniformly in +-bound, drawn on the CPU so that it is the same on every device."""
     with torch.no_grad():
         parameter.copy_(torch.empty(parameter.shape, dtype=torch.float32).uniform_(-bound, bound, generator=generator))
 
 
-# `torch.nn.utils.skip_init` does the same on its way over the meta device, whose first use loads sympy: half a second.
-class _BlankLinear(nn.Linear):
-    def reset_parameters(self) -> None:
-        """Draw nothing."""
+def new_linear(in_features: int, out_features: int) -> nn.Linear:
+    """Return a linear layer whose parameters the owner draws; torch's global generator stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        return nn.Linear(in_features, out_features, dtype=torch.float32)
 
 
-class _BlankConv2d(nn.Conv2d):
-    def reset_parameters(self) -> None:
-        """Draw nothing."""
-
-
-def blank_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Make a linear layer without drawing from the global generator; its numbers are whatever was there."""
-    layer = _BlankLinear(in_features, out_features, dtype=torch.float32)
-    layer.__class__ = nn.Linear  # type: ignore[assignment]  # no other afterwards than anybody's
-    return layer
-
-
-def blank_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
-    """Make a convolution without drawing from the global generator; its numbers are whatever was there."""
-    layer = _BlankConv2d(in_channels, out_channels, kernel, stride, dtype=torch.float32)
-    layer.__class__ = nn.Conv2d  # type: ignore[assignment]  # no other afterwards than anybody's
-    return layer
+def new_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
+    """Return a convolution whose parameters the owner draws; torch's global generator stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        return nn.Conv2d(in_channels, out_channels, kernel, stride, dtype=torch.float32)

@@ -21,8 +21,7 @@ from trainkit.engine.device import TensorBatch, blank_row, legal_mask, on_device
 from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
-from trainkit.nets.implicit import ImplicitQNetwork
-from trainkit.nets.networks import ActionValues, PlainModule, Prediction, QNetwork
+from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, best_action, pick
 from trainkit.policy.base import Policy

@@ -22,8 +22,7 @@ from trainkit.engine.gradient_step import Adam, Clip, Scalar
 from trainkit.engine.loss import Loss
 from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
-from trainkit.nets.deviations import Deviations
-from trainkit.nets.distributions import Categorical, Distribution, distribution_for
+from trainkit.nets.distributions import ActionStd, Categorical, Distribution, distribution_for
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.advantages import gae
 from trainkit.policy.base import Policy
@@ -47,7 +46,7 @@ class OnpolicyPolicy(Policy):
     it was drawn, in policy units: `log_prob` is its log-density, and it is what the policy learns from.
 
     Args:
-        network: features -> `Judged`, as `ActorCriticNetwork`.
+        network: features -> `ActorCriticOutput`, as `ActorCriticNetwork`.
         distribution: of actions, those of a Box in policy units; default: the one for the action space.
         action_scaling: policy units -1 and 1 are the bounds of a Box; False: they are those of the space. See
             `ActionScale`.
@@ -60,7 +59,7 @@ class OnpolicyPolicy(Policy):
         flush_denormals: see `GradientStep`.
     """
 
-    unwatched = frozenset({"_deviations"})
+    unwatched = frozenset({"_action_std"})
     _scheduled: tuple[str, ...] = ()  # schedules whose numbers the loss finds in `rows.inputs`
 
     @checked
@@ -108,7 +107,7 @@ class OnpolicyPolicy(Policy):
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
         self.add_gradient_step("model", self, adam, clip, loss=self.loss, flush_denormals=flush_denormals)
-        self._deviations = Deviations(self.distribution)
+        self._action_std = ActionStd(self.distribution)
         self.eval()
 
     @classmethod
@@ -196,7 +195,7 @@ class OnpolicyPolicy(Policy):
         answer = self._engine.call("act", self._answer, (obs, noise))
         action, log_prob, value, numbers = (answer[name] for name in ("action", "log_prob", "value", "numbers"))
         if explore:
-            self._deviations.note(numbers)
+            self._action_std.add(numbers)
         is_sound = np.isfinite(log_prob + value)
         refuse_unsound(f"{type(self).__name__} gives", is_sound, numbers, env_ids, step)
         extras = {"log_prob": log_prob, "value": value}
@@ -207,7 +206,7 @@ class OnpolicyPolicy(Policy):
 
     def read_action_std(self) -> Summary:
         """Return the standard deviations of the draws since the last call, in policy units and before any tanh."""
-        return self._deviations.read()
+        return self._action_std.read()
 
     def _answer(self, given: Any) -> dict[str, Tensor]:
         """Act on raw observations on the device, by noise [K, N] or None; actions of a Box are in policy units."""

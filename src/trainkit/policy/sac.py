@@ -23,10 +23,9 @@ from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
 from trainkit.nets.action_scale import ActionScale
-from trainkit.nets.critics import ActorNetwork, CriticNetwork
-from trainkit.nets.deviations import Deviations
+from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
+from trainkit.nets.distributions import ActionStd, SquashedGaussian, bounded_box
 from trainkit.nets.preprocess import Preprocess
-from trainkit.nets.squashed import SquashedGaussian, bounded_box
 from trainkit.policy.base import Policy
 from trainkit.policy.export import reasons
 from trainkit.policy.refusals import trying
@@ -63,7 +62,7 @@ class SACPolicy(Policy):
     target_followed.
     """
 
-    unwatched = frozenset({"_deviations"})
+    unwatched = frozenset({"_action_std"})
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class SACPolicy(Policy):
         )
         self.distribution = SquashedGaussian(box, log_std=None)
         self._scale = self.action_scale = ActionScale(box)
-        self.target_entropy = -float(self.distribution.n_places) if target_entropy is None else target_entropy
+        self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         self.learnt_temperature = Logarithm(initial_temperature) if is_learnt else None
         self._schedule = None if is_learnt else as_schedule(name, "temperature", temperature, low=0)
@@ -126,7 +125,7 @@ class SACPolicy(Policy):
             self.add_gradient_step("temperature", self.learnt_temperature, own, loss=self.temperature_loss, **how)
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
-        self._deviations = Deviations(self.distribution)
+        self._action_std = ActionStd(self.distribution)
         self.eval()
 
     @classmethod
@@ -191,7 +190,7 @@ class SACPolicy(Policy):
         answer = self._engine.call("act", self._answer, (obs, noise))
         unit, numbers = answer["unit"], answer["numbers"]
         if explore:
-            self._deviations.note(numbers)
+            self._action_std.add(numbers)
         action = self._scale.to_space(unit)
         if not np.isfinite(action).all():
             row = int(np.argwhere(~np.isfinite(action))[0][0])
@@ -201,7 +200,7 @@ class SACPolicy(Policy):
 
     def read_action_std(self) -> Summary:
         """Return the standard deviations of the draws since the last call, in policy units and before tanh."""
-        return self._deviations.read()
+        return self._action_std.read()
 
     def _answer(self, given: Any) -> dict[str, Tensor]:
         """Return actions [K, ...] in policy units, by noise [K, D] or None, and network outputs [K, 2 D]."""
@@ -258,7 +257,7 @@ class SACPolicy(Policy):
     def _noise(self, *rows: int) -> Tensor:
         """Draw standard normal noise, [..., D], on the device."""
         how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
-        return torch.randn(*rows, self.distribution.n_places, **how)
+        return torch.randn(*rows, self.distribution.n_dimensions, **how)
 
     def _temperature(self, rows: TensorBatch) -> Tensor:
         """Return the temperature, a scalar without a gradient."""
@@ -280,7 +279,7 @@ class SACPolicy(Policy):
         with trying(f"{type(self).__name__}'s networks", observation_space):
             features = self.features(zeros_of(observation_space))
             numbers = self.actor(features)
-            values = self.critics(features, torch.zeros_like(numbers[:, : self.distribution.n_places]))
+            values = self.critics(features, torch.zeros_like(numbers[:, : self.distribution.n_dimensions]))
         shape, width = tuple(numbers.shape), self.distribution.width
         if shape != (1, width):
             raise SpaceMismatchError(

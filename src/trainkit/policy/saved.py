@@ -16,7 +16,7 @@ from trainkit.core.reading import decoding
 from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep
 from trainkit.nets.action_scale import ActionScale
-from trainkit.nets.squashed import SquashedGaussian
+from trainkit.nets.distributions import SquashedGaussian
 from trainkit.policy.handover import KeyMap, as_array, parted, renamed
 from trainkit.policy.recipes import about, remembering
 from trainkit.policy.statistics import Statistics
