@@ -117,9 +117,11 @@ def test_some_environments_alone_are_called() -> None:
 
 def test_a_vector_environment_is_only_called_as_a_whole() -> None:
     envs = tagged_envs("SyncVectorEnv NEXT_STEP", 2)
-    with pytest.raises(ConfigError, match="SyncVectorEnv can only be asked for log as a whole: leave env_ids out"):
+    with pytest.raises(
+        ConfigError, match="SyncVectorEnv supports log only for all environments at once: leave env_ids out"
+    ):
         envs.call("log", env_ids=np.array([1]))
-    with pytest.raises(ConfigError, match="ToldVectorEnv has no single environments to ask for log"):
+    with pytest.raises(ConfigError, match="ToldVectorEnv has no single environments that could be called: log"):
         make_envs(ToldVectorEnv(AutoresetMode.NEXT_STEP)).call("log")
 
 

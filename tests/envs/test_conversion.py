@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainkit.envs.conversion import ListInfos, RowReader, VectorInfos
+from trainkit.envs.backends import ListInfos
+from trainkit.envs.validation import RowReader
+from trainkit.envs.vector import VectorInfos
 
 ONE_TO_SIX = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)
 SPACE = gym.spaces.Box(-9, 9, (2, 3), np.float32)

@@ -18,7 +18,7 @@ from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import BadEnvDataError, EnvError
 from trainkit.core.seeding import episode_seed
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.actions import Actions
+from trainkit.envs.validation import ActionValidator
 
 ZEROS = np.zeros(2, np.int64)
 
@@ -302,11 +302,11 @@ def test_an_action_no_environment_can_take_is_refused_before_one_sees_it(space: 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
 def test_actions_are_counted_from_their_start_whatever_their_dtype(dtype: Any) -> None:
     space = gym.spaces.MultiDiscrete([3, 3], dtype=dtype, start=np.array([1, 1], dtype))
-    actions, ids = Actions(space), np.arange(9)
-    actions.check(np.array([[i, j] for i in (1, 2, 3) for j in (1, 2, 3)], dtype), ids, str)
+    actions, ids = ActionValidator(space), np.arange(9)
+    actions.convert(np.array([[i, j] for i in (1, 2, 3) for j in (1, 2, 3)], dtype), ids, str)
     for outside in ([1, 4], [0, 1]):
         with pytest.raises(EnvError, match="outside"):
-            actions.check(np.array([outside], dtype), ids[:1], str)
+            actions.convert(np.array([outside], dtype), ids[:1], str)
 
 
 @pytest.mark.parametrize(

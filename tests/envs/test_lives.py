@@ -239,7 +239,7 @@ def test_lives_that_are_no_number_are_refused_by_the_name_of_their_environment(c
     message = rf"^env 1: info\['lives'\] must be a whole number, in every reset and step, got {got} at episode 0 step"
     with pytest.raises(BadEnvDataError, match=rf"{message} 0, episode seed \d+$"):
         told(count, 3).reset()
-    with pytest.raises(BadEnvDataError, match=rf"{message} 1, episode seed \d+$"):
+    with pytest.raises(BadEnvDataError, match=rf"{message} 1 \(action 0\), episode seed \d+$"):
         play(told(3, count), 1)
 
 

@@ -123,7 +123,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "test_env": ("Pendulum-v1", lambda t: t.judge.evaluation.collector.envs.name),
     "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
-    "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
+    "lives_key": ("lives", lambda t: t.train_collector.envs.lives_key),
     "hidden": ((7,), lambda t: (t.policy.actor.encoder.n_features,)),
     "normalize_obs": (True, lambda t: t.policy.observes),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),

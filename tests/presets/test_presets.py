@@ -200,8 +200,8 @@ def test_a_collector_of_another_policy_is_refused_with_what_to_give_instead(opti
 def test_images_take_the_atari_table_and_lives_end_no_evaluation() -> None:
     trainer = tiny(presets.dqn, env=Screen, lives_key="lives", head=(4,), capacity=100)
     assert (trainer.policy.horizon.gamma, trainer.policy.horizon.reward) == (0.99, "sign")
-    assert trainer.train_collector.envs._lives_key == "lives"
-    assert trainer.judge.evaluation.collector.envs._lives_key is None
+    assert trainer.train_collector.envs.lives_key == "lives"
+    assert trainer.judge.evaluation.collector.envs.lives_key is None
 
 
 def test_linear_is_stretched_over_the_run() -> None:
@@ -282,7 +282,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     ),
     "double": (True, lambda t: isinstance(t.policy.backup, tk.DoubleBackup)),
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
-    "lives_key": ("lives", lambda t: t.train_collector.envs._lives_key),
+    "lives_key": ("lives", lambda t: t.train_collector.envs.lives_key),
     "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
     "loss": ("mse", lambda t: t.policy.value.kind),
     "rescale": (1e-2, lambda t: t.policy.value.rescale),

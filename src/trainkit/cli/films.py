@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from trainkit.envs.frames import checked_frames
+from trainkit.envs.validation import check_rendered
 from trainkit.trainer.callbacks.video import Film
 
 
@@ -38,5 +38,5 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
 
     def _shoot(self) -> None:
         if self._film is not None:
-            (frame,) = checked_frames([self.render()], np.zeros(1, np.intp))
+            (frame,) = check_rendered([self.render()], np.zeros(1, np.intp))
             self._film.add(frame)

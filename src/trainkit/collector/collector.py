@@ -23,10 +23,9 @@ from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table
 from trainkit.envs.agents import whole_games
 from trainkit.envs.backends import Ids
-from trainkit.envs.envs import Envs, VectorStep
+from trainkit.envs.envs import Envs, VectorStep, rows_of
 from trainkit.envs.ownership import Use
 from trainkit.envs.recovery import left
-from trainkit.envs.stacks import rows_of
 
 _log = logging.getLogger(__name__)
 
@@ -293,7 +292,7 @@ class Collector(Resumable):
         try:
             if self._open_step is not None:
                 with self._working() as meanwhile:
-                    meanwhile.work()
+                    meanwhile.work and meanwhile.work()
                 self._finish_step()
             if self._needs_reset and not self._goal.is_reached:
                 self._reset(self._options["seed"])
@@ -411,7 +410,7 @@ class Collector(Resumable):
         """Store what a vector step gave, and count it."""
         clock, envs, n_rows = time.perf_counter, self.envs, len(env_ids)
         stepped = clock()
-        if outcome.lost:
+        if outcome.failed:
             obs, output = left(env_ids, outcome.env_ids, obs, output)
             env_ids, n_rows = outcome.env_ids, len(outcome.env_ids)
             self._starts = self._starts.copy()  # the policy was given it as it was
@@ -452,8 +451,8 @@ class Collector(Resumable):
                 self.watch.stepped(transition, outcome.infos, slots, outcome.late_rewards)
         if any_true(outcome.over):
             self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents), tally)
-        if outcome.lost:
-            self._lose_episodes(outcome.lost)
+        if outcome.failed:
+            self._lose_episodes(outcome.failed)
         self._needs_reset = False
 
     def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import COLUMN_SPECS, ArraySpec
 from trainkit.core.errors import BadEnvDataError, Checks
-from trainkit.envs.conversion import Infos
+from trainkit.envs.backends import Infos
 
 _NAMES = {"obs", "action", "reward", "next_obs", *COLUMN_SPECS}  # that rows have anyway
 _KINDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}  # of values that a column of a kind takes

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import NO_VALUES, CollectStats, Summary
-from trainkit.envs.counting import StepCounts
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class Episodes:
         self._agents, self._n_agents = agents, max(1, len(agents))
         self._game_lengths = np.zeros(n_envs // self._n_agents, np.int64)  # so far; only where agents share games
         self._returns = np.zeros(n_envs, np.float64)  # [N], so far
-        self._lengths = StepCounts(n_envs)  # so far
+        self._lengths = np.zeros(n_envs, np.int64)  # [N], so far
         self._began = np.full(n_envs, time.perf_counter())  # [N]
         self.metric = reward_metric
         self._recent: deque[float] = deque(maxlen=_RECENT)
@@ -111,7 +110,7 @@ class Episodes:
             self._returns += reward
         else:
             self._returns[env_ids] += reward
-        self._lengths.add(env_ids)
+        self._lengths[env_ids] += 1
         if self._agents:
             self._game_lengths[np.unique(env_ids // self._n_agents)] += 1
         self._n_vector_steps += 1
@@ -132,7 +131,7 @@ class Episodes:
             self._n_calls_below -= 1
             return None
         lengths = self._game_lengths[env_ids // self._n_agents] if self._agents else self._lengths[env_ids]
-        every = self._game_lengths if self._agents else self._lengths[:]
+        every = self._game_lengths if self._agents else self._lengths
         at_limit: NDArray[np.bool_] = lengths + 1 >= limit
         self._n_calls_below = max(0, limit - 2 - int(every.max()))
         return at_limit if at_limit.any() else None
@@ -182,7 +181,7 @@ class Episodes:
     def begin(self, env_ids: NDArray[np.intp], now: float | None = None) -> None:
         """Forget what ran here."""
         self._returns[env_ids] = 0.0
-        self._lengths.begin(env_ids)
+        self._lengths[env_ids] = 0
         if self._agents:
             self._game_lengths[env_ids // self._n_agents] = 0
         self._began[env_ids] = time.perf_counter() if now is None else now
@@ -200,7 +199,7 @@ class Episodes:
             "n_finished": self.n_finished,
             "recent": list(self._recent),
             "returns": self._returns.copy(),
-            "lengths": self._lengths[:],
+            "lengths": self._lengths.copy(),
             "game_lengths": self._game_lengths.copy(),
             "seconds": time.perf_counter() - self._began,
         }
@@ -217,12 +216,12 @@ class Episodes:
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
         """Whether the episodes that run have these returns [N], to the last bit."""
-        runs = self._lengths[:] > 0
+        runs = self._lengths > 0
         return self._returns[runs].tobytes() == returns[runs].tobytes()
 
     def _warn_of_endless(self) -> None:
         """Warn, once, of an episode that has too many steps already."""
-        lengths = self._lengths[:]
+        lengths = self._lengths
         endless = np.flatnonzero(lengths >= _ENDLESS)
         if len(endless) and not self._has_warned:
             self._has_warned = True

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import Obs, Transition
-from trainkit.envs.conversion import Infos
+from trainkit.envs.backends import Infos
 from trainkit.envs.envs import Envs
 
 _NO_REWARDS: Mapping[int, float] = {}

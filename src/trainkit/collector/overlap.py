@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from trainkit.collector.episodes import Tally
-from trainkit.envs.backends import Work, no_work
+from trainkit.envs.backends import Work
 
 
 class Meanwhile:
@@ -33,7 +33,7 @@ class Meanwhile:
     @property
     def work(self) -> Work:
         """What is to be called within the step; it raises nothing."""
-        return no_work if self.call is None else self._do
+        return None if self.call is None else self._do
 
     def _do(self) -> None:
         assert self.call is not None

@@ -20,10 +20,21 @@ from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, ConfigError
 from trainkit.core.spaces import check_spaces
 from trainkit.core.structured_actions import flat_actions, structure_of
-from trainkit.envs.backends import MISREAD, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Work
-from trainkit.envs.conversion import ListInfos, RowReader
+from trainkit.envs.backends import (
+    MISREAD,
+    Begun,
+    Failure,
+    Fingerprint,
+    Ids,
+    ListInfos,
+    Options,
+    RawStep,
+    Seeds,
+    Work,
+)
 from trainkit.envs.ownership import claim_environment, free_environments
 from trainkit.envs.recovery import fingerprint
+from trainkit.envs.validation import RowReader
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +95,8 @@ class GamesBackend:
         return self._reset(env_ids, seeds, options)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
-        work()
+        if work is not None:
+            work()
         n_rows = len(env_ids)
         next_obs = self._reader.empty(n_rows)
         reward = np.zeros(n_rows, np.float64)

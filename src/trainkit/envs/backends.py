@@ -1,18 +1,10 @@
-"""The ways to drive N environments: what each answers, in *rows that are real steps*, whatever happens below.
+"""The backend protocol: how N environments are driven, and the rows they exchange with `Envs`.
 
-reset(seeds, options)       begin an episode everywhere
-step(action, ids, work)     step these environments, and call `work`, which raises nothing, while they do so where
-                            they can; the answer's `next_obs` are true successors
-begin(ids, seeds, options)  begin the next episode where one ended; None where the environment does so by itself
-                            at its next step (autoreset NEXT_STEP), which then reports it in `RawStep.begun`; who does
-                            not seed episodes gets no seeds
-call(name, args, ids)       call a method of single environments, or read an attribute
-fingerprints()              digests of the attributes of each single environment; none where there is no access to them
-close()                     close the environments
-detach()                    leave them open to whoever passed them in; no method is called afterwards
+Every row a backend returns is a real step with its true successor, whatever the environments' autoreset mode.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
@@ -21,25 +13,21 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import Obs
-from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.protocols import EnvSpaces
-from trainkit.envs.conversion import Infos, ListInfos, RowReader
 
 Ids = NDArray[np.intp]
 Seeds = Sequence[int]
 Options = dict[str, Any] | None  # of a reset
 Fingerprint = dict[str, str]  # digest of each attribute of an environment, by its name
-Work = Callable[[], object]
-
-
-def no_work() -> None:
-    """Let environments step and wait for them."""
+Work = Callable[[], object] | None  # called while environments step; it raises nothing
+Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
 
 
 # What calling an environment may raise: one that wants to exit has failed, too.
 RAISED = (Exception, SystemExit)
 
-# What reading raises when an environment returned something else than its spaces say.
+# What reading raises when an environment returned something that does not match its spaces.
 MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ArithmeticError)
 
 
@@ -49,11 +37,24 @@ FORKED = (
 )
 
 
+class Spent:
+    """Seconds spent around the environments' own steps and resets, ever.
+
+    Attributes:
+        obs: processing what they returned: validation, stacks, masks, processors.
+        action: processing actions: validation, conversion, processors.
+        render: rendering.
+    """
+
+    def __init__(self) -> None:
+        self.obs = self.action = self.render = 0.0
+
+
 class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outside
     """An environment failed; `Envs` turns this into an error that says when and at which action.
 
     Args:
-        env_id: which; None: all of a vector environment, or nobody knows.
+        env_id: which; None: the whole vector environment, or unknown.
         what: happened, to follow "env 3".
         kind: of the error.
     """
@@ -62,10 +63,40 @@ class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outsi
         super().__init__(what)
         self.env_id, self.what, self.kind = env_id, what, kind
 
-    def kept(self) -> "Failure":
-        """Return it without the frames it came through, a cycle that would keep all of a collect for long."""
+    def without_frames(self) -> "Failure":
+        """Return it without its traceback, a reference cycle that would keep all arrays of a collect alive."""
         self.__context__ = None
         return self.with_traceback(None)
+
+
+class Infos(Protocol):
+    """The info dicts of K rows."""
+
+    def row(self, row: int) -> dict[str, Any]: ...
+
+    def column(self, key: str) -> Column:
+        """Return one value per row, None where it is missing."""
+        ...
+
+    def rows(self, keep: NDArray[np.bool_]) -> "Infos":
+        """Return those of some rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListInfos:
+    """One dict per row, as single environments return them."""
+
+    infos: Sequence[dict[str, Any]]
+
+    def row(self, row: int) -> dict[str, Any]:
+        return self.infos[row]
+
+    def column(self, key: str) -> list[Any]:
+        return [info.get(key) for info in self.infos]
+
+    def rows(self, keep: NDArray[np.bool_]) -> "ListInfos":
+        return ListInfos([info for info, is_kept in zip(self.infos, keep, strict=True) if is_kept])
 
 
 Failures = Mapping[int, Failure]  # by environment
@@ -89,17 +120,17 @@ class Begun(NamedTuple):
 
 
 class RawStep(NamedTuple):
-    """One vector step as the environments told it."""
+    """One vector step as the environments returned it."""
 
-    env_ids: Ids  # [K], those that answered
-    next_obs: Obs  # [K, ...]
+    env_ids: Ids  # [K], those that returned one
+    next_obs: Obs  # [K, ...], true successors
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K]
     truncated: NDArray[np.bool_]  # [K]
-    over: NDArray[np.bool_]  # [K], whose game ended; of an environment alone, its episode
+    over: NDArray[np.bool_]  # [K], whose game ended; of a single agent, its episode
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
-    failures: Failures = _NONE  # of those that did not answer
+    failures: Failures = _NONE  # of those that returned none
     late_rewards: Mapping[int, float] = _NO_REWARDS  # of agents that did not act, by row
 
     def without(self, env_id: int) -> "RawStep":
@@ -122,24 +153,44 @@ class Backend(Protocol):
     n: int
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
-    takes_options: bool  # whether `begin` can hand on the options of a reset
-    seeds_episodes: bool  # whether every episode begins by its own seed, so that it can be played again
+    takes_options: bool  # whether `begin` passes on the options of a reset
+    seeds_episodes: bool  # whether every episode begins with its own seed, so that it can be replayed
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun: ...
+    def reset(self, seeds: Seeds, options: Options) -> Begun:
+        """Begin an episode everywhere."""
+        ...
 
-    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep: ...
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+        """Step these environments, and call `work`, while they step where that is possible."""
+        ...
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None: ...
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+        """Begin the next episode where one ended; no seeds are given to a backend that does not seed episodes.
 
-    def rebuild(self, env_id: int) -> None: ...
+        None where environments do so by themselves in their next step (autoreset NEXT_STEP), whose `RawStep.begun`
+        then reports it.
+        """
+        ...
 
-    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]: ...
+    def rebuild(self, env_id: int) -> None:
+        """Replace an environment that failed by a new one."""
+        ...
 
-    def fingerprints(self) -> list[Fingerprint]: ...
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        """Call a method of single environments, or read an attribute."""
+        ...
 
-    def close(self) -> None: ...
+    def fingerprints(self) -> list[Fingerprint]:
+        """Return digests of the attributes of each environment; none where they are not accessible."""
+        ...
 
-    def detach(self) -> None: ...
+    def close(self) -> None:
+        """Close the environments."""
+        ...
+
+    def detach(self) -> None:
+        """Leave the environments open; no method is called afterwards."""
+        ...
 
 
 def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> Any:
@@ -153,55 +204,7 @@ def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> An
 
 
 def check_equal(env_id: int, env: EnvSpaces, first: EnvSpaces) -> None:
-    """Refuse an environment that has other spaces than the first."""
+    """Raise a ConfigError where an environment has other spaces than the first."""
     here, there = ((one.observation_space, one.action_space) for one in (env, first))
     if here != there:
         raise ConfigError(f"make_envs: env {env_id} has spaces {here}, env 0 has {there}: they must be equal")
-
-
-Take = Callable[[int, int], Any]  # (row, env_id) -> what an environment returned; raises Failure
-
-
-def read_steps(reader: RowReader, env_ids: Ids, take: Take) -> RawStep:
-    """Read the steps of single environments [K]; each is copied before the next is taken."""
-    n_rows = len(env_ids)
-    next_obs = reader.empty(n_rows)
-    reward = np.empty(n_rows, np.float64)
-    terminated, truncated = np.empty((2, n_rows), np.bool_)
-    infos: list[dict[str, Any]] = [{}] * n_rows
-    failures: dict[int, Failure] = {}
-    for row, env_id in enumerate(env_ids.tolist()):
-        try:
-            obs, gain, is_terminated, is_truncated, infos[row] = reader.unpack_step(take(row, env_id))
-            reader.write(next_obs, row, obs)
-            reward[row] = gain if type(gain) is float else reader.reward(gain)
-            terminated[row] = is_terminated if type(is_terminated) is bool else reader.flag("terminated", is_terminated)
-            truncated[row] = is_truncated if type(is_truncated) is bool else reader.flag("truncated", is_truncated)
-        except Failure as failure:
-            failures[env_id] = failure.kept()
-        except MISREAD as error:
-            failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
-    over = terminated | truncated
-    raw = RawStep(env_ids, next_obs, reward, terminated, truncated, over, ListInfos(infos), None, failures)
-    for env_id in failures:
-        raw = raw.without(env_id)
-    return raw
-
-
-def read_begun(reader: RowReader, env_ids: Ids, take: Take) -> Begun:
-    """Read the resets of single environments [K]."""
-    obs = reader.empty(len(env_ids))
-    infos: list[dict[str, Any]] = [{}] * len(env_ids)
-    failures: dict[int, Failure] = {}
-    for row, env_id in enumerate(env_ids.tolist()):
-        try:
-            first, infos[row] = reader.unpack_reset(take(row, env_id))
-            reader.write(obs, row, first)
-        except Failure as failure:
-            failures[env_id] = failure.kept()
-        except MISREAD as error:
-            failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
-    begun = Begun(env_ids, obs, ListInfos(infos), failures)
-    for env_id in failures:
-        begun = begun.without(env_id)
-    return begun

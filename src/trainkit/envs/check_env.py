@@ -15,12 +15,11 @@ from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_spaces, legal_actions, masked_space, random_actions
-from trainkit.envs.actions import Actions, with_flat_actions
 from trainkit.envs.backends import MISREAD
-from trainkit.envs.bounds import DiscreteLeaves
-from trainkit.envs.conversion import RowReader
 from trainkit.envs.make import ValidateEnv, check_with, make_single
 from trainkit.envs.ownership import check_free
+from trainkit.envs.sync import with_flat_actions
+from trainkit.envs.validation import DISCRETE, ActionValidator, Ranges, RowReader
 
 Level = Literal["error", "warning", "note"]
 _LEVELS: list[Level] = ["error", "warning", "note"]
@@ -109,9 +108,9 @@ class _Checkup:
         self.findings: list[Finding] = []
         self._mask_key = mask_key
         self._reader: RowReader
-        self._actions: Actions
+        self._actions: ActionValidator
         self._space: gym.Space[Any]
-        self._discrete: DiscreteLeaves
+        self._discrete: Ranges
         self._step_seconds, self._n_steps = 0.0, 0
 
     def found(self, level: Level, what: str, advice: str) -> None:
@@ -166,9 +165,9 @@ class _Checkup:
         if isinstance(action_space, gym.spaces.Box) and not action_space.is_bounded():
             self.found("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
         self._space = space
-        self._discrete = DiscreteLeaves(space)
-        self._reader = RowReader(space, tell=self._tell_cast)
-        self._actions = Actions(action_space)
+        self._discrete = Ranges(space, *DISCRETE)
+        self._reader = RowReader(space, warn=self._tell_cast)
+        self._actions = ActionValidator(action_space)
 
     def play_twice(self, env: gym.Env[Any, Any], n_steps: int, seed: int) -> None:
         """Play an episode twice with the same seed and the same actions, and find what differs."""
@@ -252,7 +251,7 @@ class _Checkup:
         except NoLegalActionError as error:
             self.found("error", str(error).replace("env 0 ", "it ", 1), "leave one action legal until the end")
             raise _Stop from None
-        return self._actions.as_taken(action)[0]
+        return self._actions.convert(action, np.arange(1), str)[0]
 
     def _mask(self, obs: Obs, info: dict[str, Any]) -> Obs:
         """Return an observation [1, ...] that has the mask, where there is one."""
@@ -280,8 +279,8 @@ class _Checkup:
                 return rows
         outside = self._discrete.outside(rows)
         if outside is not None:
-            path, space, values, _ = outside
-            what = f"observation{f'[{path}]' if path else ''} {values[0]} is outside {space}"
+            name, space, values, _ = outside
+            what = f"{name} {values[0]} is outside {space}"
             self.found("error", what, "correct the environment or its space: training would stop there")
         elif not self._space.contains(tree.map_tree(lambda leaf: leaf[0], rows)):
             self.found(

@@ -13,7 +13,6 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.core.errors import Checks, ConfigError, EnvError, MissingExtraError
 from trainkit.core.signatures import checked
-from trainkit.envs.actions import with_flat_actions
 from trainkit.envs.agents import GamesBackend, check_parallel, is_game
 from trainkit.envs.backends import Backend
 from trainkit.envs.envs import Envs
@@ -21,7 +20,7 @@ from trainkit.envs.factories import EnvContext, GameWithSpaces, WithSpaces, take
 from trainkit.envs.process import WorkerBackend
 from trainkit.envs.processors import Processed, Processor
 from trainkit.envs.recovery import Restarts
-from trainkit.envs.sync import SyncBackend
+from trainkit.envs.sync import SyncBackend, with_flat_actions
 from trainkit.envs.vector import VectorBackend
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs

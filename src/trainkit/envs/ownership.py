@@ -9,6 +9,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainkit.core.errors import BusyError, ConfigError
@@ -16,16 +17,17 @@ from trainkit.core.errors import BusyError, ConfigError
 _DRIVERS: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()  # {id of an environment: driver}
 
 
+@dataclass(eq=False, slots=True)
 class Use:
     """One use of environments by a thread, from `Ownership.enter` to `Ownership.leave`.
 
-    Args:
-        owner: on whose behalf; None is a direct call by the user.
+    Attributes:
+        owner: that uses them; None is a direct call by user code.
+        thread: that uses them.
     """
 
-    def __init__(self, owner: object | None = None) -> None:
-        self.owner = owner
-        self.thread = threading.get_ident()
+    owner: object | None = None
+    thread: int = field(default_factory=threading.get_ident, init=False)
 
 
 class Ownership:
@@ -85,37 +87,28 @@ class Ownership:
                 "the environments they use)"
             )
 
-    def enter(self, use: Use) -> None:
+    def enter(self, use: Use, *, by_anyone: bool = False) -> None:
         """Begin a use. Call it inside `try`, with `leave` in `finally`: an interrupt may come at any point.
+
+        Args:
+            use: that begins.
+            by_anyone: whether it need not be the owner's, as a call that steps nothing.
 
         Raises:
             ConfigError: they are closed, or belong to another owner.
             BusyError: they are in use, by another thread or further up in this one.
         """
         self.check_open()
-        if self.owner is not use.owner:
+        owner = None if self._owner is None else self._owner()
+        if owner is not use.owner and not by_anyone:
             if use.owner is not None:
                 raise ConfigError(
                     f"this {type(use.owner).__name__} has released {self._name}: make another one for them"
                 )
             raise ConfigError(
-                f"{self._name} belong to a {type(self.owner).__name__}: use its reset and collect, or make_envs others "
+                f"{self._name} belong to a {type(owner).__name__}: use its reset and collect, or make_envs others "
                 "to step by hand"
             )
-        self._occupy(use)
-
-    def enter_call(self, use: Use) -> None:
-        """Begin a call that moves no episode: as `enter`, whoever owns them."""
-        self.check_open()
-        self._occupy(use)
-
-    def leave(self, use: Use) -> None:
-        """End a use; has no effect where `enter` raised."""
-        if self._uses.get(None) is use:
-            self.thread = None
-            del self._uses[None]
-
-    def _occupy(self, use: Use) -> None:
         current = self._uses.setdefault(None, use)
         if current is not use:
             who = "further up in this thread" if current.thread == use.thread else "by another thread"
@@ -124,6 +117,12 @@ class Ownership:
                 "and one call at a time; make_envs and a Collector for each thread"
             )
         self.thread = use.thread
+
+    def leave(self, use: Use) -> None:
+        """End a use; has no effect where `enter` raised."""
+        if self._uses.get(None) is use:
+            self.thread = None
+            del self._uses[None]
 
 
 def claim_environment(environment: Any, driver: object, env_id: int | None = None) -> None:

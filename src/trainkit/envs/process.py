@@ -39,11 +39,9 @@ from trainkit.envs.backends import (
     Work,
     call_or_read,
     check_equal,
-    read_begun,
-    read_steps,
 )
-from trainkit.envs.conversion import RowReader
 from trainkit.envs.recovery import fingerprint
+from trainkit.envs.validation import RowReader
 
 FINGERPRINT = "the fingerprint of its attributes"  # a request; no attribute has such a name
 
@@ -356,7 +354,7 @@ class WorkerBackend:
                 self.rebuild(env_id)
         for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
             self._workers[env_id].ask("reset", (seed, options))
-        return read_begun(self._reader, env_ids, self._take)
+        return self._reader.read_resets(env_ids, self._take)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         self._check_usable("stepped")
@@ -364,10 +362,11 @@ class WorkerBackend:
             self._workers[env_id].ask("step", action[row])
         self._is_stepping = True
         try:
-            work()
+            if work is not None:
+                work()
         finally:
             self._is_stepping = False
-        return read_steps(self._reader, env_ids, self._take)
+        return self._reader.read_steps(env_ids, self._take)
 
     def rebuild(self, env_id: int) -> None:
         _stop_all([self._workers[env_id]], _REPLACING_S)

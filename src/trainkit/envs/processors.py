@@ -20,8 +20,7 @@ from trainkit.core.errors import BadEnvDataError, CheckpointError, Checks, Confi
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
 from trainkit.core.structured_actions import StructuredHybrid
-from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Work
-from trainkit.envs.counting import Spent
+from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Spent, Work
 
 _MAX_ACTIONS = 65_536  # of `DiscretizeActions`: rows of its table of combinations
 

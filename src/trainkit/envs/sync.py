@@ -1,4 +1,4 @@
-"""Driving environments one by one in this process."""
+"""Driving single environments one by one in this process."""
 
 import contextlib
 import logging
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.spaces import check_spaces
+from trainkit.core.structured_actions import flat_actions, structure_of
 from trainkit.envs.backends import (
     RAISED,
     Begun,
@@ -22,12 +23,10 @@ from trainkit.envs.backends import (
     Work,
     call_or_read,
     check_equal,
-    read_begun,
-    read_steps,
 )
-from trainkit.envs.conversion import RowReader
 from trainkit.envs.ownership import claim_environment, free_environments
 from trainkit.envs.recovery import fingerprint
+from trainkit.envs.validation import RowReader
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +40,12 @@ class SyncBackend:
         self.envs: list[gym.Env[Any, Any]] = []
         self._factories = factories
         with contextlib.ExitStack() as made:
-            made.callback(self.close)  # those made before one was refused
-            for factory in factories:
-                self._append(factory())
+            made.callback(self.close)  # those made before one was rejected
+            for env_id, factory in enumerate(factories):
+                env = factory()
+                claim_environment(env, self, env_id)
+                self.envs.append(env)
+                check_equal(env_id, env, self.envs[0])
             self.n = len(self.envs)
             self.observation_space = self.envs[0].observation_space
             self.action_space = self.envs[0].action_space
@@ -61,10 +63,11 @@ class SyncBackend:
             except RAISED as error:
                 raise _raised("reset", env_id, error) from error
 
-        return read_begun(self._reader, env_ids, take)
+        return self._reader.read_resets(env_ids, take)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
-        work()
+        if work is not None:
+            work()
 
         def take(row: int, env_id: int) -> Any:
             try:
@@ -72,7 +75,7 @@ class SyncBackend:
             except RAISED as error:
                 raise _raised("step", env_id, error) from error
 
-        return read_steps(self._reader, env_ids, take)
+        return self._reader.read_steps(env_ids, take)
 
     def rebuild(self, env_id: int) -> None:
         try:
@@ -86,13 +89,13 @@ class SyncBackend:
         self.envs[env_id] = env
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
-        answers: list[Any] = []
+        results: list[Any] = []
         for env_id in env_ids.tolist():
             try:
-                answers.append(call_or_read(self.envs[env_id], name, args))
+                results.append(call_or_read(self.envs[env_id], name, args))
             except RAISED as error:
                 raise _raised(name, env_id, error) from error
-        return answers
+        return results
 
     def fingerprints(self) -> list[Fingerprint]:
         return [fingerprint(env) for env in self.envs]
@@ -105,12 +108,26 @@ class SyncBackend:
     def detach(self) -> None:
         free_environments(self.envs, self)
 
-    def _append(self, env: gym.Env[Any, Any]) -> None:
-        env_id = len(self.envs)
-        claim_environment(env, self, env_id)
-        self.envs.append(env)
-        check_equal(env_id, env, self.envs[0])
+
+def _raised(method: str, env_id: int, error: BaseException) -> Failure:
+    return Failure(env_id, f"raised {type(error).__name__} in {method}: {error}")
 
 
-def _raised(what: str, env_id: int, error: BaseException) -> Failure:
-    return Failure(env_id, f"raised {type(error).__name__} in {what}: {error}")
+class NestedActions(gym.ActionWrapper[Any, Any, Any]):
+    """Convert flat rows to the actions of an environment whose action space is a Dict or Tuple."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = flat_actions(env.action_space)
+        self._structure = structure_of(self.action_space)
+
+    def action(self, action: Any) -> Any:
+        """Return a flat row [W] nested."""
+        assert self._structure is not None, "only nested actions are wrapped"
+        return self._structure.unpack(action)
+
+
+def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return an environment that takes flat rows: itself where its actions are not nested, and a game of agents."""
+    space: object = getattr(env, "action_space", None)  # a method, of a game
+    return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else env

@@ -21,6 +21,7 @@ from trainkit.envs.backends import (
     FORKED,
     MISREAD,
     Begun,
+    Column,
     Failure,
     Fingerprint,
     Ids,
@@ -28,11 +29,46 @@ from trainkit.envs.backends import (
     RawStep,
     Seeds,
     Work,
-    no_work,
 )
-from trainkit.envs.conversion import RowReader, VectorInfos
 from trainkit.envs.factories import action_space_of, observation_space_of
 from trainkit.envs.ownership import claim_environment, free_environments
+from trainkit.envs.validation import RowReader
+
+
+class VectorInfos:
+    """Rows of gymnasium's dict of arrays, where `_key` marks the environments that have `key`."""
+
+    def __init__(self, infos: dict[str, Any], env_ids: Ids, ended: NDArray[np.bool_] | None = None) -> None:
+        self._infos = infos
+        self._env_ids = env_ids
+        self._ended = ended  # [N], whose info is in "final_info" (SAME_STEP)
+
+    def row(self, row: int) -> dict[str, Any]:
+        env_id = self._env_ids[row]
+        infos = self._infos
+        if self._ended is not None and self._ended[env_id]:
+            infos = infos.get("final_info", {})
+        return _info_of(infos, env_id)
+
+    def column(self, key: str) -> Column:
+        values, marks = self._infos.get(key), self._infos.get(f"_{key}")
+        if self._ended is None and isinstance(values, np.ndarray) and (marks is None or np.all(marks[self._env_ids])):
+            return values[self._env_ids]
+        return [self.row(row).get(key) for row in range(len(self._env_ids))]
+
+    def rows(self, keep: NDArray[np.bool_]) -> "VectorInfos":
+        return VectorInfos(self._infos, self._env_ids[keep], self._ended)
+
+
+def _info_of(infos: dict[str, Any], env_id: int) -> dict[str, Any]:
+    present = {}
+    for key, values in infos.items():
+        if key.startswith("_") or key in ("final_info", "final_obs"):
+            continue
+        marks = infos.get(f"_{key}")
+        if marks is None or bool(np.asarray(marks)[env_id]):
+            present[key] = _info_of(values, env_id) if isinstance(values, dict) else values[env_id]
+    return present
 
 
 class VectorBackend:
@@ -65,16 +101,16 @@ class VectorBackend:
         self.seeds_episodes = False  # of one seed, all at once
         self._reader = RowReader(self.observation_space)
         self._over = np.zeros(self.n, np.bool_)  # [N], where an episode ended in the last step
-        self._to_begin: Ids = np.arange(0)  # asked to at the next step (NEXT_STEP)
+        self._to_begin: Ids = np.arange(0)  # whose next step begins an episode (NEXT_STEP)
         self._last_obs: Obs = None  # after autoreset, [N, ...]
         self._last_infos: dict[str, Any] = {}
         self._all_ids = np.arange(self.n)
-        self._idle_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # their action does not matter
+        self._unused_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # of environments not stepped
         self._pid = os.getpid()
         self._claimed = [venv, *getattr(venv.unwrapped, "envs", ())]  # and what a SyncVectorEnv steps one by one
         try:
-            for place, env in enumerate(self._claimed, -1):
-                claim_environment(env, self, None if place < 0 else place)
+            for env_id, env in enumerate(self._claimed, -1):
+                claim_environment(env, self, None if env_id < 0 else env_id)
         except ConfigError:
             self.detach()
             raise
@@ -86,23 +122,24 @@ class VectorBackend:
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         if self._mode is AutoresetMode.DISABLED and any_true(self._over):
-            self._reset_rows(np.flatnonzero(self._over))  # idle environments must not step past an end
+            self._reset_rows(np.flatnonzero(self._over))  # no environment must step past an end
         if len(env_ids) < self.n:
-            actions = self._idle_action.copy()
+            actions = self._unused_action.copy()
             actions[env_ids] = action
         else:
             actions = action
         if self._structure is not None:
             actions = self._structure.unpack(actions)
-        halves = None if work is no_work else _halves_of(self.venv)
-        if halves is None:
-            work()
-            result = self._call(self.venv.step, actions)
-        else:
+        halves = None if work is None else _halves_of(self.venv)
+        if work is not None and halves is not None:
             send, receive = halves
             self._call(send, actions)
             work()
             result = self._call(receive)
+        else:
+            if work is not None:
+                work()
+            result = self._call(self.venv.step, actions)
         try:
             return self._read_step(result, env_ids)
         except MISREAD as error:
@@ -118,19 +155,21 @@ class VectorBackend:
         return self._reset_rows(env_ids, options)
 
     def rebuild(self, env_id: int) -> None:
-        raise NotImplementedError("make_envs refuses to restart environments it did not make")
+        raise NotImplementedError("make_envs does not restart environments that it did not make")
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
         if len(env_ids) < self.n:
             kind = type(self.venv).__name__
-            raise ConfigError(f"Envs.call: {kind} can only be asked for {name} as a whole: leave env_ids out")
+            raise ConfigError(f"Envs.call: {kind} supports {name} only for all environments at once: leave env_ids out")
         if name == "render_mode":
             return [self.venv.render_mode] * self.n
         if name == "render":
             frames = self._call(self.venv.render)
             return [None] * self.n if frames is None else list(frames)
         if not hasattr(self.venv, "call"):
-            raise ConfigError(f"Envs.call: {type(self.venv).__name__} has no single environments to ask for {name}")
+            raise ConfigError(
+                f"Envs.call: {type(self.venv).__name__} has no single environments that could be called: {name}"
+            )
         return list(self._call(self.venv.call, name, *args))
 
     def fingerprints(self) -> list[Fingerprint]:
@@ -167,7 +206,7 @@ class VectorBackend:
         return RawStep(env_ids, next_obs, reward, terminated, truncated, ended, row_infos, begun)
 
     def _reset_rows(self, env_ids: Ids, options: Options = None) -> Begun:
-        """Reset some environments, which go on drawing from the streams they have."""
+        """Reset some environments, which continue their own random streams."""
         mask = np.zeros(self.n, np.bool_)
         mask[env_ids] = True
         self._over[mask] = False
@@ -190,7 +229,7 @@ class VectorBackend:
             raise Failure(None, f"raised {type(error).__name__} in {method.__name__}: {error}") from error
 
     def _put_final_obs(self, next_obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
-        """Put the true last observations, which SAME_STEP environments leave in `infos`, over the reset ones."""
+        """Overwrite the first observations of new episodes with the true last ones, in `infos` in SAME_STEP mode."""
         if "final_obs" not in infos:
             raise ValueError("ended an episode in SAME_STEP mode without infos['final_obs']")
         final = infos["final_obs"]
@@ -200,7 +239,7 @@ class VectorBackend:
 
 
 def _halves_of(venv: VectorEnv[Any, Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Return what sends actions and what receives their outcome, where a step is known to be the one and the other."""
+    """Return the methods that send actions and receive the outcome, None where `step` is not known to be both."""
     known: list[tuple[Any, str, str]] = [(AsyncVectorEnv, "step_async", "step_wait")]
     ale = sys.modules.get("ale_py.vector_env")
     if ale is not None:
