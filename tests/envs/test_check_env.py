@@ -184,7 +184,7 @@ def test_a_mask_in_the_info_is_obeyed_or_missed() -> None:
 
 
 def test_a_slow_environment_is_advised_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["trainkit.envs.check_env"], "_ASYNC_PAYS_MS", 0.0)
+    monkeypatch.setattr(sys.modules["trainkit.envs.check_env"], "_MIN_ASYNC_MS", 0.0)
     assert 'make_envs(backend="async"): a process each' in check_env(Loop)[-1].advice
 
 

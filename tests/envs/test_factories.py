@@ -19,7 +19,7 @@ from trainkit.collector import Collector
 from trainkit.core.errors import BadEnvDataError, ConfigError
 from trainkit.core.seeding import derive
 from trainkit.envs import EnvContext, Envs, check_env, make_envs
-from trainkit.envs.factories import takes_context
+from trainkit.envs.factories import accepts_context
 
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
@@ -111,7 +111,7 @@ class Called:
 def test_only_one_positional_parameter_without_a_default_asks_for_the_context(
     factory: Any, given: dict[str, Any], wants: bool
 ) -> None:
-    assert takes_context(factory, given) is wants
+    assert accepts_context(factory, given) is wants
 
 
 NARROW = gym.spaces.Box(-5, 5, (3,), np.float32)

@@ -17,7 +17,7 @@ from tests.helpers.told import ToldEnv
 from tests.helpers.truth import ask
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
-from trainkit.envs import make, make_envs
+from trainkit.envs import factories, make_envs
 from trainkit.envs.sync import SyncBackend
 from trainkit.envs.vector import VectorBackend
 
@@ -121,7 +121,11 @@ def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
         ([ToldEnv], {"backend": "vector"}, """"vector" needs a registered id, got """),
         ("Acrobot-v1", {"backend": "vector"}, 'Acrobot-v1 has no vector environment of its own: use backend="sync"$'),
         ("CartPol-v1", {"backend": "vector"}, "CartPol.* doesn't exist. Did you mean: `CartPole`"),
-        ("CartPole-v1", {"backend": "vector", "wrappers": [Outer]}, 'no single environments for wrappers .* "sync"$'),
+        (
+            "CartPole-v1",
+            {"backend": "vector", "wrappers": [Outer]},
+            'no single environments to apply wrappers .* "sync"$',
+        ),
         (
             ToldEnv,
             {"mask_key": "legal", "env_kwargs": {"action_space": spaces.Box(-1, 1)}},
@@ -143,7 +147,7 @@ def told_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     for env_id in [env_id for env_id in gym.registry if env_id.startswith("Told/")]:
         monkeypatch.delitem(gym.registry, env_id)
     monkeypatch.delitem(sys.modules, "tests.helpers.registering", raising=False)
-    monkeypatch.setitem(make._PACKAGES, "Told", ("tests.helpers.registering", "told"))
+    monkeypatch.setitem(factories._PACKAGES, "Told", ("tests.helpers.registering", "told"))
 
 
 def test_an_ids_own_vector_environment_is_made_as_it_is_asked_for() -> None:
@@ -188,7 +192,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(backend: Any, m
 
 @pytest.mark.usefixtures("told_ids")
 def test_stacks_of_stacks_are_refused_and_the_vector_environment_closed() -> None:
-    message = 'stack is 2, but Stacking stacks 4 frames itself: ask it for single ones, env_kwargs={"stack_num": 1}'
+    message = 'stack is 2, but Stacking stacks 4 frames itself: set it to single frames, env_kwargs={"stack_num": 1}'
     with pytest.raises(ConfigError, match=message):
         make_envs("Told/Stacking-v0", 2, backend="vector", stack=2)
     (refused,) = sys.modules["tests.helpers.registering"].MADE

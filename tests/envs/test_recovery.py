@@ -150,7 +150,7 @@ def after_loading(first: tk.Collector, second: tk.Collector, caplog: Any) -> str
 @pytest.mark.parametrize("env", [Moody, Paid])
 def test_an_environment_that_does_not_do_the_same_again_is_noticed(env: Any, caplog: Any) -> None:
     first, second = (collector_of(tk.make_envs(env, 2, seed=5)) for _ in range(2))
-    assert "an episode went elsewhere" in after_loading(first, second, caplog)
+    assert "an episode differs" in after_loading(first, second, caplog)
 
 
 def test_an_environment_that_fails_when_played_again_is_noticed(caplog: Any) -> None:
@@ -160,7 +160,7 @@ def test_an_environment_that_fails_when_played_again_is_noticed(caplog: Any) -> 
     first, second = collector_of(tk.make_envs(Walk, seed=5)), collector_of(tk.make_envs(lambda: Walk(fail)))
     first.collect(n_step=4)
     second.load_state_dict(first.state_dict())
-    assert "cannot be played again: env 0 raised OSError in step: mine" in caplog.text
+    assert "cannot be replayed: env 0 raised OSError in step: mine" in caplog.text
 
 
 def test_a_vector_environment_that_seeds_itself_is_not_played_again(caplog: Any) -> None:
@@ -168,7 +168,7 @@ def test_a_vector_environment_that_seeds_itself_is_not_played_again(caplog: Any)
         return tk.make_envs(gym.vector.SyncVectorEnv([Walk, Walk]), seed=5)
 
     first, second = collector_of(make()), collector_of(make())
-    assert "how the episodes that run came to be is not known" in after_loading(first, second, caplog)
+    assert "the actions of the running episodes are not known" in after_loading(first, second, caplog)
 
 
 def test_what_a_policy_keeps_from_step_to_step_is_said_to_be_lost(caplog: Any) -> None:
@@ -183,13 +183,13 @@ def test_what_a_policy_keeps_from_step_to_step_is_said_to_be_lost(caplog: Any) -
 
 
 def test_an_episode_longer_than_what_is_kept_is_not_played_again(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(recovery, "_MOST_STEPS", 3)
+    monkeypatch.setattr(recovery, "_MAX_STEPS", 3)
     first, second = (collector_of(tk.make_envs(Walk, seed=5)) for _ in range(2))
-    assert "is not known" in after_loading(first, second, caplog)
+    assert "are not known" in after_loading(first, second, caplog)
 
 
 def test_only_the_last_steps_are_kept_and_they_are_enough_for_short_episodes(monkeypatch: Any, tmp_path: Any) -> None:
-    monkeypatch.setattr(recovery, "_MOST_STEPS", 12)  # as long as the longest episode
+    monkeypatch.setattr(recovery, "_MAX_STEPS", 12)  # as long as the longest episode
     first, second = (collector_of(tk.make_envs(Walk, 1, seed=5)) for _ in range(2))
     first.collect(n_step=100)
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
@@ -231,7 +231,7 @@ def test_episodes_that_began_with_other_options_than_the_rest_are_not_played_aga
         first.collect(n_step=2)
     caplog.clear()
     second.load_state_dict(first.state_dict())
-    assert "is not known" in caplog.text
+    assert "are not known" in caplog.text
 
 
 # ---- environments that keep something from one episode to the next ----

@@ -217,7 +217,7 @@ def test_too_many_restarts_in_a_row_raise_the_last_error(backend: Backend, lives
     buffer = ReplayBuffer(100)
     collector = Collector(Still(), envs, buffer)
     with pytest.raises(
-        EnvError, match=r"^env 1 raised ZeroDivisionError in step.* anew 3 times in a row \(max_restarts"
+        EnvError, match=r"^env 1 raised ZeroDivisionError in step.* restarted 3 times in a row \(max_restarts"
     ):
         collector.collect(n_step=50)
     assert [len(list(lives.glob(f"{env}-*"))) for env in range(2)] == [1, 4]
@@ -231,9 +231,9 @@ def test_too_many_restarts_in_a_row_raise_the_last_error(backend: Backend, lives
 @pytest.mark.parametrize(
     ("max_restarts", "words"),
     [
-        (0, "; max_restarts=0 lets no environment be made anew"),
-        (1, "; it was made anew once (max_restarts), and no episode ended in between"),
-        (2, "; it was made anew 2 times in a row (max_restarts), and no episode ended in between"),
+        (0, "; max_restarts=0 allows no restart"),
+        (1, "; it was restarted once (max_restarts), and no episode ended in between"),
+        (2, "; it was restarted 2 times in a row (max_restarts), and no episode ended in between"),
     ],
 )
 def test_the_last_error_tells_why_there_is_no_other_restart(max_restarts: int, words: str, lives: Path) -> None:
@@ -359,7 +359,7 @@ def test_stacks_masks_and_lives_go_on_after_a_restart(lives: Path) -> None:
         ({"faulty": "keep"}, "faulty must be one of"),
         ({"step_timeout_s": 0, "backend": "async"}, "step_timeout_s must be in"),
         ({"step_timeout_s": 3}, 'step_timeout_s can end a process, not what runs in this one: use backend="async"'),
-        ({"on_error": "restart", "backend": "vector"}, 'on_error "restart" needs single environments to make anew'),
+        ({"on_error": "restart", "backend": "vector"}, 'on_error "restart" needs single environments, which'),
     ],
 )
 def test_what_cannot_be_done_is_refused(options: dict[str, Any], message: str) -> None:

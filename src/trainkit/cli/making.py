@@ -19,7 +19,7 @@ from trainkit.core import reading
 from trainkit.core.errors import Checks, ConfigError, nearest
 from trainkit.core.schedules import Linear
 from trainkit.datasets import load_dataset
-from trainkit.envs.make import is_registered
+from trainkit.envs.factories import is_registered
 from trainkit.loggers.runs import CONFIG, RunFolder
 from trainkit.presets import PRESETS, OfflinePreset
 from trainkit.trainer import Trainer

@@ -1,14 +1,13 @@
-"""Looking an environment over before hours of training: what is wrong in it, what is odd, what suits it."""
+"""Checking an environment before training: errors, suspicious behavior and advice."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, Obs
@@ -16,14 +15,21 @@ from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionErr
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_spaces, legal_actions, masked_space, random_actions
 from trainkit.envs.backends import MISREAD
-from trainkit.envs.make import ValidateEnv, check_with, make_single
+from trainkit.envs.factories import (
+    EnvFactory,
+    ValidateEnv,
+    is_class_path,
+    run_validation,
+    single_agent,
+    with_flat_actions,
+    with_package,
+)
 from trainkit.envs.ownership import check_free
-from trainkit.envs.sync import with_flat_actions
 from trainkit.envs.validation import DISCRETE, ActionValidator, Ranges, RowReader
 
 Level = Literal["error", "warning", "note"]
 _LEVELS: list[Level] = ["error", "warning", "note"]
-_ASYNC_PAYS_MS = 0.5  # per step; an answer from another process costs about a tenth of that
+_MIN_ASYNC_MS = 0.5  # per step; a message between processes costs about a tenth of that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +50,6 @@ class Finding:
         return f"{self.level}: {self.what}: {self.advice}"
 
 
-class _Step(NamedTuple):
-    """One step of an episode, as read."""
-
-    obs: Obs  # [1, ...]
-    reward: float
-    terminated: bool
-    truncated: bool
-
-
-class _Stop(Exception):  # noqa: N818  # ends a check, never seen outside
-    """What was found leaves nothing more to look at."""
-
-
 @checked
 def check_env(
     env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]],
@@ -67,7 +60,7 @@ def check_env(
     env_kwargs: dict[str, Any] | None = None,
     validate_env: ValidateEnv | None = None,
 ) -> list[Finding]:
-    """Play an environment at random and return what was found, errors first; no error, and training can begin.
+    """Play an environment at random and return the findings, errors first; without an error training can start.
 
     Args:
         env: an id, a factory or class, "module.Class", or an environment, which is left open.
@@ -75,7 +68,7 @@ def check_env(
         seed: of the episode and its actions.
         mask_key: as in `make_envs`.
         env_kwargs: as in `make_envs`.
-        validate_env: as in `make_envs`; what it rejects is an error that is found.
+        validate_env: as in `make_envs`; a rejection is an error that is found.
 
     Raises:
         ConfigError: `env` is an environment that an `Envs` steps.
@@ -88,21 +81,32 @@ def check_env(
     checks.done()
     if isinstance(env, gym.Env):
         check_free(env, "check_env")
-    checkup = _Checkup(mask_key)
-    with contextlib.suppress(_Stop), contextlib.ExitStack() as made:
+    check = _Check(mask_key)
+    with contextlib.suppress(_StopError), contextlib.ExitStack() as made:
         if not isinstance(env, gym.Env):
-            env = checkup.make(env, env_kwargs)
-            made.callback(checkup.close, env)
-        checkup.look_by(validate_env, env)
-        env = checkup.flattened(env)
-        checkup.look_at_spaces(env)
-        checkup.play_twice(env, n_steps, seed)
-        checkup.look_at_rendering(env)
-    return sorted(checkup.findings, key=lambda finding: _LEVELS.index(finding.level))
+            env = check.make(env, env_kwargs or {})
+            made.callback(check.close, env)
+        env = check.check_spaces(env, validate_env)
+        check.play_twice(env, n_steps, seed)
+        check.check_rendering(env)
+    return sorted(check.findings, key=lambda finding: _LEVELS.index(finding.level))
 
 
-class _Checkup:
-    """The findings of one check, each told once."""
+class _StopError(Exception):
+    """An error was found after which nothing more can be checked; never seen outside of this file."""
+
+
+class _Step(NamedTuple):
+    """One step of an episode, as read."""
+
+    obs: Obs  # [1, ...]
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class _Check:
+    """The check of one environment; each finding is recorded once."""
 
     def __init__(self, mask_key: str | None) -> None:
         self.findings: list[Finding] = []
@@ -113,226 +117,216 @@ class _Checkup:
         self._discrete: Ranges
         self._step_seconds, self._n_steps = 0.0, 0
 
-    def found(self, level: Level, what: str, advice: str) -> None:
-        """Note a finding."""
-        finding = Finding(level=level, what=what, advice=advice)
-        if finding not in self.findings:
-            self.findings.append(finding)
-
-    def make(self, spec: Any, env_kwargs: dict[str, Any] | None) -> gym.Env[Any, Any]:
-        """Make the environment, without gymnasium's own checks: they would warn of the same."""
+    def make(self, spec: Any, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+        """Make the environment, without gymnasium's own checks, which would warn of the same."""
         try:
-            return make_single(spec, env_kwargs or {})
+            if isinstance(spec, str):
+                spec = with_package(spec)
+                if not is_class_path(spec):
+                    env_kwargs = {"disable_env_checker": True, **env_kwargs}
+            elif not callable(spec):
+                raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
+            factory = EnvFactory(spec=spec, env_kwargs=env_kwargs)
+            return single_agent(
+                factory.make,
+                "check_env checks environments of one agent",
+                "pettingzoo.test.parallel_api_test checks those",
+            )
         except (ConfigError, EnvError) as error:
-            self.found("error", f"it cannot be made: {error}", "mend its constructor, or the arguments")
-            raise _Stop from None
-
-    def look_by(self, validate_env: ValidateEnv | None, env: gym.Env[Any, Any]) -> None:
-        """Find what the user's own function rejects."""
-        try:
-            if validate_env is not None:
-                check_with(validate_env, env, "the environment")
-        except ConfigError as error:
-            self.found("error", str(error).partition(".")[2], "correct the environment, or the function")
-
-    def flattened(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-        """Return an environment that takes flat rows, where its actions are nested."""
-        try:
-            return with_flat_actions(env)
-        except ConfigError as error:
-            self.found("error", str(error), "gymnasium.wrappers.TransformAction, or a wrapper of your own")
-            raise _Stop from None
+            self._stop(f"it cannot be made: {error}", "fix its constructor, or the arguments")
 
     def close(self, env: gym.Env[Any, Any]) -> None:
         """Close an environment that was made here."""
-        with contextlib.suppress(_Stop), self._raised_in("close"):
+        with contextlib.suppress(_StopError), self._raised_in("close"):
             env.close()
 
-    def look_at_spaces(self, env: gym.Env[Any, Any]) -> None:
-        """Find spaces that no collector has arrays for."""
+    def check_spaces(self, env: gym.Env[Any, Any], validate_env: ValidateEnv | None) -> gym.Env[Any, Any]:
+        """Check the user's own rule and the spaces; return the environment with flat actions."""
+        try:
+            if validate_env is not None:
+                run_validation(validate_env, env, "the environment")
+        except ConfigError as error:
+            self._find("error", str(error).partition(".")[2], "correct the environment, or the function")
+        try:
+            env = with_flat_actions(env)
+        except ConfigError as error:
+            self._stop(str(error), "gymnasium.wrappers.TransformAction, or a wrapper of your own")
         space, action_space = (getattr(env, name, None) for name in ("observation_space", "action_space"))
         if not (isinstance(space, gym.Space) and isinstance(action_space, gym.Space)):
-            self.found("error", f"its spaces are {space!r} and {action_space!r}", "give it both, of gymnasium.spaces")
-            raise _Stop
+            self._stop(f"its spaces are {space!r} and {action_space!r}", "give it both, of gymnasium.spaces")
         try:
             check_spaces(space, action_space)
             if self._mask_key is not None:
                 masked_space(space, action_space)
         except ConfigError as error:
-            which = "TransformAction" if str(error).startswith("the action") else "FlattenObservation"
-            self.found("error", str(error), f"gymnasium.wrappers.{which}, or a wrapper of your own")
-            raise _Stop from None
+            wrapper = "TransformAction" if str(error).startswith("the action") else "FlattenObservation"
+            self._stop(str(error), f"gymnasium.wrappers.{wrapper}, or a wrapper of your own")
         if isinstance(action_space, gym.spaces.Box) and not action_space.is_bounded():
-            self.found("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
-        self._space = space
-        self._discrete = Ranges(space, *DISCRETE)
-        self._reader = RowReader(space, warn=self._tell_cast)
-        self._actions = ActionValidator(action_space)
+            self._find("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
+        self._space, self._discrete = space, Ranges(space, *DISCRETE)
+        self._reader, self._actions = RowReader(space, warn=self._find_cast), ActionValidator(action_space)
+        return env
 
     def play_twice(self, env: gym.Env[Any, Any], n_steps: int, seed: int) -> None:
-        """Play an episode twice with the same seed and the same actions, and find what differs."""
-        first = list(self._play(env, n_steps, seed))
-        again = list(self._play(env, n_steps, seed))
-        if not _same(first[0].obs, again[0].obs):
-            self.found(
-                "warning", "two resets with the same seed differ", "call super().reset(seed=seed), draw from np_random"
-            )
-        elif len(first) != len(again) or not all(map(_same, first, again)):
-            self.found(
-                "warning", "two episodes with the same seed and actions differ", "draw from self.np_random alone"
-            )
+        """Play an episode twice with the same seed and the same actions, and compare."""
+        first, second = list(self._play(env, n_steps, seed)), list(self._play(env, n_steps, seed))
+        if not _are_equal(first[0], second[0]):
+            advice = "call super().reset(seed=seed), draw from np_random"
+            self._find("warning", "two resets with the same seed differ", advice)
+        elif len(first) != len(second) or not all(map(_are_equal, first, second)):
+            advice = "draw from self.np_random alone"
+            self._find("warning", "two episodes with the same seed and actions differ", advice)
         last = first[-1]
         if not (last.terminated or last.truncated):
-            self.found(
-                "warning",
-                f"no episode ended within {n_steps} steps",
-                "let it terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
-            )
+            advice = "let it terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit"
+            self._find("warning", f"no episode ended within {n_steps} steps", advice)
         if last.terminated and last.truncated:
-            self.found("note", "a step both terminated and truncated", "terminated wins: nothing is bootstrapped")
+            self._find("note", "a step both terminated and truncated", "terminated wins: nothing is bootstrapped")
         step_ms = 1e3 * self._step_seconds / self._n_steps
-        backend = "async" if step_ms > _ASYNC_PAYS_MS else "sync"
-        why = "a process each is worth it" if backend == "async" else "other processes would cost more than they save"
-        self.found("note", f"it makes {1e3 / step_ms:,.0f} steps per second", f'make_envs(backend="{backend}"): {why}')
+        if step_ms > _MIN_ASYNC_MS:
+            advice = 'make_envs(backend="async"): a process each is worth it'
+        else:
+            advice = 'make_envs(backend="sync"): other processes would cost more than they save'
+        self._find("note", f"it makes {1e3 / step_ms:,.0f} steps per second", advice)
 
-    def look_at_rendering(self, env: gym.Env[Any, Any]) -> None:
-        """Say whether videos can be made."""
+    def check_rendering(self, env: gym.Env[Any, Any]) -> None:
+        """Check whether videos can be recorded."""
         modes = env.metadata.get("render_modes") or []
         if "rgb_array" not in modes:
-            self.found("note", f"it renders {modes or 'nothing'}, no arrays", "for videos, add the mode rgb_array")
+            self._find("note", f"it renders {modes or 'nothing'}, no arrays", "for videos, add the mode rgb_array")
         elif env.render_mode != "rgb_array":
             advice = 'for videos, make_envs(..., env_kwargs={"render_mode": "rgb_array"})'
-            self.found("note", f"its render_mode is {env.render_mode!r}", advice)
+            self._find("note", f"its render_mode is {env.render_mode!r}", advice)
+
+    # ---- one episode ----
 
     def _play(self, env: gym.Env[Any, Any], n_steps: int, seed: int) -> Iterator[_Step]:
-        """Play one episode at random and yield its begin, then its steps; what is found on the way is noted."""
+        """Play one episode at random; yield its first observation, then its steps."""
         rng = seeding.generator(seed, "check_env")
         with self._raised_in("reset"):
-            begun = env.reset(seed=seed)
+            result = env.reset(seed=seed)
         with self._misread():
-            told, info = self._reader.unpack_reset(begun)
-            obs = self._read(told)
-        legal = self._mask(obs, info)
+            returned, info = self._reader.unpack_reset(result)
+            obs = self._read_obs(returned)
+        masked = self._with_mask(obs, info)
         yield _Step(obs, 0.0, False, False)
         for _ in range(n_steps):
-            action = self._draw(env, legal, rng)
-            kept = told, tree.map_tree(np.copy, _arrays(told))
-            began = time.perf_counter()
+            action = self._random_action(masked, rng)
+            before = tree.map_tree(np.array, returned)
+            start = time.perf_counter()
             with self._raised_in("step"):
-                result = env.step(action)
-            self._step_seconds += time.perf_counter() - began
+                step_result = env.step(action)
+            self._step_seconds += time.perf_counter() - start
             self._n_steps += 1
+            if not _are_equal(returned, before):
+                self._find("note", "it writes into observations it returned before", "copy them; trainkit copies too")
             with self._misread():
-                told, gain, terminated, truncated, info = self._reader.unpack_step(result)
-                obs, reward = self._read(told), self._read_reward(gain)
-                over = self._read_flag("terminated", terminated), self._read_flag("truncated", truncated)
-            if not _same(_arrays(kept[0]), kept[1]):
-                self.found("note", "it writes into observations it returned before", "copy them; trainkit copies too")
-            yield _Step(obs, reward, *over)
-            if over == (False, True):
-                self._check_bootstrap(self._mask(obs, info))
-            if any(over):
+                returned, gain, terminated, truncated, info = self._reader.unpack_step(step_result)
+                obs, reward = self._read_obs(returned), self._read_reward(gain)
+                ends = self._read_flag("terminated", terminated), self._read_flag("truncated", truncated)
+            yield _Step(obs, reward, *ends)
+            if ends[0]:
                 return
-            legal = self._mask(obs, info)
+            masked = self._with_mask(obs, info)
+            if ends[1]:
+                legal = legal_actions(masked)
+                if legal is not None and not legal.any():
+                    what = f"it truncates an episode in an observation whose {ACTION_MASK} is all False"
+                    advice = "return terminated=True there, or leave one action legal: its value is learned from"
+                    self._find("error", what, advice)
+                return
 
-    def _check_bootstrap(self, obs: Obs) -> None:
-        """Find a truncated episode whose last observation allows no action."""
-        legal = legal_actions(obs)
-        if legal is not None and not legal.any():
-            what = f"it truncates an episode in an observation whose {ACTION_MASK} is all False"
-            self.found(
-                "error", what, "return terminated=True there, or leave one action legal: its value is learned from"
-            )
-
-    def _draw(self, env: gym.Env[Any, Any], obs: Obs, rng: np.random.Generator) -> Any:
-        """Draw an action as the environment takes it."""
+    def _random_action(self, obs: Obs, rng: np.random.Generator) -> Any:
+        """Draw a legal action of the environment."""
         try:
             action = random_actions(self._actions.space, obs, 1, rng)
         except NoLegalActionError as error:
-            self.found("error", str(error).replace("env 0 ", "it ", 1), "leave one action legal until the end")
-            raise _Stop from None
+            self._stop(str(error).replace("env 0 ", "it ", 1), "leave one action legal until the end")
         return self._actions.convert(action, np.arange(1), str)[0]
 
-    def _mask(self, obs: Obs, info: dict[str, Any]) -> Obs:
-        """Return an observation [1, ...] that has the mask, where there is one."""
+    def _with_mask(self, obs: Obs, info: dict[str, Any]) -> Obs:
+        """Return an observation [1, ...] with the action mask, where there is one."""
         if self._mask_key is None:
             if ACTION_MASK in info and not (isinstance(obs, dict) and ACTION_MASK in obs):
                 advice = f'make_envs(mask_key="{ACTION_MASK}"), or illegal actions will be taken'
-                self.found("warning", f"its info has {ACTION_MASK!r}, which nobody reads", advice)
+                self._find("warning", f"its info has {ACTION_MASK!r}, which is not read", advice)
             return obs
         mask = np.asarray(info.get(self._mask_key))
         n_actions = int(getattr(self._actions.space, "n", 0))
         if mask.shape != (n_actions,) or mask.dtype.kind not in "biu":
             what = f"info[{self._mask_key!r}] is {mask.dtype} {mask.shape}, not {n_actions} bools"
-            self.found("error", what, "give it with every reset and step")
-            raise _Stop
+            self._stop(what, "give it with every reset and step")
         return {ACTION_MASK: mask[None]}
 
-    def _read(self, told: Any) -> Obs:
-        """Read one observation into a row [1, ...], and look at its numbers."""
+    def _read_obs(self, returned: Any) -> Obs:
+        """Read one observation into a row [1, ...] and check its values."""
         rows = self._reader.empty(1)
-        self._reader.write(rows, 0, told)
+        self._reader.write(rows, 0, returned)
         for path, leaf in tree.named_leaves(rows):
-            name = f"observation[{path}]" if path else "observation"
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                self.found("error", f"{name} has nan or infinity", "mend the environment: training would stop there")
+                advice = "fix the environment: training would stop there"
+                self._find("error", f"{_observation(path)} has nan or infinity", advice)
                 return rows
         outside = self._discrete.outside(rows)
         if outside is not None:
             name, space, values, _ = outside
-            what = f"{name} {values[0]} is outside {space}"
-            self.found("error", what, "correct the environment or its space: training would stop there")
+            advice = "correct the environment or its space: training would stop there"
+            self._find("error", f"{name} {values[0]} is outside {space}", advice)
         elif not self._space.contains(tree.map_tree(lambda leaf: leaf[0], rows)):
-            self.found(
-                "warning", "an observation is outside its space's bounds", "widen the bounds: networks scale by them"
-            )
+            advice = "widen the bounds: networks scale by them"
+            self._find("warning", "an observation is outside its space's bounds", advice)
         return rows
 
     def _read_reward(self, gain: Any) -> float:
         reward = self._reader.reward(gain)
         if isinstance(gain, np.ndarray):
-            self.found("note", f"rewards are arrays {gain.dtype} {gain.shape}", "return a float")
+            self._find("note", f"rewards are arrays {gain.dtype} {gain.shape}", "return a float")
         if not np.isfinite(reward):
-            self.found("error", f"a reward was {reward}", "mend the environment: training would stop there")
+            self._find("error", f"a reward was {reward}", "fix the environment: training would stop there")
         return reward
 
     def _read_flag(self, name: str, value: Any) -> bool:
         if not isinstance(value, (bool, np.bool_)):
-            self.found("note", f"{name} is a {type(value).__name__}", "return a bool")
+            self._find("note", f"{name} is a {type(value).__name__}", "return a bool")
         return self._reader.flag(name, value)
 
-    def _tell_cast(self, text: str, path: str, given: Any, wanted: Any) -> None:
-        self.found("note", text % (path, given, wanted), f"return {wanted}, or say {given} in the space")
+    # ---- findings ----
+
+    def _find(self, level: Level, what: str, advice: str) -> None:
+        finding = Finding(level=level, what=what, advice=advice)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def _stop(self, what: str, advice: str) -> NoReturn:
+        """Record an error after which nothing more can be checked."""
+        self._find("error", what, advice)
+        raise _StopError
+
+    def _find_cast(self, text: str, path: str, given: Any, wanted: Any) -> None:
+        self._find("note", text % (path, given, wanted), f"return {wanted}, or say {given} in the space")
 
     @contextlib.contextmanager
     def _raised_in(self, where: str) -> Iterator[None]:
-        """Turn what the environment raises into an error that was found."""
+        """Record what the environment raises as an error."""
         try:
             yield
-        except Exception as error:
-            self.found("error", f"it raised {type(error).__name__} in {where}: {error}", "mend the environment")
-            raise _Stop from error
+        except Exception as error:  # noqa: BLE001  # it may raise anything
+            self._stop(f"it raised {type(error).__name__} in {where}: {error}", "fix the environment")
 
     @contextlib.contextmanager
     def _misread(self) -> Iterator[None]:
-        """Turn what the environment returned against its contract into an error that was found."""
+        """Record a return value that violates Gymnasium's API or the spaces as an error."""
         try:
             yield
         except MISREAD as error:
-            self.found("error", f"it {error}", "return what Gymnasium's API and its own spaces say")
-            raise _Stop from None
+            self._stop(f"it {error}", "return what Gymnasium's API and its own spaces say")
 
 
-def _arrays(obs: Any) -> Obs:
-    """Return the leaves of an observation as arrays, the environment's own where they are."""
-    return tree.map_tree(np.asarray, obs)
+def _observation(path: str) -> str:
+    return f"observation[{path}]" if path else "observation"
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two trees, or two steps, hold the same numbers."""
-    pairs = zip(_leaves(one), _leaves(other), strict=True)
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return whether two trees, or two steps, hold the same numbers."""
+    pairs = zip(map(np.asarray, tree.leaves(one)), map(np.asarray, tree.leaves(other)), strict=True)
     return all(bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f")) for a, b in pairs)
-
-
-def _leaves(value: Any) -> list[NDArray[Any]]:
-    return [np.asarray(leaf) for leaf in tree.leaves(tuple(value) if isinstance(value, _Step) else value)]

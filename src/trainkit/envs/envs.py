@@ -89,7 +89,7 @@ class Envs:
         self.stack = stack
         self.lives_key = lives_key
         self.max_episode_steps = max_episode_steps
-        self.restarts = Restarts(backend.n) if restarts is None else restarts
+        self.restarts = Restarts() if restarts is None else restarts
         self._actions = ActionValidator(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space
         self._validator = StepValidator(

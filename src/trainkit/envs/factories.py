@@ -1,29 +1,40 @@
-"""Factories of single environments: the context a factory may receive, spaces that replace the declared ones."""
+"""Factories of single environments: from an id, a class path or a user's function, with given spaces and validation."""
 
+import contextlib
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from trainkit.core import seeding, tree
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
 from trainkit.core.spaces import array_specs, check_space, discrete_bounds
+from trainkit.core.structured_actions import flat_actions, structure_of
+from trainkit.envs.agents import check_parallel, is_game
+
+Space = gym.Space[Any]
+Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+ValidateEnv = Callable[[Any], object]
+
+# Ids that a package registers when it is imported: {namespace: (package, our extra)}.
+_PACKAGES = {"ALE": ("ale_py", "atari")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvContext:
-    """Tell a factory which environment it makes; one made anew after a fault gets the same again.
+    """The context of a factory: which environment it makes. It is the same when that environment is restarted.
 
     Attributes:
         index: of the environment, from 0.
-        n_envs: how many there are.
+        n_envs: number of environments.
         seed: for what the factory itself draws, a stream of its own, derived from `make_envs(seed=)`. None where
-            that was given none: environments are made before a trainer's seed is known. Episodes are seeded all
-            the same, by their resets.
-        in_evaluation: whether they are for evaluation, where rewards are not shaped nor tasks made easier.
+            that is None: environments are made before a trainer's seed is known. Episodes are seeded all the same, by
+            their resets.
+        in_evaluation: whether it is for evaluation, where rewards are not shaped and tasks not simplified.
     """
 
     index: int
@@ -31,46 +42,216 @@ class EnvContext:
     seed: int | None
     in_evaluation: bool
 
-    @classmethod
-    def all_of(cls, n_envs: int, root: int | None, *, in_evaluation: bool) -> "list[EnvContext]":
-        """Return one per environment."""
+
+@dataclass(frozen=True, slots=True)
+class EnvFactory:
+    """A factory of one environment, or of one game of several agents; calling it makes one.
+
+    Args:
+        wrappers, max_episode_steps, env_kwargs, observation_space, action_space, validate_env: as in `make_envs`.
+        spec: an id, "module.Class" or a callable.
+        context: of the environment.
+    """
+
+    wrappers: Sequence[Wrapper] = ()
+    max_episode_steps: int | None = None
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    validate_env: ValidateEnv | None = None
+    spec: str | Callable[..., Any] = ""
+    context: EnvContext = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)  # frozen
+
+    def for_each(
+        self, specs: Sequence[str | Callable[..., Any]], seed: int | None, *, in_evaluation: bool
+    ) -> "list[EnvFactory]":
+        """Return one factory per environment."""
+        n_envs = len(specs)
+        seeds = [None if seed is None else seeding.derive(seed, "context", index) for index in range(n_envs)]
         return [
-            cls(
-                index=index,
-                n_envs=n_envs,
-                seed=None if root is None else seeding.derive(root, "context", index),
-                in_evaluation=in_evaluation,
+            replace(
+                self,
+                spec=spec,
+                context=EnvContext(index=index, n_envs=n_envs, seed=seeds[index], in_evaluation=in_evaluation),
             )
-            for index in range(n_envs)
+            for index, spec in enumerate(specs)
         ]
 
+    def __call__(self) -> Any:
+        """Make the environment; nested actions become flat rows."""
+        env = self.make()
+        try:
+            return with_flat_actions(env)
+        except ConfigError:
+            env.close()
+            raise
 
-def takes_context(factory: Callable[..., Any], given: Mapping[str, Any]) -> bool:
-    """Whether a factory wants to be told: it has one positional parameter without a default, and no class is one.
+    def make(self) -> Any:
+        """Make the environment with its own actions.
+
+        Raises:
+            ConfigError: it cannot be made from these arguments.
+            EnvError: its constructor or a wrapper raised.
+        """
+        name = f"env {self.context.index}"
+        with creation_errors(name):
+            env = self._construct()
+            for wrapper in self.wrappers:
+                env = wrapper(env)
+            check_parallel(env)  # only now: a wrapper may convert one API to the other
+            if self.observation_space is not None or self.action_space is not None:
+                wrapper_class = _GameWithSpaces if is_game(env) else _EnvWithSpaces
+                env = wrapper_class(env, self.observation_space, self.action_space)
+            if self.validate_env is not None:
+                run_validation(self.validate_env, env, name)
+            return env
+
+    def _construct(self) -> Any:
+        """Make the unwrapped environment, with its time limit."""
+        if isinstance(self.spec, str) and not is_class_path(self.spec):
+            return gym.make(self.spec, max_episode_steps=self.max_episode_steps, **self.env_kwargs)
+        factory = _load_class(self.spec) if isinstance(self.spec, str) else self.spec
+        env = factory(*([self.context] if accepts_context(factory, self.env_kwargs) else ()), **self.env_kwargs)
+        if not isinstance(env, gym.Env) and not is_game(env):
+            raise ConfigError(
+                "make_envs: the factory must return a gymnasium.Env, or a parallel environment of several agents, "
+                f"got {env!r}"
+            )
+        if self.max_episode_steps is None:
+            return env
+        if is_game(env):
+            raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
+        return gym.wrappers.TimeLimit(env, self.max_episode_steps)
+
+
+def single_agent(make: Callable[[], Any], rule: str, advice: str) -> gym.Env[Any, Any]:
+    """Make an environment; raise a ConfigError if it is a game of several agents."""
+    env: gym.Env[Any, Any] = make()
+    if is_game(env):
+        raise ConfigError(f"{rule}, and {env!r} is a game of several: {advice}")
+    return env
+
+
+def run_validation(validate_env: ValidateEnv, env: Any, name: str) -> None:
+    """Raise a ConfigError if the user's function raises, or returns False, for an environment."""
+    try:
+        is_valid = validate_env(env)
+    except Exception as error:
+        raise ConfigError(f"make_envs.validate_env rejects {name}: {type(error).__name__}: {error}") from error
+    if is_valid is False:
+        raise ConfigError(f"make_envs.validate_env rejects {name}: it returned False for {env!r}")
+
+
+def accepts_context(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a factory receives its context: it has one positional parameter without a default.
+
+    A class never does.
 
     Args:
         factory: makes an environment.
-        given: arguments it gets by name.
+        kwargs: arguments it gets by name.
     """
     if inspect.isclass(factory):
         return False
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # something built in, whose arguments nobody knows
+    except (TypeError, ValueError):  # built in, without a signature
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    open_ones = [
+    required = [
         parameter
         for parameter in parameters
-        if parameter.kind in positional and parameter.default is inspect.Parameter.empty and parameter.name not in given
+        if parameter.kind in positional
+        and parameter.default is inspect.Parameter.empty
+        and parameter.name not in kwargs
     ]
-    return len(open_ones) == 1
+    return len(required) == 1
 
 
-Space = gym.Space[Any]
+@contextlib.contextmanager
+def creation_errors(name: str) -> Iterator[None]:
+    """Raise what goes wrong while an environment is made as errors of trainkit."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except gym.error.Error as error:  # no such id, or something it needs is not installed
+        raise ConfigError(f"make_envs: {error}") from error
+    except Exception as error:
+        raise EnvError(f"make_envs: {name} raised {type(error).__name__} when it was made: {error}") from error
 
 
-def observation_space_of(own: object, given: Space | None) -> Any:
+# ---- nested actions ----
+
+
+class NestedActions(gym.ActionWrapper[Any, Any, Any]):
+    """Convert flat rows to the actions of an environment whose action space is a Dict or Tuple."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = flat_actions(env.action_space)
+        self._structure = structure_of(self.action_space)
+
+    def action(self, action: Any) -> Any:
+        """Return a flat row [W] nested."""
+        assert self._structure is not None, "only nested actions are wrapped"
+        return self._structure.unpack(action)
+
+
+def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return an environment that takes flat rows: itself where its actions are not nested, and a game of agents."""
+    space: object = getattr(env, "action_space", None)  # a method, of a game
+    return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else env
+
+
+# ---- ids and class paths ----
+
+
+def with_package(env_id: str) -> str:
+    """Return "package:id" where importing a package is what registers the id."""
+    namespace = env_id.partition("/")[0]
+    if namespace not in _PACKAGES:
+        return env_id
+    package, extra = _PACKAGES[namespace]
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"make_envs: {env_id} needs {package} ({error}): pip install trainkit[{extra}]"
+        ) from error
+    return f"{package}:{env_id}"
+
+
+def is_registered(env: str) -> bool:
+    """Return whether an environment is an id that is registered already, so that making it imports no named module.
+
+    An id without its version, and one of a namespace whose package trainkit knows (ALE), count; "module:id" and
+    "module.Class" do not.
+    """
+    known = env in gym.registry or any(env == spec.id.rpartition("-v")[0] for spec in gym.registry.values())
+    return known or (env.partition("/")[0] in _PACKAGES and ":" not in env)
+
+
+def is_class_path(spec: str) -> bool:
+    """Return whether a text is "module.Class" and not a registered id."""
+    return spec not in gym.registry and "." in spec and all(part.isidentifier() for part in spec.split("."))
+
+
+def _load_class(path: str) -> Callable[..., Any]:
+    module, _, name = path.rpartition(".")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"make_envs: {path!r} is neither a registered id nor a class that can be imported: {error}"
+        ) from error
+    return found
+
+
+# ---- given spaces ----
+
+
+def replaced_observation_space(own: Any, given: Space | None) -> Any:
     """Return the given observation space, or the environment's own where none is given.
 
     Raises:
@@ -89,16 +270,16 @@ def observation_space_of(own: object, given: Space | None) -> Any:
     return given
 
 
-def action_space_of(own: object, given: Space | None) -> Any:
+def replaced_action_space(own: Any, given: Space | None) -> Any:
     """Return the given action space, or the environment's own where none is given.
 
     Raises:
-        ConfigError: it holds actions that the environment does not take.
+        ConfigError: it contains actions that the environment's own does not.
     """
     if given is None or not isinstance(own, gym.Space):
         return own if given is None else given
     check_space(given, "make_envs.action_space")
-    if not _is_within(given, own):
+    if not _is_subspace(given, own):
         raise ConfigError(
             f"make_envs.action_space {given} is not within the environment's {own}: give one of the same kind and "
             "shape whose actions the environment takes, or change the actions by a wrapper or a processor"
@@ -106,37 +287,7 @@ def action_space_of(own: object, given: Space | None) -> Any:
     return given
 
 
-class WithSpaces(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment with given spaces."""
-
-    def __init__(
-        self, env: gym.Env[Any, Any], *, observation_space: Space | None = None, action_space: Space | None = None
-    ) -> None:
-        super().__init__(env)
-        self.observation_space = observation_space_of(getattr(env, "observation_space", None), observation_space)
-        self.action_space = action_space_of(getattr(env, "action_space", None), action_space)
-
-
-class GameWithSpaces:
-    """A game whose agents all have given spaces."""
-
-    def __init__(self, game: Any, *, observation_space: Space | None = None, action_space: Space | None = None) -> None:
-        self._game, self._given = game, (observation_space, action_space)
-        self.unwrapped = getattr(game, "unwrapped", game)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._game, name)
-
-    def observation_space(self, agent: Any) -> Space:
-        """Return what is given, checked against the agent's own."""
-        return observation_space_of(self._game.observation_space(agent), self._given[0])  # type: ignore[no-any-return]  # a space
-
-    def action_space(self, agent: Any) -> Space:
-        """Return what is given, checked against the agent's own."""
-        return action_space_of(self._game.action_space(agent), self._given[1])  # type: ignore[no-any-return]  # a space
-
-
-def _is_within(given: Space, own: Space) -> bool:
+def _is_subspace(given: Space, own: Space) -> bool:
     """Return whether every action of one space is one of the other, of the same kind and shape."""
     if type(given) is not type(own) or given.shape != own.shape or given.dtype != own.dtype:
         return False
@@ -146,3 +297,31 @@ def _is_within(given: Space, own: Space) -> bool:
         (low, high), (own_low, own_high) = discrete_bounds(given), discrete_bounds(own)
         return bool(np.all(low >= own_low) and np.all(high <= own_high))
     return given == own
+
+
+class _EnvWithSpaces(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment with given spaces."""
+
+    def __init__(self, env: gym.Env[Any, Any], observation_space: Space | None, action_space: Space | None) -> None:
+        super().__init__(env)
+        self.observation_space = replaced_observation_space(getattr(env, "observation_space", None), observation_space)
+        self.action_space = replaced_action_space(getattr(env, "action_space", None), action_space)
+
+
+class _GameWithSpaces:
+    """A game whose agents all have given spaces."""
+
+    def __init__(self, game: Any, observation_space: Space | None, action_space: Space | None) -> None:
+        self._game, self._observation_space, self._action_space = game, observation_space, action_space
+        self.unwrapped = getattr(game, "unwrapped", game)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._game, name)
+
+    def observation_space(self, agent: Any) -> Any:
+        """Return the given space, checked against the agent's own."""
+        return replaced_observation_space(self._game.observation_space(agent), self._observation_space)
+
+    def action_space(self, agent: Any) -> Any:
+        """Return the given space, checked against the agent's own."""
+        return replaced_action_space(self._game.action_space(agent), self._action_space)

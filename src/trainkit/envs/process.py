@@ -78,7 +78,7 @@ class Worker:
         # A thread's children would be ended with the thread, not with the process; a fork server has but one.
         dies_with_parent = method == "forkserver" or threading.current_thread() is threading.main_thread()
         arguments = (theirs, CloudpickleWrapper(factory), dies_with_parent)
-        # Not a daemon, so that an environment may start processes itself; `WorkerBackend` ends it before Python waits.
+        # Not a daemon, so that an environment may start processes itself; `ProcessBackend` ends it before Python waits.
         self._process = context.Process(target=_work, args=arguments, daemon=False, name=f"trainkit-env-{env_id}")
         if multiprocessing.current_process().daemon:
             self._pipe.close()
@@ -314,7 +314,7 @@ _CLOSING_S = 3.0  # for environments to close themselves
 _REPLACING_S = 1.0  # for one that failed, while all others wait
 
 
-class WorkerBackend:
+class ProcessBackend:
     """Step environments side by side, each reset explicitly and seeded for each episode.
 
     Args:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.spaces import check_spaces
-from trainkit.core.structured_actions import flat_actions, structure_of
 from trainkit.envs.backends import (
     RAISED,
     Begun,
@@ -111,23 +110,3 @@ class SyncBackend:
 
 def _raised(method: str, env_id: int, error: BaseException) -> Failure:
     return Failure(env_id, f"raised {type(error).__name__} in {method}: {error}")
-
-
-class NestedActions(gym.ActionWrapper[Any, Any, Any]):
-    """Convert flat rows to the actions of an environment whose action space is a Dict or Tuple."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.action_space = flat_actions(env.action_space)
-        self._structure = structure_of(self.action_space)
-
-    def action(self, action: Any) -> Any:
-        """Return a flat row [W] nested."""
-        assert self._structure is not None, "only nested actions are wrapped"
-        return self._structure.unpack(action)
-
-
-def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """Return an environment that takes flat rows: itself where its actions are not nested, and a game of agents."""
-    space: object = getattr(env, "action_space", None)  # a method, of a game
-    return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else env

@@ -30,7 +30,6 @@ from trainkit.envs.backends import (
     Seeds,
     Work,
 )
-from trainkit.envs.factories import action_space_of, observation_space_of
 from trainkit.envs.ownership import claim_environment, free_environments
 from trainkit.envs.validation import RowReader
 
@@ -89,8 +88,8 @@ class VectorBackend:
     ) -> None:
         self.venv = venv
         self.n = venv.num_envs
-        self.observation_space = observation_space_of(venv.single_observation_space, observation_space)
-        single_action_space = action_space_of(venv.single_action_space, action_space)
+        self.observation_space = venv.single_observation_space if observation_space is None else observation_space
+        single_action_space = venv.single_action_space if action_space is None else action_space
         check_spaces(self.observation_space, single_action_space)
         self.action_space = flat_actions(single_action_space)
         self._structure = structure_of(self.action_space)

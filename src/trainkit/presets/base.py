@@ -13,7 +13,7 @@ from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import list_options, mismatch
 from trainkit.engine.engine import EngineName
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.make import EnvSpec, says_how_many
+from trainkit.envs.make import EnvSpec, has_own_number
 from trainkit.nets import Preprocess
 from trainkit.trainer.options import CommonOptions, TrainerOptions
 
@@ -191,7 +191,7 @@ class Preset:
     ) -> Envs:
         """Make environments; where `env` itself says how many and how, only what the user asked for is passed on."""
         is_made = isinstance(env, (VectorEnv, Envs))
-        n = int((overrides if says_how_many(env) else making).get(count, 1))
+        n = int((overrides if has_own_number(env) else making).get(count, 1))
         options = (overrides if is_made else making).get("env_options", {})
         return make_envs(env, n, lives_key=lives_key, in_evaluation=count == "n_test_envs", **options)
 

@@ -14,7 +14,7 @@ from trainkit.core.protocols import Policy
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
-from trainkit.envs.make import EnvSpec, borrowed_envs, says_how_many
+from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 
 _OF_COLLECT = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
 
@@ -215,7 +215,7 @@ def evaluate(
         checks.integer("max_episode_steps", max_episode_steps, low=1)
     checks.done()
     if n_envs is None:
-        n_envs = 1 if says_how_many(env) else min(n_episode, 16)
+        n_envs = 1 if has_own_number(env) else min(n_episode, 16)
     if isinstance(env, str):
         env_options["max_episode_steps"] = max_episode_steps
     with borrowed_envs(env, n_envs, **{"in_evaluation": True, **env_options}) as envs:
