@@ -66,8 +66,8 @@ class Nothing(gym.vector.VectorEnv[Any, Any, Any]):
 class Nobody(tk.Policy):
     """Always answer the same."""
 
-    def act(self, obs: Any, **_: Any) -> tk.ActOutput:
-        return tk.ActOutput(np.zeros(len(obs), np.int64), {}, None)
+    def act(self, obs: Any, **_: Any) -> tk.policy.ActOutput:
+        return tk.policy.ActOutput(np.zeros(len(obs), np.int64), {}, None)
 
 
 def vector_step() -> float:

@@ -91,7 +91,7 @@ def source_of(n_rows: int, device: str, drawn_from: str | None) -> Callable[[], 
         reward=rng.choice([-1.0, 0.0, 1.0], STORED),
         terminated=np.arange(STORED, 0, -1) % 1_000 == 1,  # the last row, too
         stack=4,
-        frames=tk.DeviceFrames(device) if drawn_from == "device" else None,
+        frames=tk.engine.DeviceFrames(device) if drawn_from == "device" else None,
         seed=1,
     )
     return lambda: buffer.sample(n_rows, horizon=horizon)
@@ -145,7 +145,7 @@ def pong_steps_per_second(n_steps: int, device: str, drawn_from: str = "host", *
     """Return the rate of a whole run: 32 games, prioritised replay, an update of 32 rows for every fourth step."""
     envs = tk.make_envs("ALE/Pong-v5", 32, seed=1, **ATARI_ENVS)
     policy = tk.DQNPolicy.for_envs(envs, double=True, **{"engine": "torch", "device": device, "seed": 1} | switches)
-    frames = tk.DeviceFrames(device) if drawn_from == "device" else None
+    frames = tk.engine.DeviceFrames(device) if drawn_from == "device" else None
     trainer = tk.OffpolicyTrainer(
         policy,
         tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(50_000, frames=frames)),

@@ -32,13 +32,13 @@ class Everything(tk.Callback):
 
     def on_collect_start(self, trainer: tk.Trainer) -> None: ...
 
-    def on_episode_created(self, trainer: tk.Trainer, episode: tk.Episode) -> None: ...
+    def on_episode_created(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None: ...
 
-    def on_episode_start(self, trainer: tk.Trainer, episode: tk.Episode) -> None: ...
+    def on_episode_start(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None: ...
 
-    def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None: ...
+    def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None: ...
 
-    def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None: ...
+    def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None: ...
 
     def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None: ...
 
@@ -53,28 +53,33 @@ class Nothing(tk.Callback):
 
 def hearing() -> list[tk.Callback]:
     """Make those that hear of every step, or look at what it left."""
-    shown = [tk.LogInfo("score"), tk.LogInfo("reward/part", of="sum"), tk.Histograms()]
-    return [Everything(), *shown, tk.StopAt(env_step=10**9), tk.Curriculum(lambda trainer: {"level": 1})]
+    shown = [tk.callbacks.LogInfo("score"), tk.callbacks.LogInfo("reward/part", of="sum"), tk.callbacks.Histograms()]
+    return [
+        Everything(),
+        *shown,
+        tk.callbacks.StopAt(env_step=10**9),
+        tk.callbacks.Curriculum(lambda trainer: {"level": 1}),
+    ]
 
 
 def writing(folder: Path) -> list[tk.Callback]:
     """Make those that write files."""
     return [
-        tk.SaveBest(folder / "best"),
-        tk.SaveEvery(folder / "kept"),
-        tk.RecordVideo(folder / "videos", every=FILMED_EVERY),
-        tk.DatasetWriter(folder / "dataset"),
+        tk.callbacks.SaveBest(folder / "best"),
+        tk.callbacks.SaveEvery(folder / "kept"),
+        tk.callbacks.RecordVideo(folder / "videos", every=FILMED_EVERY),
+        tk.callbacks.DatasetWriter(folder / "dataset"),
         tk.Checkpoint(folder / "checkpoints"),
     ]
 
 
-def processing() -> list[tk.Processor]:
+def processing() -> list[tk.envs.Processor]:
     """Make processors that let the policy see more, and one vector of it."""
-    return [tk.PreviousStep(), tk.TimeFeature(500), tk.Flatten()]
+    return [tk.envs.PreviousStep(), tk.envs.TimeFeature(500), tk.envs.Flatten()]
 
 
 def trainer(
-    task: str, watchers: Sequence[tk.Callback] = (), processors: Sequence[tk.Processor] = ()
+    task: str, watchers: Sequence[tk.Callback] = (), processors: Sequence[tk.envs.Processor] = ()
 ) -> tk.OffpolicyTrainer:
     """Make one with or without them, the rest the same."""
     envs = tk.make_envs(task, 10, processors=processors)

@@ -1,4 +1,4 @@
-"""What the site has besides the pages in docs/: whatever they link to, results, examples, and a reference per room.
+"""What the site has besides the pages in docs/: whatever they link to, results, examples, and the API reference.
 
 Hooks of mkdocs (see mkdocs.yml). In the repository links are relative paths, which GitHub follows; on the site a file
 outside docs/ becomes a page of its own, source code as code and notebooks with their outputs.
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s#:]+)(?P<anchor>#[^()\s]*)?(?=\))")
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 WRITTEN = (".md", ".ipynb")  # files whose words have links
-PACKAGES = {
+NAMESPACES = {
     "envs": "Environments",
     "collector": "Collectors",
     "buffer": "Replay buffers",
@@ -29,9 +29,11 @@ PACKAGES = {
     "policy": "Policies and their parts",
     "nets": "Networks",
     "engine": "Engines",
-    "trainer": "Trainers, evaluation, callbacks",
+    "schedules": "Schedules",
+    "callbacks": "Callbacks",
+    "trainer": "Trainers, evaluation, statistics",
     "loggers": "Loggers",
-    "core": "Data, statistics, schedules, errors",
+    "errors": "Errors",
     "plot": "Plots",
     "presets": "Presets",
     "testing": "Testing",
@@ -158,38 +160,46 @@ def _shown(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".py", ".ipynb"))
 
 
-def _packages() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (package, page, paths of public names), as the package's own imports tell."""
-    names: dict[str, list[str]] = {package: [] for package in PACKAGES}  # those without names are modules
-    for module, name in _imports("__init__"):
-        names.setdefault(module.split(".")[0], []).append(f"trainkit.{name}")
-    names["plot"] = [f"trainkit.{module}.{name}" for module, name in _imports("plot/__init__")]  # beside their modules
-    for package, found in names.items():
-        yield package, f"reference/{package}.md", sorted(found, key=str.lower)
+def _pages() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield (namespace, page, paths of public names); a name of several namespaces is on the first one's page."""
+    shown: set[str] = set()
+    for namespace in NAMESPACES:
+        names = [] if namespace == "presets" else [name for name in _exported(namespace) if name not in shown]
+        shown.update(names)
+        paths = [f"{_module(namespace, name)}.{name}" for name in names]
+        yield namespace, f"reference/{namespace}.md", paths
 
 
-def _imports(file: str) -> Iterator[tuple[str, str]]:
-    """Yield (module below trainkit, name) of everything that a file imports from our modules."""
-    for node in ast.parse((ROOT / f"src/trainkit/{file}.py").read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("trainkit."):
-            yield from ((node.module.removeprefix("trainkit."), alias.name) for alias in node.names)
+def _exported(namespace: str) -> list[str]:
+    """Return the names in a namespace's `__all__`."""
+    for node in ast.parse((ROOT / f"src/trainkit/{namespace}/__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return sorted(ast.literal_eval(node.value), key=str.lower)
+    return []
 
 
-def _reference_text(package: str, names: list[str]) -> str:
-    title = PACKAGES.get(package, package.capitalize())
+def _module(namespace: str, name: str) -> str:
+    """Return the module in which a name is documented: the namespace, unless a module in it has the same name."""
+    if (ROOT / f"src/trainkit/{namespace}/{name}.py").exists():
+        return f"trainkit.{namespace}.{name}"
+    return f"trainkit.{namespace}"
+
+
+def _reference_text(namespace: str, names: list[str]) -> str:
+    title = NAMESPACES[namespace]
     if not names:  # a module is the page
-        return f"# {title}\n\n::: trainkit.{package}\n    options: {{ show_root_heading: false }}\n"
+        return f"# {title}\n\n::: trainkit.{namespace}\n    options: {{ show_root_heading: false }}\n"
     return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)]) + "\n"
 
 
 def reference_pages() -> dict[str, str]:
-    """Return {page: text} of the API reference, a page per package; `::: name` stands for a name's documentation."""
-    return {uri: _reference_text(package, names) for package, uri, names in _packages()}
+    """Return {page: text} of the API reference, a page per namespace; `::: name` stands for its documentation."""
+    return {uri: _reference_text(namespace, names) for namespace, uri, names in _pages()}
 
 
 def _reference() -> Iterator[dict[str, str]]:
-    for package, uri, _ in _packages():
-        yield {PACKAGES.get(package, package.capitalize()): uri}
+    for namespace, uri, _ in _pages():
+        yield {NAMESPACES[namespace]: uri}
 
 
 def _results() -> Iterator[Any]:

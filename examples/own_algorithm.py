@@ -23,7 +23,7 @@ class AdvantageLearning:
     def __init__(self, alpha: float = 0.3) -> None:
         self.alpha = alpha
 
-    def __call__(self, online: Any, target: Any, batch: tk.TensorBatch, value: Any) -> tuple[Tensor, Tensor]:
+    def __call__(self, online: Any, target: Any, batch: tk.engine.TensorBatch, value: Any) -> tuple[Tensor, Tensor]:
         """Return the numbers of the best next action, [B, W], and the reward less what the chosen one falls short."""
         q = value.mean(target(batch.obs, batch.legal).numbers)  # [B, A]
         gap = q.max(dim=1).values - q.gather(1, batch.action.unsqueeze(1)).squeeze(1)
@@ -38,38 +38,38 @@ class SoftActorCritic(tk.Policy):
         spaces: dict[str, Any] = {"observation_space": envs.observation_space, "action_space": envs.action_space}
         assert isinstance(envs.action_space, Discrete)
         n_actions = int(envs.action_space.n)
-        preprocess = tk.Preprocess(envs.observation_space)
+        preprocess = tk.nets.Preprocess(envs.observation_space)
         super().__init__(**spaces, preprocess=preprocess, horizon=tk.Horizon(3, gamma))
         self.temperature = temperature
-        self.actor = tk.QNetwork(preprocess.shapes, n_actions)  # a logit per action
-        self.critics = tk.QNetwork(preprocess.shapes, n_actions, width=2)  # two values per action
+        self.actor = tk.nets.QNetwork(preprocess.shapes, n_actions)  # a logit per action
+        self.critics = tk.nets.QNetwork(preprocess.shapes, n_actions, width=2)  # two values per action
         self.target_critics = self.add_target("critic", self.critics, tk.Target(every=1, unit="updates", tau=0.02))
         self.add_gradient_step("critic", self.critics, tk.Adam(lr), loss=self.critic_loss)
         self.add_gradient_step("actor", self.actor, tk.Adam(lr), loss=self.actor_loss)
 
-    def act(self, obs: Any, *, explore: bool = False, **_: Any) -> tk.ActOutput:
+    def act(self, obs: Any, *, explore: bool = False, **_: Any) -> tk.policy.ActOutput:
         """Take the most probable action, or sample one."""
         logits = self.engine.call("logits", self.logits, obs)["logits"]  # [K, A]
         if explore:
             logits = logits + self.rng.gumbel(size=logits.shape)  # the largest is distributed as the softmax
-        return tk.ActOutput(logits.argmax(axis=1), {}, None)
+        return tk.policy.ActOutput(logits.argmax(axis=1), {}, None)
 
     def logits(self, obs: Any) -> dict[str, Tensor]:
         """Return the actor's logits [K, A] for raw observations."""
         return {"logits": self.actor(self.preprocess(obs)).numbers[:, :, 0]}
 
-    def critic_loss(self, rows: tk.TensorBatch) -> tk.Loss:
+    def critic_loss(self, rows: tk.engine.TensorBatch) -> tk.engine.Loss:
         """Return the squared TD errors of both critics."""
         with torch.no_grad():
             target = rows.reward + rows.discount * self.soft_value(self.target_critics, rows.next_obs)
         index = rows.action.view(-1, 1, 1).expand(-1, 1, 2)
         q = self.critics(rows.obs).numbers.gather(1, index).squeeze(1)  # [B, 2]
         td_error = q - target.unsqueeze(1)
-        return tk.Loss(td_error.square().sum(dim=1), metrics={"target_mean": target.mean()})
+        return tk.engine.Loss(td_error.square().sum(dim=1), metrics={"target_mean": target.mean()})
 
-    def actor_loss(self, rows: tk.TensorBatch) -> tk.Loss:
+    def actor_loss(self, rows: tk.engine.TensorBatch) -> tk.engine.Loss:
         """Return what following the actor is worth, negated."""
-        return tk.Loss(-self.soft_value(self.critics, rows.obs))
+        return tk.engine.Loss(-self.soft_value(self.critics, rows.obs))
 
     def soft_value(self, critics: torch.nn.Module, obs: Any) -> Tensor:
         """Return the expected value [B] of the actor's action plus its entropy; gradients reach the actor alone."""

@@ -5,7 +5,7 @@ import torch
 import trainkit as tk
 
 
-def main(step_per_epoch: int = 10_240, max_epoch: int = 8) -> tk.RunInfo:
+def main(step_per_epoch: int = 10_240, max_epoch: int = 8) -> tk.trainer.RunInfo:
     """Put the parts together, train, and tell how it went."""
     torch.set_num_threads(1)  # networks this small are fastest on one
     n_steps = max_epoch * step_per_epoch

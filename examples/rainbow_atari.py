@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import trainkit as tk
 
 
-def main(arguments: Sequence[str] | None = None) -> tk.RunInfo:
+def main(arguments: Sequence[str] | None = None) -> tk.trainer.RunInfo:
     """Train as the command line says and return how it ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--game", default="ALE/Pong-v5")

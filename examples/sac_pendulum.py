@@ -5,7 +5,7 @@ import torch
 import trainkit as tk
 
 
-def main(step_per_epoch: int = 2_000, max_epoch: int = 5) -> tk.RunInfo:
+def main(step_per_epoch: int = 2_000, max_epoch: int = 5) -> tk.trainer.RunInfo:
     """Put the parts together, train, and tell how it went."""
     torch.set_num_threads(1)  # networks this small are fastest on one
     envs = tk.make_envs("Pendulum-v1", 1)

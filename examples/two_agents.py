@@ -54,7 +54,7 @@ def by_dqn(seed: int = 1, **options: Any) -> tk.OffpolicyTrainer:
     """Put DQN together: 4 games are 8 environments to it."""
     envs = tk.make_envs(TwoPoles, 4)
     policy = tk.DQNPolicy.for_envs(
-        envs, hidden=(256, 256), double=True, gamma=0.99, lr=tk.Piecewise([(0, 2e-3), (50_000, 2e-4)]),
+        envs, hidden=(256, 256), double=True, gamma=0.99, lr=tk.schedules.Piecewise([(0, 2e-3), (50_000, 2e-4)]),
         target=tk.Target(80), exploration=tk.EpsilonGreedy.linear(1.0, 0.04, 8_000),
     )  # fmt: skip
     train = tk.Collector(policy, envs, tk.ReplayBuffer(100_000))

@@ -224,7 +224,9 @@ RUNS: dict[str, Callable[[int], Made]] = {
     "ppo-discrete-masks": partial(onpolicy, kind=tk.PPOPolicy, masks=True, clip_value=0.2),
     "ppo-multi-discrete": partial(onpolicy, kind=tk.PPOPolicy, space=CHOICES),
     "ppo-box-normalized": partial(onpolicy, kind=tk.PPOPolicy, space=FORCE, normalize_obs=True),
-    "ppo-squashed": lambda seed: onpolicy(seed, tk.PPOPolicy, space=FORCE, distribution=tk.SquashedGaussian(FORCE)),
+    "ppo-squashed": lambda seed: onpolicy(
+        seed, tk.PPOPolicy, space=FORCE, distribution=tk.nets.SquashedGaussian(FORCE)
+    ),
     "a2c": partial(onpolicy, kind=tk.A2CPolicy),
     "reinforce": partial(onpolicy, kind=tk.ReinforcePolicy, episodes=6),
 }

@@ -20,9 +20,11 @@ MODULES = {
 # they meet in `core`, by data and protocols.
 LAYERS = [
     {"core"},
+    {"errors", "schedules"},  # namespaces, which re-export
     {"envs", "buffer", "nets", "engine"},
     {"collector", "policy", "datasets", "loggers"},
     {"trainer"},
+    {"callbacks"},  # a namespace
     {"presets", "plot", "testing"},
     {"cli"},
     {"trainkit", "__main__"},  # the package itself re-exports

@@ -1,48 +1,109 @@
-"""The public names: exactly these, sorted, importable, each with a docstring of its own."""
+"""The public names: exactly these at the top and in each namespace, importable, each with a docstring of its own."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import trainkit
 
 # Add a name here when it becomes public; taking one away is a breaking change.
-PUBLIC = """
-    make_envs Envs Collector Episode ActionStructure flat_actions
-    EnvContext check_env Finding
-    Processor PreviousStep TimeFeature Flatten DiscretizeActions MapActions MapObs
-    SumTree MinTree ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer DeviceFrames
-    buffer_from_config
-    inspect_checkpoint load_policy
-    DatasetWriter load_dataset from_minari importance_sampling weighted_importance_sampling Estimate
-    Transition TransitionBatch Rollout Horizon ReturnScale ActOutput UpdateResult EpochResult
-    Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy
-    ActionScale ActorCriticNetwork ActorNetwork CriticNetwork SquashedGaussian
-    QNetwork MLP NatureCNN NoisyLinear Preprocess Prediction
-    ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue ImplicitQNetwork TensorBatch
-    MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip
-    gae discounted_returns
-    Engine Loss
-    Schedule Constant Piecewise Linear
-    Trainer OfflineTrainer OffpolicyTrainer OnpolicyTrainer Evaluation History evaluate run_with_restart
-    Callback Checkpoint Curriculum LogInfo RecordVideo SaveBest SaveEvery StopAt
-    Histograms
-    EpochStats CollectStats Summary TimeStats RunInfo scalars
-    TensorboardLogger JsonlLogger
-    TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
-    MissingRowError EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
-    plot presets testing
+TOP = """
+    make_envs Envs check_env Collector
+    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer Horizon Transition TransitionBatch
+    Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
+    ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
+    MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip Linear
+    Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
+    evaluate load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
+    buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules testing trainer
 """.split()
+NAMESPACES = {
+    "buffer": """
+        Buffer Dataset Horizon MinTree MixedBuffer PrioritizedReplayBuffer ReplayBuffer ReturnScale Rollout
+        RolloutBuffer RoundBuffer SumTree Transition TransitionBatch buffer_from_config
+    """,
+    "callbacks": """
+        Callback Checkpoint Curriculum DatasetWriter Histograms History LogInfo RecordVideo SaveBest SaveEvery StopAt
+    """,
+    "collector": "Collector Episode Watch",
+    "datasets": """
+        Estimate HasActionProbability from_minari importance_sampling load_dataset weighted_importance_sampling
+    """,
+    "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss TensorBatch",
+    "envs": """
+        ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs PreviousStep
+        Processor TimeFeature check_env flat_actions make_envs
+    """,
+    "errors": """
+        TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
+        MissingRowError EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
+    """,
+    "loggers": """
+        HistogramLogger JsonlLogger Logger PurgingLogger RunFolder TensorboardLogger VideoLogger find_runs
+    """,
+    "nets": """
+        ActionScale ActorCriticNetwork ActorNetwork CriticNetwork Distribution ImplicitQNetwork MLP NatureCNN
+        NoisyLinear Prediction Preprocess QNetwork SquashedGaussian
+    """,
+    "plot": "curves episode_values priorities save time_shares",
+    "policy": """
+        A2CPolicy ActOutput BCPolicy Backup CategoricalValue ConservativePenalty DQNPolicy DiscreteBCQPolicy
+        DoubleBackup EpsilonGreedy ExpectedValue Exploration Greedy HLGaussValue ImplicitQuantileValue MaxBackup
+        MunchausenBackup
+        PPOPolicy Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target UpdateResult Value
+        discounted_returns gae load_policy
+    """,
+    "schedules": "Constant Linear Piecewise Schedule",
+    "testing": "FakeVectorEnv",
+    "trainer": """
+        Callback Checkpoint CollectStats Curriculum DatasetWriter EpochResult EpochStats Evaluation Histograms History
+        Learner LogInfo OfflineTrainer OffpolicyTrainer OnpolicyTrainer RecordVideo RolloutLearner RunInfo SaveBest
+        SaveEvery StopAt Summary TimeStats Trainee Trainer evaluate inspect_checkpoint run_with_restart scalars
+    """,
+}
+every_namespace = pytest.mark.parametrize("namespace", NAMESPACES)
+PUBLIC = [name for name in TOP if name not in NAMESPACES and name != "presets"]
+PUBLIC += [f"{namespace}.{name}" for namespace, names in NAMESPACES.items() for name in names.split()]
 
 
-def test_the_public_names_are_these() -> None:
-    assert set(trainkit.__all__) == set(PUBLIC)
+def test_the_names_at_the_top_are_these() -> None:
+    assert list(trainkit.__all__) == sorted(TOP)
+    assert set(TOP) <= set(dir(trainkit))
 
 
-def test_the_public_names_are_sorted_and_named_once() -> None:
-    assert list(trainkit.__all__) == sorted(set(trainkit.__all__))
+@every_namespace
+def test_the_names_in_a_namespace_are_these(namespace: str) -> None:
+    assert sorted(getattr(trainkit, namespace).__all__) == sorted(NAMESPACES[namespace].split())
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_has_a_docstring_of_its_own(name: str) -> None:
-    doc = getattr(trainkit, name).__doc__
+@every_namespace
+def test_a_namespace_is_a_module_to_import_from(namespace: str) -> None:
+    assert import_module(f"trainkit.{namespace}") is getattr(trainkit, namespace)
+
+
+def test_a_name_at_the_top_means_the_same_in_its_namespace() -> None:
+    for namespace, names in NAMESPACES.items():
+        module: ModuleType = getattr(trainkit, namespace)
+        for name in set(names.split()) & set(TOP):
+            assert getattr(module, name) is getattr(trainkit, name)
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_a_public_name_has_a_docstring_of_its_own(path: str) -> None:
+    *namespace, name = path.split(".")
+    module = getattr(trainkit, namespace[0]) if namespace else trainkit
+    if name == "EngineName":  # an alias of a type
+        return
+    doc = getattr(module, name).__doc__
     assert doc
     assert not doc.startswith(f"{name}("), "this is what dataclass and NamedTuple write when nobody else does"
+
+
+def test_the_version_stands_once_in_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "trainkit.__version__"}
+    assert trainkit.__version__ == "0.2.0"

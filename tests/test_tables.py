@@ -37,7 +37,7 @@ def test_parts_that_know_nothing_yet() -> None:
         tk.PrioritizedReplayBuffer(5),
         tk.RolloutBuffer(),
         tk.MixedBuffer({tk.ReplayBuffer(5): 1.0}),
-        tk.DQNPolicy(tk.QNetwork((2,), 2), device="cpu"),
+        tk.DQNPolicy(tk.nets.QNetwork((2,), 2), device="cpu"),
         tk.RandomPolicy(tk.make_envs("CartPole-v1", 1).action_space),
     ]
     for part in parts:

@@ -1,69 +1,46 @@
-"""trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
+"""trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch.
 
-from trainkit import plot, presets, testing
+The names of everyday use are here; the others in the namespaces `tk.nets`, `tk.envs`, `tk.datasets`, `tk.schedules`,
+`tk.callbacks`, `tk.errors`, `tk.engine`, `tk.loggers`, `tk.testing`, `tk.policy`, `tk.buffer`, `tk.collector` and
+`tk.trainer`.
+"""
+
+from typing import TYPE_CHECKING
+
+from trainkit import (
+    buffer,
+    callbacks,
+    collector,
+    datasets,
+    engine,
+    envs,
+    errors,
+    loggers,
+    nets,
+    plot,
+    policy,
+    presets,
+    schedules,
+    testing,
+    trainer,
+)
 from trainkit.buffer import (
-    MinTree,
+    Horizon,
     MixedBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
     RolloutBuffer,
-    SumTree,
-    buffer_from_config,
+    Transition,
+    TransitionBatch,
 )
-from trainkit.collector import Collector, Episode
-from trainkit.core.checkpoint import inspect_checkpoint
-from trainkit.core.data import ActOutput, EpochResult, Horizon, Rollout, Transition, TransitionBatch
-from trainkit.core.errors import (
-    BadEnvDataError,
-    BusyError,
-    CheckpointError,
-    ConfigError,
-    DeviceError,
-    DivergedError,
-    EmptyBufferError,
-    EnvError,
-    MissingExtraError,
-    MissingRowError,
-    NoLegalActionError,
-    PriorityError,
-    SpaceMismatchError,
-    TrainkitError,
-)
-from trainkit.core.return_scale import ReturnScale
-from trainkit.core.schedules import Constant, Linear, Piecewise, Schedule
-from trainkit.core.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
-from trainkit.core.structured_actions import ActionStructure, flat_actions
-from trainkit.datasets import Estimate, from_minari, importance_sampling, load_dataset, weighted_importance_sampling
-from trainkit.engine import Adam, Clip, DeviceFrames, Engine, Loss, TensorBatch
-from trainkit.envs import (
-    DiscretizeActions,
-    EnvContext,
-    Envs,
-    Finding,
-    Flatten,
-    MapActions,
-    MapObs,
-    PreviousStep,
-    Processor,
-    TimeFeature,
-    check_env,
-    make_envs,
-)
-from trainkit.loggers.logger import JsonlLogger, TensorboardLogger
-from trainkit.nets import (
-    MLP,
-    ActionScale,
-    ActorCriticNetwork,
-    ActorNetwork,
-    CriticNetwork,
-    ImplicitQNetwork,
-    NatureCNN,
-    NoisyLinear,
-    Prediction,
-    Preprocess,
-    QNetwork,
-    SquashedGaussian,
-)
+from trainkit.callbacks import Callback, Checkpoint
+from trainkit.collector import Collector
+from trainkit.core.former_names import add_former_modules, former_names
+from trainkit.datasets import load_dataset
+from trainkit.engine import Adam, Clip
+from trainkit.envs import Envs, check_env, make_envs
+from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
+from trainkit.loggers import JsonlLogger
 from trainkit.policy import (
     A2CPolicy,
     BCPolicy,
@@ -87,160 +64,97 @@ from trainkit.policy import (
     SACPolicy,
     SoftQ,
     Target,
-    UpdateResult,
-    discounted_returns,
-    gae,
     load_policy,
 )
+from trainkit.schedules import Linear
 from trainkit.trainer import (
-    Callback,
-    Checkpoint,
-    Curriculum,
-    DatasetWriter,
+    CollectStats,
     Evaluation,
-    Histograms,
-    History,
-    LogInfo,
     OfflineTrainer,
     OffpolicyTrainer,
     OnpolicyTrainer,
-    RecordVideo,
-    SaveBest,
-    SaveEvery,
-    StopAt,
     Trainer,
     evaluate,
-    run_with_restart,
+    scalars,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "A2CPolicy",
-    "ActOutput",
-    "ActionScale",
-    "ActionStructure",
-    "ActorCriticNetwork",
-    "ActorNetwork",
     "Adam",
     "BCPolicy",
-    "BadEnvDataError",
-    "BusyError",
     "Callback",
     "CategoricalValue",
     "Checkpoint",
-    "CheckpointError",
     "Clip",
     "CollectStats",
     "Collector",
     "ConfigError",
     "ConservativePenalty",
-    "Constant",
-    "CriticNetwork",
-    "Curriculum",
     "DQNPolicy",
-    "DatasetWriter",
-    "DeviceError",
-    "DeviceFrames",
     "DiscreteBCQPolicy",
-    "DiscretizeActions",
-    "DivergedError",
     "DoubleBackup",
-    "EmptyBufferError",
-    "Engine",
-    "EnvContext",
-    "EnvError",
     "Envs",
-    "Episode",
-    "EpochResult",
-    "EpochStats",
     "EpsilonGreedy",
-    "Estimate",
     "Evaluation",
     "ExpectedValue",
-    "Finding",
-    "Flatten",
     "Greedy",
     "HLGaussValue",
-    "Histograms",
-    "History",
     "Horizon",
-    "ImplicitQNetwork",
     "ImplicitQuantileValue",
     "JsonlLogger",
     "Linear",
-    "LogInfo",
-    "Loss",
-    "MLP",
-    "MapActions",
-    "MapObs",
     "MaxBackup",
-    "MinTree",
-    "MissingExtraError",
-    "MissingRowError",
     "MixedBuffer",
     "MunchausenBackup",
-    "NatureCNN",
-    "NoLegalActionError",
-    "NoisyLinear",
     "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
     "PPOPolicy",
-    "Piecewise",
     "Policy",
-    "Prediction",
-    "Preprocess",
-    "PreviousStep",
     "PrioritizedReplayBuffer",
-    "PriorityError",
-    "Processor",
-    "QNetwork",
     "QuantileValue",
     "RandomPolicy",
-    "RecordVideo",
     "ReinforcePolicy",
     "ReplayBuffer",
-    "ReturnScale",
-    "Rollout",
     "RolloutBuffer",
-    "RunInfo",
     "SACPolicy",
-    "SaveBest",
-    "SaveEvery",
-    "Schedule",
     "SoftQ",
     "SpaceMismatchError",
-    "SquashedGaussian",
-    "StopAt",
-    "SumTree",
-    "Summary",
     "Target",
-    "TensorBatch",
-    "TensorboardLogger",
-    "TimeFeature",
-    "TimeStats",
     "Trainer",
     "TrainkitError",
     "Transition",
     "TransitionBatch",
-    "UpdateResult",
-    "buffer_from_config",
+    "buffer",
+    "callbacks",
     "check_env",
-    "discounted_returns",
+    "collector",
+    "datasets",
+    "engine",
+    "envs",
+    "errors",
     "evaluate",
-    "flat_actions",
-    "from_minari",
-    "gae",
-    "importance_sampling",
-    "inspect_checkpoint",
     "load_dataset",
     "load_policy",
+    "loggers",
     "make_envs",
+    "nets",
     "plot",
+    "policy",
     "presets",
-    "run_with_restart",
     "scalars",
+    "schedules",
     "testing",
-    "weighted_importance_sampling",
+    "trainer",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+add_former_modules()
+if not TYPE_CHECKING:  # so that checkers report former names
+    __getattr__ = former_names(__name__)

@@ -6,7 +6,8 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Walk
-from trainkit import ConfigError, PrioritizedReplayBuffer, ReplayBuffer, buffer_from_config
+from trainkit import ConfigError, PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer import buffer_from_config
 
 DEFAULT = {"type": "PrioritizedReplayBuffer", "capacity": 500, "alpha": 0.5, "beta": 0.3}
 

@@ -16,11 +16,11 @@ from tests.buffer import programs
 from tests.buffer.stream import GOES_ON, IS_TRUNCATED, TERMINATES, Form, Stream
 from tests.buffer.twin import assert_same
 from tests.trainer.toys import leaves
-from trainkit import DeviceFrames
 from trainkit.buffer import MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon, Lookup, TransitionBatch
 from trainkit.core.errors import ConfigError, DeviceError
+from trainkit.engine import DeviceFrames
 
 ONE = Horizon(1)
 PARTS = ("obs", "action", "reward", "discount", "next_obs", "weight", "slots", "extras")

@@ -12,25 +12,23 @@ from tests.buffer.stream import Stream
 from tests.trainer.toys import Walk, make_policy
 from trainkit import (
     Callback,
-    CheckpointError,
     Collector,
     ConfigError,
-    DatasetWriter,
     DQNPolicy,
-    EmptyBufferError,
     Horizon,
     MixedBuffer,
     OfflineTrainer,
     OffpolicyTrainer,
     PrioritizedReplayBuffer,
-    PriorityError,
     ReplayBuffer,
     SpaceMismatchError,
     load_dataset,
     make_envs,
 )
+from trainkit.callbacks import DatasetWriter
 from trainkit.core.protocols import Buffer, Dataset
 from trainkit.core.spaces import Spaces
+from trainkit.errors import CheckpointError, EmptyBufferError, PriorityError
 
 ONE = Horizon(1)
 

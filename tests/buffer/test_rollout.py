@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from tests.helpers.doubles import Ledger, Player
 from tests.helpers.tagged import decode, is_terminated, is_truncated, length, reward
 from tests.helpers.truth import IN_PROCESS, tagged_envs
-from trainkit import Collector, ConfigError, EmptyBufferError, Horizon, Rollout, RolloutBuffer, Transition
+from trainkit import Collector, ConfigError, Horizon, RolloutBuffer, Transition
+from trainkit.buffer import Rollout
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec, RowSpec
+from trainkit.errors import EmptyBufferError
 
 FLOAT = np.dtype(np.float32)
 SPEC = RowSpec(

@@ -139,7 +139,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
     told = capsys.readouterr()
     assert told.err == "trainkit: interrupted\n"
     (line,) = re.findall(r"stopped at step 60; to go on: trainkit (.*)", told.out)
-    assert tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
+    assert tk.trainer.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
     assert main([*shlex.split(line), "--quiet"]) == 0
     assert RunFolder.read("runs/dqn-CartPole-v1/seed1").rows[-1]["step"] == 120
 
@@ -159,14 +159,14 @@ def test_sigterm_saves_ends_with_143_and_begins_no_other_seed(
     assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
     (step,) = re.findall(r"stopped at step (\d+); to go on: trainkit train dqn", capsys.readouterr().out)
     assert step in ("80", "82")
-    progress = tk.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]
+    progress = tk.trainer.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]
     assert progress["env_step"] == int(step)
 
 
 def test_an_offline_preset_learns_from_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     envs = tk.make_envs("CartPole-v1", 2, seed=1)
     collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
-    with tk.DatasetWriter("data").record(collector):
+    with tk.callbacks.DatasetWriter("data").record(collector):
         collector.collect(n_episode=6)
     few = {
         name: TINY[name] for name in ("max_epoch", "batch_size", "hidden", "n_test_envs", "episode_per_test", "device")
@@ -196,7 +196,7 @@ def test_eval_plays_what_was_learnt(runs: Path, capsys: pytest.CaptureFixture[st
 
 def test_eval_can_play_the_best_policy_instead_of_the_last(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs / "dqn-CartPole-v1" / "seed1"
-    best = tk.inspect_checkpoint(folder / "checkpoint" / "best")["progress"]
+    best = tk.trainer.inspect_checkpoint(folder / "checkpoint" / "best")["progress"]
     assert main(["eval", str(folder), "--best", "--episodes", "3", "--seed", "5"]) == 0
     told = capsys.readouterr().out
     assert told.startswith(f"dqn after {best['env_step']} steps, 3 episodes")

@@ -82,7 +82,7 @@ def test_random_actions_store_them_too() -> None:
 
 def test_recorded_episodes_have_them_and_bring_them_back(tmp_path: Path) -> None:
     train = collector(lamps(), tk.ReplayBuffer(100), square=-1)
-    with tk.DatasetWriter(tmp_path).record(train):
+    with tk.callbacks.DatasetWriter(tmp_path).record(train):
         train.collect(n_step=15)
     again = tk.load_dataset(tmp_path)
 
@@ -119,7 +119,9 @@ def test_without_a_buffer_there_is_nowhere_to_store_them() -> None:
 @pytest.mark.parametrize(("default", "key"), [(0.0, "pair"), (np.zeros(3), "pair"), (0, "word"), (False, "square")])
 def test_a_value_of_another_shape_or_kind_is_named_with_its_environment(default: Any, key: str) -> None:
     train = collector(lamps(), tk.ReplayBuffer(100), **{key: default})
-    with pytest.raises(tk.BadEnvDataError, match=rf"env 0: info\['{key}'\] must be .* as Collector.extra_columns says"):
+    with pytest.raises(
+        tk.errors.BadEnvDataError, match=rf"env 0: info\['{key}'\] must be .* as Collector.extra_columns says"
+    ):
         train.collect(n_step=9)
 
 
@@ -170,7 +172,7 @@ def test_an_episodes_rows_agree_with_what_it_says() -> None:
     told: list[tuple[int, float]] = []
 
     class Check(tk.Callback):
-        def on_episode_step(self, trainer: Any, episode: tk.Episode) -> None:
+        def on_episode_step(self, trainer: Any, episode: tk.collector.Episode) -> None:
             rows = trainer.buffer.get(episode.slots, columns=("t",))
             assert_array_equal(rows.extras["t"], np.arange(episode.length))
             assert_array_equal(rows.obs[1:], rows.next_obs[:-1])
@@ -178,7 +180,7 @@ def test_an_episodes_rows_agree_with_what_it_says() -> None:
             assert_allclose(rows.reward.sum(), episode.total_reward)
             assert rows.terminated.tolist() == [False] * (episode.length - 1) + [episode.terminated]
 
-        def on_episode_end(self, trainer: Any, episode: tk.Episode) -> None:
+        def on_episode_end(self, trainer: Any, episode: tk.collector.Episode) -> None:
             told.append((episode.length, episode.total_reward))
 
     envs = lamps()
@@ -226,7 +228,7 @@ class TestQValues:
 
     def test_need_an_action_space_and_a_policy_that_acts(self) -> None:
         with pytest.raises(tk.ConfigError, match="store_q_values needs an action_space"):
-            tk.DQNPolicy(tk.QNetwork((1,), 2), store_q_values=True)
+            tk.DQNPolicy(tk.nets.QNetwork((1,), 2), store_q_values=True)
         envs = lamps()
         policy = tk.DQNPolicy.for_envs(envs, hidden=(4,), store_q_values=True)
         train = tk.Collector(policy, envs, tk.ReplayBuffer(100))

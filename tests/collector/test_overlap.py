@@ -78,7 +78,7 @@ def test_where_nothing_goes_on_by_itself_the_work_comes_first(kind: str) -> None
         "sync": lambda: tk.make_envs(Waits, 2),
         "vector": lambda: tk.make_envs(gymnasium_s(SyncVectorEnv, None)),
         "wrapped": lambda: tk.make_envs(TransformReward(gymnasium_s(AsyncVectorEnv, None), lambda reward: 2 * reward)),
-        "processed": lambda: tk.make_envs(Waits, 2, processors=[tk.TimeFeature(10)]),
+        "processed": lambda: tk.make_envs(Waits, 2, processors=[tk.envs.TimeFeature(10)]),
     }
     collector = collector_of(made[kind]())
     done: list[int] = []
@@ -193,7 +193,7 @@ def test_in_the_middle_of_a_step_environments_are_not_to_be_asked_nor_saved() ->
     try:
         for forbidden in (lambda: collector.envs.call("spec"), collector.envs.reset, collector.state_dict):
             collector.meanwhile = forbidden
-            with pytest.raises(tk.BusyError, match="in the middle of a step"):
+            with pytest.raises(tk.errors.BusyError, match="in the middle of a step"):
                 collector.collect(n_step=2)
             collector.meanwhile = None
             collector.resume()

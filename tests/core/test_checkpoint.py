@@ -70,7 +70,7 @@ def test_saving_again_replaces_the_former_and_leaves_what_is_not_ours_alone(tmp_
 
 def test_a_manifest_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "my web page"}')
-    with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
+    with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         save_checkpoint(tmp_path, STATE, {})
     assert (tmp_path / "manifest.json").read_text() == '{"name": "my web page"}'
 
@@ -104,7 +104,7 @@ def test_a_write_that_fails_anywhere_leaves_the_former_whole(
         monkeypatch.setattr(checkpoint, "_remove", lambda *_: None)
     newer = {"weights": {"tensor": torch.zeros(9)}, "rows": {"array": np.zeros(9)}}
     message = None if died else f"no checkpoint could be written to {tmp_path}: .*No space left on device; a former"
-    with pytest.raises(Killed if died else tk.CheckpointError, match=message):
+    with pytest.raises(Killed if died else tk.errors.CheckpointError, match=message):
         save_checkpoint(tmp_path, newer, {})
     monkeypatch.undo()
     is_written = at == 5  # the manifest is in its place: from here on the newer one counts
@@ -127,7 +127,7 @@ def test_a_component_that_cannot_be_written_is_refused_and_the_former_stays(tmp_
 
 def test_a_folder_that_cannot_be_made_is_told_about(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(tk.CheckpointError, match="no checkpoint could be written to"):
+    with pytest.raises(tk.errors.CheckpointError, match="no checkpoint could be written to"):
         save_checkpoint(tmp_path / "file" / "saved", STATE, {})
 
 
@@ -159,7 +159,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, name: str) -> None:
     for length in (0, 1, 10, len(whole) // 2, len(whole) - 1):
         (tmp_path / name).write_bytes(whole[:length])
         told = rf"{name} is damaged: it has {length} of {len(whole)} bytes|holds no readable checkpoint"
-        with pytest.raises(tk.CheckpointError, match=told):
+        with pytest.raises(tk.errors.CheckpointError, match=told):
             load_checkpoint(tmp_path)
 
 
@@ -167,7 +167,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
     save_checkpoint(tmp_path, STATE, {})
     (tmp_path / name).unlink()
-    with pytest.raises(tk.CheckpointError, match=rf"cannot be read.*{name}|holds no readable checkpoint: .*{name}"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match=rf"cannot be read.*{name}|holds no readable checkpoint: .*{name}"
+    ):
         load_checkpoint(tmp_path)
 
 
@@ -188,14 +190,16 @@ WRONG_TYPES = [
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
+    with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         load_checkpoint(tmp_path)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, STATE, {})
     rewrite(tmp_path, format=2)
-    with pytest.raises(tk.CheckpointError, match="format 2, this trainkit reads up to 1: install a newer trainkit"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match="format 2, this trainkit reads up to 1: install a newer trainkit"
+    ):
         load_checkpoint(tmp_path)
 
 
@@ -337,7 +341,7 @@ def test_an_interrupted_warm_up_goes_on_at_random_in_a_resumed_run(tmp_path: Pat
 
 def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(tmp_path: Path) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
-    with pytest.raises(tk.CheckpointError) as caught:
+    with pytest.raises(tk.errors.CheckpointError) as caught:
         make_trainer(n_envs=3, buffer=tk.ReplayBuffer(70), resume_from=tmp_path)
     assert str(caught.value).splitlines() == [
         f"{tmp_path} was saved with buffer 'PrioritizedReplayBuffer(60)', this run has 'ReplayBuffer(70)': "
@@ -350,7 +354,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(tmp_path: 
 def test_another_kind_of_trainer_policy_or_environment_is_refused(tmp_path: Path, name: str) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
     rewrite(tmp_path, settings=lambda settings: settings | {name: "Other"})
-    with pytest.raises(tk.CheckpointError, match=f"was saved with {name} 'Other', this run has"):
+    with pytest.raises(tk.errors.CheckpointError, match=f"was saved with {name} 'Other', this run has"):
         make_trainer(resume_from=tmp_path)
 
 
@@ -358,7 +362,7 @@ def test_other_spaces_are_refused(tmp_path: Path) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
     rewrite(tmp_path, spaces=lambda spaces: spaces | {"action_space": {"kind": "Discrete", "n": 3}})
     with pytest.raises(
-        tk.CheckpointError, match=r"was saved with action_space \{'kind': 'Discrete', 'n': 3\}, this run"
+        tk.errors.CheckpointError, match=r"was saved with action_space \{'kind': 'Discrete', 'n': 3\}, this run"
     ):
         make_trainer(resume_from=tmp_path)
 
@@ -367,7 +371,7 @@ def test_another_network_is_refused_with_what_differs_and_nothing_is_half_loaded
     make_trainer(max_epoch=1, checkpoint=tmp_path, policy={"dueling": False}).run()
     trainer = make_trainer(policy={"hidden": (9,)})
     before = everything(trainer)
-    with pytest.raises(tk.CheckpointError) as caught:
+    with pytest.raises(tk.errors.CheckpointError) as caught:
         trainer.load(tmp_path)
     told = str(caught.value)
     assert told.startswith("DQNPolicy has other parameters than those given:\n")
@@ -377,6 +381,6 @@ def test_another_network_is_refused_with_what_differs_and_nothing_is_half_loaded
 
 
 def test_nothing_there_is_told_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
+    with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         make_trainer(resume_from=tmp_path / "nowhere", logger=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

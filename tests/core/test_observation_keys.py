@@ -177,7 +177,7 @@ def test_keys_that_are_no_strings_raise_where_parts_are_made(key: Any) -> None:
         lambda: tk.DQNPolicy.for_envs(both, hidden=(4,), device="cpu"),
         lambda: tk.PPOPolicy.for_envs(both, hidden=(4,), device="cpu"),
         lambda: tk.DQNPolicy(
-            tk.QNetwork((2,), 2, hidden=(4,)),
+            tk.nets.QNetwork((2,), 2, hidden=(4,)),
             observation_space=spaces,
             action_space=gym.spaces.Discrete(2),
             device="cpu",

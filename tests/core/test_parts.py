@@ -28,9 +28,9 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
         tk.Target(7, "updates", [(0, 0.5), (9, 1.0)]),
         described("Target", every=7, unit="updates", tau=[[0, 0.5], [9, 1.0]]),
     ),
-    (tk.Constant(0.5), described("Constant", value=0.5)),
-    (tk.Piecewise([(0, 1.0), (5, 0.0)]), described("Piecewise", knots=[[0, 1.0], [5, 0.0]])),
-    (tk.ReturnScale(0.9, clip=3.0), described("ReturnScale", gamma=0.9, clip=3.0)),
+    (tk.schedules.Constant(0.5), described("Constant", value=0.5)),
+    (tk.schedules.Piecewise([(0, 1.0), (5, 0.0)]), described("Piecewise", knots=[[0, 1.0], [5, 0.0]])),
+    (tk.buffer.ReturnScale(0.9, clip=3.0), described("ReturnScale", gamma=0.9, clip=3.0)),
     (
         tk.ExpectedValue("mse", delta=2.0, rescale=1e-2),
         described("ExpectedValue", loss="mse", delta=2.0, rescale=0.01),
@@ -71,7 +71,9 @@ every_part = pytest.mark.parametrize(
 
 
 def test_every_part_that_is_exported_is_tested_here() -> None:
-    kinds = [kind for kind in vars(trainkit).values() if inspect.isclass(kind) and issubclass(kind, Part)]
+    namespaces = [trainkit, *(member for member in vars(trainkit).values() if inspect.ismodule(member))]
+    public = [vars(module).get(name) for module in namespaces for name in getattr(module, "__all__", ())]
+    kinds = [kind for kind in public if inspect.isclass(kind) and issubclass(kind, Part)]
     assert {type(part) for part, _ in DESCRIPTIONS} == set(kinds)
 
 

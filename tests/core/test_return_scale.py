@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from trainkit import ConfigError, Horizon, Policy, ReplayBuffer, ReturnScale
+from trainkit import ConfigError, Horizon, Policy, ReplayBuffer
+from trainkit.buffer import ReturnScale
 
 
 def returns_of(reward: np.ndarray, ended: np.ndarray, gamma: float) -> list[float]:

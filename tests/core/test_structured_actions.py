@@ -417,7 +417,7 @@ def test_a_run_with_nested_actions_resumes_to_the_same_bits(env: Any, kind: Any,
 def test_a_dataset_keeps_nested_actions(env: type[Signals], tmp_path: Path) -> None:
     envs = tk.make_envs(env, 2, seed=1)
     collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
-    with tk.DatasetWriter(tmp_path).record(collector):
+    with tk.callbacks.DatasetWriter(tmp_path).record(collector):
         collector.collect(n_episode=4)
     dataset = tk.load_dataset(tmp_path)
     structure = structure_of(dataset.action_space)
@@ -465,7 +465,7 @@ def test_a_mask_needs_actions_that_are_one_number() -> None:
 
 
 def test_a_q_learner_turns_nested_boxes_through_a_processor() -> None:
-    envs = tk.make_envs(Dials, 2, seed=1, processors=[tk.DiscretizeActions(3)])
+    envs = tk.make_envs(Dials, 2, seed=1, processors=[tk.envs.DiscretizeActions(3)])
     assert envs.action_space == spaces.Discrete(27)
     policy = tk.DQNPolicy.for_envs(envs, hidden=(4,), seed=1)
     tk.Collector(policy, envs, tk.ReplayBuffer(50)).collect(n_step=20)
@@ -577,14 +577,14 @@ def test_rows_are_drawn_as_often_and_as_far_as_their_columns_say() -> None:
 
 def test_policy_units_count_choices_from_0_and_scale_the_numbers_of_a_box() -> None:
     nested = spaces.Dict(HYBRID.spaces | {"one": spaces.Discrete(1, start=7)})
-    scale = tk.ActionScale(hybrid(nested))
+    scale = tk.nets.ActionScale(hybrid(nested))
     rows = np.array([[0, 10, 1, 7], [5, 7.5, 3, 7]], np.float32)
     units = np.array([[-1, 1, 0, 0], [0, 0.5, 2, 0]], np.float32)
     np.testing.assert_array_equal(scale.to_unit(rows), units, strict=True)
     np.testing.assert_array_equal(scale.to_space(units), rows, strict=True)
     torch.testing.assert_close(scale.to_space(torch.from_numpy(units)), torch.from_numpy(rows))
     assert scale.is_scaled.tolist() == [True, True, False, False]
-    unscaled = tk.ActionScale(hybrid(nested), scaling=False)
+    unscaled = tk.nets.ActionScale(hybrid(nested), scaling=False)
     np.testing.assert_array_equal(unscaled.to_unit(rows), [[0, 10, 0, 0], [5, 7.5, 2, 0]])
 
 
@@ -598,7 +598,7 @@ def test_mean_squared_error_and_previous_actions_reject_rows_of_both_kinds() -> 
     with pytest.raises(tk.ConfigError, match="'mse' measures distances"):
         tk.BCPolicy.for_envs(Turrets(), loss="mse")
     with pytest.raises(tk.ConfigError, match=r"PreviousStep has no value .* use PreviousStep\(action=False\)"):
-        tk.make_envs(Turrets, processors=[tk.PreviousStep()])
+        tk.make_envs(Turrets, processors=[tk.envs.PreviousStep()])
 
 
 def test_rows_of_both_kinds_are_drawn_and_learned_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -618,8 +618,8 @@ class Fixed(tk.RandomPolicy):
 
     row: Any = None
 
-    def act(self, obs: Any, **_: Any) -> tk.ActOutput:
-        return tk.ActOutput(np.repeat(self.row[None], len(obs), axis=0), {}, None)
+    def act(self, obs: Any, **_: Any) -> tk.policy.ActOutput:
+        return tk.policy.ActOutput(np.repeat(self.row[None], len(obs), axis=0), {}, None)
 
 
 def test_a_choice_that_is_none_of_its_leaf_is_rejected_before_an_environment_sees_it() -> None:
@@ -628,7 +628,9 @@ def test_a_choice_that_is_none_of_its_leaf_is_rejected_before_an_environment_see
     collector = tk.Collector(policy, envs)
     for choice in (1.5, 0.0, 4.0):
         policy.row = np.array([0.0, 0.0, choice], np.float32)
-        with pytest.raises(tk.BadEnvDataError, match=rf"an action outside flat Dict.*: {choice} at index \(2,\)"):
+        with pytest.raises(
+            tk.errors.BadEnvDataError, match=rf"an action outside flat Dict.*: {choice} at index \(2,\)"
+        ):
             collector.collect(n_step=2)
     policy.row = np.array([-3.0, 12.0, 2.0], np.float32)
     collector.reset()

@@ -16,19 +16,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from tests.buffer.stream import frame
-from trainkit import (
-    DatasetWriter,
-    DQNPolicy,
-    MixedBuffer,
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-    from_minari,
-    load_dataset,
-)
+from trainkit import DQNPolicy, MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer, load_dataset
+from trainkit.callbacks import DatasetWriter
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec, Horizon, RecordedEpisode
 from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError, SpaceMismatchError
 from trainkit.core.spaces import Spaces, array_specs, space_from_plain, space_to_plain, stacked_space
+from trainkit.datasets import from_minari
 from trainkit.datasets.format import Header, read_shard, write_shard
 
 FORM_SPACES: dict[Any, spaces.Space[Any]] = {

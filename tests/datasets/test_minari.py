@@ -10,9 +10,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tests.helpers.tagged import Form, TaggedEnv, decode, is_terminated, is_truncated, length, reward
-from trainkit import ConfigError, PrioritizedReplayBuffer, from_minari
+from trainkit import ConfigError, PrioritizedReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import Horizon
+from trainkit.datasets import from_minari
 
 minari: Any = pytest.importorskip("minari", reason="the extra `minari` is not installed")
 pytest.importorskip("h5py", reason="the extra `minari` is not installed")

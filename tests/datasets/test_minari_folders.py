@@ -15,9 +15,10 @@ from numpy.testing import assert_array_equal
 
 from tests.helpers.learning import Spaces
 from tests.helpers.minari_folders import change_metadata, env_spec, jpeg, write_minari
-from trainkit import from_minari, load_dataset
+from trainkit import load_dataset
 from trainkit.core import tree
 from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError, SpaceMismatchError
+from trainkit.datasets import from_minari
 
 h5py: Any = pytest.importorskip("h5py", reason="the extra `hdf5` is not installed")
 
@@ -270,9 +271,9 @@ def test_a_process_grows_by_the_memory_of_the_buffer_and_little_more(tmp_path: P
     script = (
         "import resource, trainkit\n"
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        f"trainkit.from_minari({str(tmp_path / 'small')!r})\n"
+        f"trainkit.datasets.from_minari({str(tmp_path / 'small')!r})\n"
         "before = most()\n"
-        f"trainkit.from_minari({str(tmp_path / 'large')!r})\n"
+        f"trainkit.datasets.from_minari({str(tmp_path / 'large')!r})\n"
         "print(most() - before)\n"
     )
     growth = int(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout)

@@ -11,21 +11,19 @@ from numpy.typing import NDArray
 from trainkit import (
     Collector,
     ConfigError,
-    DatasetWriter,
     DQNPolicy,
     EpsilonGreedy,
-    Estimate,
     Greedy,
     PPOPolicy,
     RandomPolicy,
     ReplayBuffer,
     SoftQ,
     Transition,
-    importance_sampling,
     load_dataset,
     make_envs,
-    weighted_importance_sampling,
 )
+from trainkit.callbacks import DatasetWriter
+from trainkit.datasets import Estimate, importance_sampling, weighted_importance_sampling
 from trainkit.datasets.off_policy_evaluation import per_decision
 
 BOTH = [importance_sampling, weighted_importance_sampling]

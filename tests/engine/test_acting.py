@@ -15,16 +15,16 @@ from trainkit import (
     BCPolicy,
     CategoricalValue,
     DiscreteBCQPolicy,
-    DivergedError,
     DQNPolicy,
     Policy,
     PPOPolicy,
-    QNetwork,
     ReinforcePolicy,
     SACPolicy,
 )
 from trainkit.core import tree
 from trainkit.engine.device import CPU, to_device
+from trainkit.errors import DivergedError
+from trainkit.nets import QNetwork
 
 PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 NESTED = spaces.Dict({"place": spaces.Discrete(3), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})

@@ -22,7 +22,6 @@ from tests.helpers.rollouts import made as made_on_policy
 from tests.helpers.rollouts import played
 from tests.policy import test_sac
 from trainkit import (
-    MLP,
     ConfigError,
     ConservativePenalty,
     DoubleBackup,
@@ -32,6 +31,7 @@ from trainkit import (
     PPOPolicy,
     SACPolicy,
 )
+from trainkit.nets import MLP
 from trainkit.nets.distributions import SquashedGaussian
 
 N_BEFORE, N_AFTER = 5, 2

@@ -28,13 +28,13 @@ from trainkit import (
     ConfigError,
     ConservativePenalty,
     DiscreteBCQPolicy,
-    DivergedError,
     ExpectedValue,
     Policy,
     PPOPolicy,
     ReinforcePolicy,
 )
 from trainkit.engine import compiling
+from trainkit.errors import DivergedError
 
 pytestmark = needs_compile
 

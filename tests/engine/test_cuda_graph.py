@@ -28,7 +28,6 @@ from trainkit import (
     ConfigError,
     ConservativePenalty,
     DiscreteBCQPolicy,
-    DivergedError,
     DQNPolicy,
     ExpectedValue,
     MaxBackup,
@@ -38,6 +37,7 @@ from trainkit import (
 )
 from trainkit.core import tree
 from trainkit.engine import cuda_graph, engine
+from trainkit.errors import DivergedError
 
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 ALL_PARTS = [

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from tests.helpers.learning import Spaces
-from trainkit import DeviceError, DQNPolicy
+from trainkit import DQNPolicy
 from trainkit.engine.device import resolve_device, to_device
+from trainkit.errors import DeviceError
 
 CPU = torch.device("cpu")
 

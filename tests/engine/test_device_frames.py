@@ -18,8 +18,6 @@ from tests.helpers.tape import TapeCapture
 from trainkit import (
     BCPolicy,
     CategoricalValue,
-    DeviceError,
-    DeviceFrames,
     DiscreteBCQPolicy,
     Horizon,
     ReplayBuffer,
@@ -29,7 +27,9 @@ from trainkit import (
 )
 from trainkit.core import tree
 from trainkit.core.data import Lookup
+from trainkit.engine import DeviceFrames
 from trainkit.engine.device_frames import frames_of
+from trainkit.errors import DeviceError
 
 __all__ = ["taped"]  # a fixture
 

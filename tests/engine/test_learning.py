@@ -28,15 +28,12 @@ from tests.helpers.rollouts import made as made_on_policy
 from tests.helpers.rollouts import played
 from trainkit import (
     A2CPolicy,
-    ActorNetwork,
     Adam,
     BCPolicy,
     CategoricalValue,
     Clip,
     ConservativePenalty,
-    CriticNetwork,
     DiscreteBCQPolicy,
-    DivergedError,
     DQNPolicy,
     ExpectedValue,
     MaxBackup,
@@ -49,6 +46,8 @@ from trainkit import (
     Target,
 )
 from trainkit.engine import kernels, operations
+from trainkit.errors import DivergedError
+from trainkit.nets import ActorNetwork, CriticNetwork
 from trainkit.nets.preprocess import WithoutMask
 
 NESTED = spaces.Dict({"place": spaces.Discrete(5), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})

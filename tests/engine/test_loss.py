@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.helpers.learning import Spaces, batch_of
-from trainkit import ConfigError, DQNPolicy, Loss
+from trainkit import ConfigError, DQNPolicy
+from trainkit.engine import Loss
 from trainkit.engine.loss import weight_metrics
 
 

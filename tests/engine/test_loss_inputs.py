@@ -20,10 +20,10 @@ class Scaled(tk.DQNPolicy):
         own = {"growing": 1 + step, "half": np.float32(0.5), "of_rows": np.linspace(0, 1, n_rows, dtype=np.float32)}
         return super().loss_inputs(n_rows, step=step) | own
 
-    def loss(self, rows: tk.TensorBatch) -> tk.Loss:
+    def loss(self, rows: tk.engine.TensorBatch) -> tk.engine.Loss:
         loss = super().loss(rows)
         scale = rows.inputs["growing"] * rows.inputs["half"] * rows.inputs["of_rows"]
-        return tk.Loss(loss.per_row * scale, loss.priority, metrics={"growing": rows.inputs["growing"]})
+        return tk.engine.Loss(loss.per_row * scale, loss.priority, metrics={"growing": rows.inputs["growing"]})
 
 
 @pytest.mark.parametrize("engine", ["torch", "numpy", pytest.param("compile", marks=needs_compile)])

@@ -135,7 +135,7 @@ def test_time_runs_from_0_to_1_and_stays_there() -> None:
 
 
 def test_a_method_that_an_object_chose_when_it_was_bound_is_called() -> None:
-    class Tenfold(tk.Processor):
+    class Tenfold(tk.envs.Processor):
         def bind(self, observation_space: Any, action_space: Any, n: int) -> Any:
             self.begin = lambda obs, env_ids: 10 * obs  # type: ignore[method-assign]
             return observation_space, action_space
@@ -177,7 +177,7 @@ class TestFlatten:
     def test_a_policy_makes_the_same_of_it_as_of_the_tree(self) -> None:
         chain = [PreviousStep(), TimeFeature(9)]
         nested, flat = (make_envs(ToldEnv, 2, processors=own) for own in (chain, [*chain, Flatten()]))
-        features = tk.Preprocess(nested.observation_space)
+        features = tk.nets.Preprocess(nested.observation_space)
         for envs in (nested, flat):
             envs.reset()
             envs.step(np.array([0, 1]), envs.all_ids)
@@ -186,7 +186,7 @@ class TestFlatten:
         np.testing.assert_array_equal(joined, flat.obs)
 
 
-@pytest.mark.parametrize("kind", [MapObs, tk.MapActions])
+@pytest.mark.parametrize("kind", [MapObs, tk.envs.MapActions])
 def test_a_function_and_its_space_are_asked_for(kind: Any) -> None:
     with pytest.raises(ConfigError, match=r"fn must be callable, got 3"):
         kind(3, gym.spaces.Discrete(2))

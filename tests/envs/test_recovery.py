@@ -74,7 +74,7 @@ def told_next(collector: tk.Collector, n_step: int) -> Any:
 
 KINDS: dict[str, dict[str, Any]] = {
     "agents": {"spec": TwoPoles, "n": 2},
-    "processed": {"n": 2, "processors": [tk.PreviousStep()]},
+    "processed": {"n": 2, "processors": [tk.envs.PreviousStep()]},
     "one": {"n": 1},
     "several": {"n": 3},
     "in processes": {"n": 2, "backend": "async"},
@@ -264,7 +264,7 @@ def warnings_of(record: Any) -> list[str]:
     return [record.message for record in record.records if record.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize("options", [{}, {"backend": "async"}, {"processors": [tk.PreviousStep()]}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"backend": "async"}, {"processors": [tk.envs.PreviousStep()]}], ids=str)
 @pytest.mark.parametrize(("env", "name"), [(Counts, "n_walks"), (Draws, "coins")])
 def test_what_an_environment_keeps_across_episodes_is_warned_of_on_resume(
     env: Any, name: str, options: Any, tmp_path: Any, caplog: Any

@@ -69,7 +69,7 @@ def offline() -> Call:
 
 
 def actor_critic(kind: Any) -> Call:
-    network = tk.ActorCriticNetwork((4,), 3, hidden=(4,))
+    network = tk.nets.ActorCriticNetwork((4,), 3, hidden=(4,))
     return Call(kind, {"network": network, "action_space": THREE_ACTIONS, **CPU})
 
 
@@ -80,7 +80,7 @@ def estimation(function: Any) -> Call:
 def calls(folder: Path) -> dict[str, Call]:
     """Return a call of every public class and function that takes options; files go into a folder."""
     saved = folder / "dataset"
-    with tk.DatasetWriter(saved).record(collector := tk.Collector(learner(), envs())):
+    with tk.callbacks.DatasetWriter(saved).record(collector := tk.Collector(learner(), envs())):
         collector.collect(n_step=30)
     columns: dict[str, Any] = {name: torch.zeros(3, 2) for name in ("reward", "value", "next_value")}
     columns |= {name: torch.zeros(3, 2, dtype=torch.bool) for name in ("terminated", "truncated")}
@@ -94,15 +94,15 @@ def calls(folder: Path) -> dict[str, Call]:
     }
     preset = {"env": Walk, "n_envs": 2, "hidden": (4,), "device": "cpu", "seed": 0, "verbose": False}
     evaluated = tk.Collector(learner(), envs())
-    critics = {"actor": linear(np.zeros((4, 4))), "critics": tk.CriticNetwork((4,), 2, hidden=(4,))}
+    critics = {"actor": linear(np.zeros((4, 4))), "critics": tk.nets.CriticNetwork((4,), 2, hidden=(4,))}
     run = offpolicy()()
     run.run()
     checkpoint = run.save(folder / "run")
     found = {
         "A2CPolicy": actor_critic(tk.A2CPolicy),
         "A2CPolicy.for_envs": Call(tk.A2CPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
-        "ActorCriticNetwork": Call(tk.ActorCriticNetwork, {"shapes": (4,), "width": 3, "hidden": (4,)}),
-        "ActorNetwork": Call(tk.ActorNetwork, {"shapes": (4,), "width": 4, "hidden": (4,)}),
+        "ActorCriticNetwork": Call(tk.nets.ActorCriticNetwork, {"shapes": (4,), "width": 3, "hidden": (4,)}),
+        "ActorNetwork": Call(tk.nets.ActorNetwork, {"shapes": (4,), "width": 4, "hidden": (4,)}),
         "Adam": Call(tk.Adam, {}),
         "BCPolicy": Call(tk.BCPolicy, {"network": small_net((4, 8, 3)), "action_space": THREE_ACTIONS, **CPU}),
         "BCPolicy.for_envs": Call(tk.BCPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
@@ -112,92 +112,92 @@ def calls(folder: Path) -> dict[str, Call]:
         "Clip": Call(tk.Clip, {"limit": 1.0}),
         "Collector": Call(tk.Collector, {"policy": learner(), "envs": envs(), "buffer": tk.ReplayBuffer(10)}),
         "ConservativePenalty": Call(tk.ConservativePenalty, {}),
-        "Constant": Call(tk.Constant, {"value": 1.0}),
-        "CriticNetwork": Call(tk.CriticNetwork, {"shapes": (4,), "n_places": 2, "hidden": (4,)}),
+        "Constant": Call(tk.schedules.Constant, {"value": 1.0}),
+        "CriticNetwork": Call(tk.nets.CriticNetwork, {"shapes": (4,), "n_places": 2, "hidden": (4,)}),
         "DQNPolicy": Call(tk.DQNPolicy, {"network": small_net(), **CPU}),
         "DQNPolicy.for_envs": Call(tk.DQNPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
-        "DatasetWriter": Call(tk.DatasetWriter, {"folder": folder / "episodes"}),
-        "DeviceFrames": Call(tk.DeviceFrames, {"device": "cpu"}),
+        "DatasetWriter": Call(tk.callbacks.DatasetWriter, {"folder": folder / "episodes"}),
+        "DeviceFrames": Call(tk.engine.DeviceFrames, {"device": "cpu"}),
         "DiscreteBCQPolicy": Call(tk.DiscreteBCQPolicy, {"network": small_net(), "imitation": small_net(), **CPU}),
         "DiscreteBCQPolicy.for_envs": Call(tk.DiscreteBCQPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
-        "Curriculum": Call(tk.Curriculum, {"fn": lambda trainer: None}),
-        "DiscretizeActions": Call(tk.DiscretizeActions, {"bins": 3}),
+        "Curriculum": Call(tk.callbacks.Curriculum, {"fn": lambda trainer: None}),
+        "DiscretizeActions": Call(tk.envs.DiscretizeActions, {"bins": 3}),
         "DoubleBackup": Call(tk.DoubleBackup, {}),
         "EpsilonGreedy": Call(tk.EpsilonGreedy, {"epsilon": 0.1}),
         "Evaluation": Call(tk.Evaluation, {"collector": evaluated}),
         "ExpectedValue": Call(tk.ExpectedValue, {}),
-        "Flatten": Call(tk.Flatten, {}),
+        "Flatten": Call(tk.envs.Flatten, {}),
         "Greedy": Call(tk.Greedy, {}),
-        "History": Call(tk.History, {}),
-        "Histograms": Call(tk.Histograms, {}),
+        "History": Call(tk.callbacks.History, {}),
+        "Histograms": Call(tk.callbacks.Histograms, {}),
         "Horizon": Call(tk.Horizon, {}),
-        "ImplicitQNetwork": Call(tk.ImplicitQNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
+        "ImplicitQNetwork": Call(tk.nets.ImplicitQNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
         "ImplicitQuantileValue": Call(tk.ImplicitQuantileValue, {}),
         "JsonlLogger": Call(tk.JsonlLogger, {"folder": folder / "jsonl"}),
         "Linear": Call(tk.Linear, {"start": 1.0, "end": 0.1}),
-        "LogInfo": Call(lambda keys, **options: tk.LogInfo(keys, **options), {"keys": "score"}),
-        "MLP": Call(tk.MLP, {"sizes": (4, 8, 3)}),
-        "MapActions": Call(tk.MapActions, {"fn": np.negative, "space": BOX}),
-        "MapObs": Call(tk.MapObs, {"fn": np.negative, "space": BOX}),
+        "LogInfo": Call(lambda keys, **options: tk.callbacks.LogInfo(keys, **options), {"keys": "score"}),
+        "MLP": Call(tk.nets.MLP, {"sizes": (4, 8, 3)}),
+        "MapActions": Call(tk.envs.MapActions, {"fn": np.negative, "space": BOX}),
+        "MapObs": Call(tk.envs.MapObs, {"fn": np.negative, "space": BOX}),
         "MaxBackup": Call(tk.MaxBackup, {}),
-        "MinTree": Call(tk.MinTree, {"size": 3}),
+        "MinTree": Call(tk.buffer.MinTree, {"size": 3}),
         "MixedBuffer": Call(tk.MixedBuffer, {"shares": {tk.ReplayBuffer(10): 1.0}}),
         "MunchausenBackup": Call(tk.MunchausenBackup, {}),
-        "NatureCNN": Call(tk.NatureCNN, {"shape": (1, 84, 84)}),
-        "NoisyLinear": Call(tk.NoisyLinear, {"in_features": 3, "out_features": 2}),
+        "NatureCNN": Call(tk.nets.NatureCNN, {"shape": (1, 84, 84)}),
+        "NoisyLinear": Call(tk.nets.NoisyLinear, {"in_features": 3, "out_features": 2}),
         "OfflineTrainer": offline(),
         "OffpolicyTrainer": offpolicy(),
         "OnpolicyTrainer": onpolicy(),
         "PPOPolicy": actor_critic(tk.PPOPolicy),
         "PPOPolicy.for_envs": Call(tk.PPOPolicy.for_envs, {"envs": CONTINUOUS, "hidden": (4,), **CPU}),
-        "Piecewise": Call(tk.Piecewise, {"knots": [(0, 1.0), (10, 0.1)]}),
+        "Piecewise": Call(tk.schedules.Piecewise, {"knots": [(0, 1.0), (10, 0.1)]}),
         "Policy": Call(tk.Policy, CPU),
-        "Preprocess": Call(tk.Preprocess, {"space": FOUR_NUMBERS}),
-        "PreviousStep": Call(tk.PreviousStep, {}),
+        "Preprocess": Call(tk.nets.Preprocess, {"space": FOUR_NUMBERS}),
+        "PreviousStep": Call(tk.envs.PreviousStep, {}),
         "PrioritizedReplayBuffer": Call(tk.PrioritizedReplayBuffer, {"capacity": 10}),
-        "QNetwork": Call(tk.QNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
+        "QNetwork": Call(tk.nets.QNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
         "QuantileValue": Call(tk.QuantileValue, {}),
         "RandomPolicy": Call(tk.RandomPolicy, {"action_space": THREE_ACTIONS}),
-        "RecordVideo": Call(tk.RecordVideo, {"folder": folder / "films"}),
+        "RecordVideo": Call(tk.callbacks.RecordVideo, {"folder": folder / "films"}),
         "ReinforcePolicy": actor_critic(tk.ReinforcePolicy),
         "ReplayBuffer": Call(tk.ReplayBuffer, {"capacity": 10}),
         "ReplayBuffer.from_arrays": Call(tk.ReplayBuffer.from_arrays, arrays),
-        "ReturnScale": Call(tk.ReturnScale, {}),
+        "ReturnScale": Call(tk.buffer.ReturnScale, {}),
         "RolloutBuffer": Call(tk.RolloutBuffer, {}),
         "SACPolicy": Call(tk.SACPolicy, {**critics, "action_space": BOX, **CPU}),
         "SACPolicy.for_envs": Call(tk.SACPolicy.for_envs, {"envs": CONTINUOUS, "hidden": (4,), **CPU}),
-        "SaveBest": Call(tk.SaveBest, {"folder": folder / "best"}),
-        "SaveEvery": Call(tk.SaveEvery, {"folder": folder / "every"}),
+        "SaveBest": Call(tk.callbacks.SaveBest, {"folder": folder / "best"}),
+        "SaveEvery": Call(tk.callbacks.SaveEvery, {"folder": folder / "every"}),
         "SoftQ": Call(tk.SoftQ, {}),
-        "ActionScale": Call(tk.ActionScale, {"space": BOX}),
-        "ActionStructure": Call(tk.ActionStructure, {"nested": NESTED}),
-        "buffer_from_config": Call(tk.buffer_from_config, {"config": {"capacity": 10}}),
-        "flat_actions": Call(tk.flat_actions, {"space": NESTED}),
-        "SquashedGaussian": Call(tk.SquashedGaussian, {"space": BOX}),
-        "StopAt": Call(tk.StopAt, {"seconds": 1.0}),
-        "SumTree": Call(tk.SumTree, {"size": 3}),
+        "ActionScale": Call(tk.nets.ActionScale, {"space": BOX}),
+        "ActionStructure": Call(tk.envs.ActionStructure, {"nested": NESTED}),
+        "buffer_from_config": Call(tk.buffer.buffer_from_config, {"config": {"capacity": 10}}),
+        "flat_actions": Call(tk.envs.flat_actions, {"space": NESTED}),
+        "SquashedGaussian": Call(tk.nets.SquashedGaussian, {"space": BOX}),
+        "StopAt": Call(tk.callbacks.StopAt, {"seconds": 1.0}),
+        "SumTree": Call(tk.buffer.SumTree, {"size": 3}),
         "Target": Call(tk.Target, {}),
-        "TensorboardLogger": Call(tk.TensorboardLogger, {"folder": folder / "tensorboard"}),
-        "TimeFeature": Call(tk.TimeFeature, {"limit": 5}),
+        "TensorboardLogger": Call(tk.loggers.TensorboardLogger, {"folder": folder / "tensorboard"}),
+        "TimeFeature": Call(tk.envs.TimeFeature, {"limit": 5}),
         "check_env": Call(tk.check_env, {"env": Walk, "n_steps": 5}),
-        "discounted_returns": Call(tk.discounted_returns, {**returns, "gamma": 0.9}),
+        "discounted_returns": Call(tk.policy.discounted_returns, {**returns, "gamma": 0.9}),
         "evaluate": Call(tk.evaluate, {"policy": learner(), "env": Walk, "n_episode": 1}),
-        "gae": Call(tk.gae, {**columns, "gamma": 0.9, "lam": 0.9}),
-        "importance_sampling": estimation(tk.importance_sampling),
-        "inspect_checkpoint": Call(tk.inspect_checkpoint, {"path": checkpoint}),
+        "gae": Call(tk.policy.gae, {**columns, "gamma": 0.9, "lam": 0.9}),
+        "importance_sampling": estimation(tk.datasets.importance_sampling),
+        "inspect_checkpoint": Call(tk.trainer.inspect_checkpoint, {"path": checkpoint}),
         "load_dataset": Call(tk.load_dataset, {"path": saved}),
         "load_policy": Call(tk.load_policy, {"path": checkpoint, "device": "cpu"}),
         "make_envs": Call(tk.make_envs, {"spec": Walk, "n": 2}),
         "presets.dqn": Call(tk.presets.dqn, preset),
         "presets.ppo": Call(tk.presets.ppo, preset),
-        "testing.FakeVectorEnv": Call(
+        "FakeVectorEnv": Call(
             tk.testing.FakeVectorEnv, {"observation_space": BOX, "action_space": spaces.Discrete(2), "n": 2}
         ),
         "run_with_restart": Call(
-            tk.run_with_restart,
+            tk.trainer.run_with_restart,
             {"make_trainer": lambda: offpolicy()(checkpoint=folder / "restarted", resume_from="auto"), "delay_s": 0.0},
         ),
-        "scalars": Call(tk.scalars, {"stats": tk.Summary.of([1.0])}),
-        "weighted_importance_sampling": estimation(tk.weighted_importance_sampling),
+        "scalars": Call(tk.scalars, {"stats": tk.trainer.Summary.of([1.0])}),
+        "weighted_importance_sampling": estimation(tk.datasets.weighted_importance_sampling),
     }
     return found

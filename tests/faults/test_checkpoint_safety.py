@@ -50,7 +50,7 @@ def test_a_flipped_bit_in_a_manifest_is_refused(tmp_path: Path, place: int) -> N
     whole = (tmp_path / "manifest.json").read_bytes()
     place %= len(whole)
     (tmp_path / "manifest.json").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-    with pytest.raises(tk.CheckpointError):
+    with pytest.raises(tk.errors.CheckpointError):
         load_checkpoint(tmp_path)
 
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_made_to_do_harm_is_refused_and_does_none(
         assert damage(folder) is None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     there = sorted(tmp_path.rglob("*"))
-    with pytest.raises(tk.CheckpointError):
+    with pytest.raises(tk.errors.CheckpointError):
         load_checkpoint(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
     assert not sprung.exists()
@@ -199,10 +199,12 @@ def test_a_manifest_tells_nothing_that_is_run(tmp_path: Path) -> None:
     trainer.save(tmp_path)
     recipe = {"class": "os.system", "arguments": {"value": {"part": "Popen", "of": {"args": "touch x"}}}, "unknown": {}}
     rewrite(tmp_path, policy=recipe)
-    with pytest.raises(tk.CheckpointError, match="which was not by our `for_envs`"):
+    with pytest.raises(tk.errors.CheckpointError, match="which was not by our `for_envs`"):
         tk.load_policy(tmp_path)
     rewrite(tmp_path, policy=recipe | {"class": "DQNPolicy"})
-    with pytest.raises(tk.CheckpointError, match=r"a policy's recipe .*Popen.*does not say how its policy was made"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match=r"a policy's recipe .*Popen.*does not say how its policy was made"
+    ):
         tk.load_policy(tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text())["policy"]["class"] == "DQNPolicy"
 
@@ -221,6 +223,8 @@ def test_a_recipe_for_more_parameters_than_were_saved_allocates_nothing(tmp_path
     tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu").save(tmp_path)
     rewrite(tmp_path, policy=lambda recipe: recipe | {"arguments": arguments})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(tk.CheckpointError, match="describes a policy with many more parameters than the weights saved"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match="describes a policy with many more parameters than the weights saved"
+    ):
         tk.load_policy(tmp_path, device="cpu")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB

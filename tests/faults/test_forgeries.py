@@ -139,7 +139,7 @@ def make_minari(folder: Path) -> Path:
 
 
 def read_minari(path: Path) -> None:
-    buffer = tk.from_minari(path, seed=0)
+    buffer = tk.datasets.from_minari(path, seed=0)
     buffer.sample(8, horizon=Horizon(2))
     list(buffer.episodes())
 

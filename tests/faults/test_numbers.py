@@ -43,7 +43,7 @@ class Spoilt(Walk):
 @pytest.mark.parametrize("kind", ["dqn", "ppo", "sac"])
 def test_what_an_environment_spoils_never_reaches_the_weights(kind: str, what: str, value: float) -> None:
     trainer = trainer_of(kind, what, value)
-    with pytest.raises(tk.BadEnvDataError, match=rf"env 0.*{what}.* at episode \d+ step \d+"):
+    with pytest.raises(tk.errors.BadEnvDataError, match=rf"env 0.*{what}.* at episode \d+ step \d+"):
         trainer.run()
     assert all(bool(torch.isfinite(one).all()) for one in trainer.policy.parameters())
     assert all(np.isfinite(rows.reward).all() and np.isfinite(rows.obs).all() for rows in stored(trainer))
@@ -88,7 +88,7 @@ def test_an_update_that_is_not_finite_is_not_taken_and_tells_its_facts() -> None
     policy.update(batch_of(4), step=1)
     before = parameters_of(policy)
     with pytest.raises(
-        tk.DivergedError, match=r"DQNPolicy: update 2 at step 5 .* at lr 0.25; it was not taken"
+        tk.errors.DivergedError, match=r"DQNPolicy: update 2 at step 5 .* at lr 0.25; it was not taken"
     ) as caught:
         policy.update(spoilt_batch(), step=5)
     facts = caught.value.facts
@@ -100,7 +100,7 @@ def test_an_update_that_is_not_finite_is_not_taken_and_tells_its_facts() -> None
 
 
 def test_other_errors_of_divergence_have_no_facts() -> None:
-    assert tk.DivergedError("x").facts == {}
+    assert tk.errors.DivergedError("x").facts == {}
 
 
 @pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.SACPolicy])
@@ -143,7 +143,7 @@ def test_ten_in_a_row_pass_and_the_eleventh_does_not() -> None:
     policy.update(batch_of(4), step=1)
     for _ in range(10):
         policy.update(spoilt_batch(), step=1)
-    with pytest.raises(tk.DivergedError, match=r"11 updates in a row up to update 22 .* lets 10 pass"):
+    with pytest.raises(tk.errors.DivergedError, match=r"11 updates in a row up to update 22 .* lets 10 pass"):
         policy.update(spoilt_batch(), step=1)
     policy.update(batch_of(4), step=1)  # and on it goes, for who wants it
 
@@ -153,7 +153,7 @@ def test_skips_are_counted_where_nobody_waits_for_them() -> None:
     for is_lost in [1.0] * 11 + [0.0]:
         kept = skips.leave_out({"loss": torch.tensor(NAN if is_lost else 2.0), "skipped": torch.tensor(is_lost)})
         assert kept["loss"] == (0.0 if is_lost else 2.0)
-    with pytest.raises(tk.DivergedError, match="11 updates in a row up to update 12"):
+    with pytest.raises(tk.errors.DivergedError, match="11 updates in a row up to update 12"):
         skips.refuse("Thing", 12)
     skips.refuse("Thing", 13)
 
@@ -173,7 +173,7 @@ def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) 
     for _ in range(11):
         update(NAN)
     told = {"raise": "among updates 1 to 12 was not finite", "skip": "11 updates in a row up to update 12"}[on_nan]
-    with pytest.raises(tk.DivergedError, match=told):
+    with pytest.raises(tk.errors.DivergedError, match=told):
         policy.check_divergence()
     policy.check_divergence()
     update(1.0)
@@ -208,7 +208,7 @@ def test_a_trainer_stops_at_an_update_or_skips_it(make: Any) -> None:
     stops, skips = make(), make(on_nan="skip")
     spoil(stops, lambda number: number == 5)
     spoil(skips, lambda number: number % 5 == 0)
-    with pytest.raises(tk.DivergedError, match="update 5 at step"):
+    with pytest.raises(tk.errors.DivergedError, match="update 5 at step"):
         stops.run()
     stops.run()  # the trainer stays usable: the fifth update is taken from another batch
     assert stops.info.epoch == 3

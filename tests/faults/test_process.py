@@ -141,7 +141,7 @@ def test_slots_are_exact_after_two_to_the_31_steps() -> None:
 
 
 def test_statistics_of_a_billion_rewards_stay_true() -> None:
-    scale = tk.ReturnScale(gamma=0.0, clip=1e9)
+    scale = tk.buffer.ReturnScale(gamma=0.0, clip=1e9)
     scale.load_state_dict({"moments": [10**9, 5.0, 4.0 * 10**9], "running": []})  # mean 5, deviation 2
     rng = np.random.default_rng(0)
     ended, ids = np.zeros(10_000, np.bool_), np.arange(10_000)

@@ -16,8 +16,6 @@ from tests.helpers.learning import MASKED, PARTS, Spaces, assert_same, batch_of,
 from trainkit import (
     CategoricalValue,
     Collector,
-    DeviceError,
-    DivergedError,
     DQNPolicy,
     EpsilonGreedy,
     OffpolicyTrainer,
@@ -25,6 +23,7 @@ from trainkit import (
     Target,
     make_envs,
 )
+from trainkit.errors import DeviceError, DivergedError
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,15 +14,8 @@ from torch.testing import assert_close
 
 from tests.engine.test_cuda_graph import ELSEWHERE, IN_PLACE, NAN, Curious
 from tests.helpers.learning import PARTS, assert_same, batch_of, made, parameters_of
-from trainkit import (
-    Collector,
-    ConfigError,
-    DivergedError,
-    DQNPolicy,
-    OffpolicyTrainer,
-    PrioritizedReplayBuffer,
-    make_envs,
-)
+from trainkit import Collector, ConfigError, DQNPolicy, OffpolicyTrainer, PrioritizedReplayBuffer, make_envs
+from trainkit.errors import DivergedError
 
 pytestmark = [
     pytest.mark.gpu,

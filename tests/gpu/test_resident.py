@@ -54,7 +54,7 @@ def test_images_arrive_whole_and_come_back(n_rows: int) -> None:
     rng = np.random.default_rng(0)
     column = rng.integers(0, 255, (2_000, 84, 84), np.uint8)
     rows, places = rng.permutation(2_000)[:n_rows], rng.permutation(3_000)[:n_rows]
-    frames = tk.DeviceFrames(CUDA).claim("Buffer", 3_000, (84, 84))
+    frames = tk.engine.DeviceFrames(CUDA).claim("Buffer", 3_000, (84, 84))
     expected = column[rows]
     frames.write(places, column, rows)
     column[:] = 0  # which may still be on its way
@@ -105,15 +105,17 @@ def test_rows_written_after_an_update_was_asked_for_do_not_reach_it() -> None:
 def test_more_than_the_gpu_has_is_refused_when_the_buffer_is_bound() -> None:
     free, _ = torch.cuda.mem_get_info()
     capacity = 2 * free // (36 * 38)
-    frames = tk.DeviceFrames(CUDA)
-    with pytest.raises(tk.DeviceError, match=r"ReplayBuffer\.frames need .* on cuda, for .*: lower the capacity"):
+    frames = tk.engine.DeviceFrames(CUDA)
+    with pytest.raises(
+        tk.errors.DeviceError, match=r"ReplayBuffer\.frames need .* on cuda, for .*: lower the capacity"
+    ):
         frames.claim("ReplayBuffer", capacity, (36, 38))
 
 
 def test_a_policy_on_the_cpu_is_refused() -> None:
     source = Source(STACKED, CUDA)
     source.write(4)
-    with pytest.raises(tk.DeviceError, match="frames are on cuda:0, the policy that learns from them is on cpu"):
+    with pytest.raises(tk.errors.DeviceError, match="frames are on cuda:0, the policy that learns from them is on cpu"):
         made(STACKED, hidden=None, head=(8,)).update(source.draw()[1], step=0)
 
 
@@ -124,7 +126,7 @@ def test_a_run_with_frames_on_the_gpu_waits_no_more_often_than_one_without(switc
         box = tk.testing.FakeVectorEnv(STACKED, tk.make_envs("CartPole-v1", 1).action_space, n=4)
         envs = tk.make_envs(box)
         policy = tk.DQNPolicy.for_envs(envs, head=(32,), device=CUDA, **switches)
-        frames = tk.DeviceFrames(CUDA) if on_device else None
+        frames = tk.engine.DeviceFrames(CUDA) if on_device else None
         own: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 200, "update_per_step": 0.25, "batch_size": 16}
         own |= {"log_every": 10**9, "refresh_priorities": refresh, "seed": 1, "verbose": False, "show_progress": False}
         collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(300, frames=frames))

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, observations
-from trainkit import PPOPolicy, Rollout
+from trainkit import PPOPolicy
+from trainkit.buffer import Rollout
 from trainkit.core import tree
 from trainkit.nets.actor_critic import ActorCriticOutput
 from trainkit.policy.on_policy import OnpolicyPolicy

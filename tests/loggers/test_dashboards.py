@@ -69,7 +69,7 @@ def spread(tag: str) -> list[str]:
 
 
 def test_tensorboard_gets_a_layout_that_grows_with_what_is_written(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     logger.describe({"seed": 1})
     assert layouts(tmp_path) == []
     logger.write(1, {"train/returns/mean": 1.0, "unknown": 2.0})
@@ -83,7 +83,7 @@ def test_tensorboard_gets_a_layout_that_grows_with_what_is_written(tmp_path: Pat
 
 
 def test_tensorboards_patterns_match_whole_tags(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     tags = ["update/loss", "update/actor_loss", "update/loss_scale", "update/lr", "update/lr_scale"]
     logger.write(1, dict.fromkeys(tags, 1.0))
     (charts,) = layouts(tmp_path)

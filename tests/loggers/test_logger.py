@@ -42,7 +42,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_tensorboard_reads_back_every_number_at_its_step(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     logger.write(10, {"update/loss": 0.5, "train/n_step": 10})
     logger.write(2**40, {"update/loss": -1e30})
     logger.close()
@@ -53,7 +53,7 @@ def test_tensorboard_reads_back_every_number_at_its_step(tmp_path: Path) -> None
 
 
 def test_each_report_is_on_disk_at_once_and_whole(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     for step in (1, 2, 3):
         logger.write(step, {f"a/{number}": float(number) for number in range(50)})
         assert {len(points) for points in scalars(tmp_path).values()} == {step}
@@ -62,7 +62,7 @@ def test_each_report_is_on_disk_at_once_and_whole(tmp_path: Path) -> None:
 
 
 def test_nan_and_infinity_are_written_as_they_are(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     logger.write(1, {"nan": math.nan, "inf": math.inf})
     told = scalars(tmp_path)
     assert math.isnan(told["nan"][0][1])
@@ -70,7 +70,7 @@ def test_nan_and_infinity_are_written_as_they_are(tmp_path: Path) -> None:
 
 
 def test_settings_are_a_text_and_hyper_parameters(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     logger.describe({"env": "CartPole-v1", "lr": 0.25, "n_envs": 8, "double": True, "odd": [(0, 1.0)], "none": None})
     reader = events(tmp_path)
     (text,) = reader.Tensors("run/settings")
@@ -99,10 +99,10 @@ FRAMES[np.arange(3), :, :, np.arange(3)] = 255
 
 def test_a_video_is_a_gif_of_its_frames_at_its_speed(tmp_path: Path) -> None:
     class Film(tk.Callback):
-        def on_epoch_end(self, trainer: tk.Trainer, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: tk.Trainer, result: tk.trainer.EpochResult) -> None:
             trainer.log_video("film", FRAMES, fps=10)
 
-    loggers = [tk.TensorboardLogger(tmp_path / "events"), tk.JsonlLogger(tmp_path / "lines")]  # lines show none
+    loggers = [tk.loggers.TensorboardLogger(tmp_path / "events"), tk.JsonlLogger(tmp_path / "lines")]  # lines show none
     make_trainer(callbacks=[Film()], logger=loggers, max_epoch=2).run()
     reader = EventAccumulator(str(tmp_path / "events"))
     reader.Reload()
@@ -133,7 +133,7 @@ def test_what_is_no_video_is_refused(frames: Any, fps: float, message: str) -> N
 
 
 def test_a_histogram_counts_every_number_once(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     logger.write_histograms(7, {"custom/x": np.array([0.0, 0.0, 1.0, 30.0]), "custom/same": np.array([2.0, 2.0])})
     reader = events(tmp_path)
     ((step, histogram),) = [(event.step, event.histogram_value) for event in reader.Histograms("custom/x")]
@@ -170,7 +170,7 @@ def test_nan_and_infinity_become_null_and_numbers_of_numpy_are_numbers(tmp_path:
 # ---- folders ----
 
 
-@pytest.mark.parametrize("kind", [tk.TensorboardLogger, tk.JsonlLogger])
+@pytest.mark.parametrize("kind", [tk.loggers.TensorboardLogger, tk.JsonlLogger])
 def test_a_folder_in_use_gets_a_suffix_and_a_warning(
     tmp_path: Path, kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,7 +187,9 @@ def test_a_folder_with_other_things_in_it_is_used(tmp_path: Path) -> None:
     assert tk.JsonlLogger(tmp_path).folder == str(tmp_path)
 
 
-@pytest.mark.parametrize("kind", [tk.TensorboardLogger, tk.JsonlLogger, lambda folder: make_trainer(logger=folder)])
+@pytest.mark.parametrize(
+    "kind", [tk.loggers.TensorboardLogger, tk.JsonlLogger, lambda folder: make_trainer(logger=folder)]
+)
 def test_a_folder_that_cannot_be_written_is_refused_at_construction(tmp_path: Path, kind: Any) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(tk.ConfigError) as caught:
@@ -297,7 +299,7 @@ def test_a_folder_that_cannot_be_made_again_is_told_about_once_and_tried_each_ti
 
 
 def test_a_full_disk_does_not_tear_the_events_written_before_and_after(tmp_path: Path) -> None:
-    logger = tk.TensorboardLogger(tmp_path)
+    logger = tk.loggers.TensorboardLogger(tmp_path)
     loggers = Loggers([logger])
     loggers.write(1, {"a": 1.0})
     file, flush = logger._file, logger._file.flush
@@ -325,7 +327,7 @@ def test_what_is_no_logger_is_refused(logger: Any) -> None:
         as_logger(logger)
 
 
-@pytest.mark.parametrize("kind", [tk.TensorboardLogger, tk.JsonlLogger])
+@pytest.mark.parametrize("kind", [tk.loggers.TensorboardLogger, tk.JsonlLogger])
 def test_a_forgotten_logger_closes_its_file_without_a_word(tmp_path: Path, kind: Any) -> None:
     logger = kind(tmp_path)
     logger.write(1, {"a": 1.0})

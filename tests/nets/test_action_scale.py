@@ -42,13 +42,13 @@ def all_of(space: spaces.Box, actions: Any) -> bool:
 
 class TestMap:
     def test_units_are_the_bounds_by_hand(self) -> None:
-        scale = tk.ActionScale(WIDE)
+        scale = tk.nets.ActionScale(WIDE)
         units = np.array([[-1.0], [-0.8], [0.0], [1.0], [1.3], [-7.0]], np.float32)
         np.testing.assert_allclose(scale.to_space(units), [[0], [100], [500], [1000], [1000], [0]], rtol=1e-6)
         np.testing.assert_allclose(scale.to_unit(np.array([[100.0], [1000.0]], np.float32)), [[-0.8], [1.0]], rtol=1e-6)
 
     def test_a_dimension_with_an_infinite_bound_keeps_its_units_and_is_clipped_at_its_finite_side(self) -> None:
-        scale = tk.ActionScale(HALF_OPEN)
+        scale = tk.nets.ActionScale(HALF_OPEN)
         units = np.array([[3.0, 0.5], [-3.0, -2.0]], np.float32)
         np.testing.assert_array_equal(scale.to_space(units), [[3.0, 3.0], [0.0, -3.0]])
         np.testing.assert_array_equal(scale.to_unit(scale.to_space(units)), [[3.0, 0.5], [0.0, -1.0]])
@@ -56,16 +56,16 @@ class TestMap:
 
     def test_bounds_whose_difference_overflows_count_as_infinite(self) -> None:
         limit = np.finfo(np.float32).max
-        scale = tk.ActionScale(spaces.Box(-limit, limit, (1,), np.float32))
+        scale = tk.nets.ActionScale(spaces.Box(-limit, limit, (1,), np.float32))
         assert scale.to_space(np.array([[0.25]], np.float32)).tolist() == [[0.25]]
 
     def test_a_dimension_of_one_value_has_that_value(self) -> None:
-        scale = tk.ActionScale(spaces.Box(np.array([0.0, 7.0], np.float32), np.array([1.0, 7.0], np.float32)))
+        scale = tk.nets.ActionScale(spaces.Box(np.array([0.0, 7.0], np.float32), np.array([1.0, 7.0], np.float32)))
         assert scale.to_space(np.array([[0.0, 0.9]], np.float32)).tolist() == [[0.5, 7.0]]
         assert scale.to_unit(np.array([[0.5, 7.0]], np.float32)).tolist() == [[0.0, 0.0]]
 
     def test_without_scaling_actions_are_only_clipped(self) -> None:
-        scale = tk.ActionScale(WIDE, scaling=False)
+        scale = tk.nets.ActionScale(WIDE, scaling=False)
         assert scale.to_space(np.array([[3.5], [-1.0], [2000.0]], np.float32)).tolist() == [[3.5], [0.0], [1000.0]]
         assert scale.to_unit(np.array([[3.5]], np.float32)).tolist() == [[3.5]]
 
@@ -73,7 +73,7 @@ class TestMap:
     @settings(max_examples=30, deadline=None)
     @given(seed=st.integers(0, 2**31), size=st.sampled_from([0.1, 1.0, 100.0]))
     def test_actions_are_inside_the_space_and_the_same_in_torch(self, space: Any, seed: int, size: float) -> None:
-        scale = tk.ActionScale(space)
+        scale = tk.nets.ActionScale(space)
         units = (size * np.random.default_rng(seed).standard_normal((5, *space.shape))).astype(np.float32)
         actions = scale.to_space(units)
         assert actions.dtype == space.dtype
@@ -83,14 +83,14 @@ class TestMap:
 
     @pytest.mark.parametrize("space", BOUNDED, ids=str)
     def test_to_unit_is_the_inverse_inside_the_bounds(self, space: Any) -> None:
-        scale = tk.ActionScale(space)
+        scale = tk.nets.ActionScale(space)
         units = np.random.default_rng(0).uniform(-1, 1, (50, *space.shape)).astype(np.float32)
         np.testing.assert_allclose(scale.to_unit(scale.to_space(units)), units, atol=1e-6)
 
     @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 9, (1,), np.int64)], ids=str)
     def test_a_space_without_units_is_rejected(self, space: Any) -> None:
         with pytest.raises(tk.SpaceMismatchError, match="ActionScale needs actions in a Box of float32 or float64"):
-            tk.ActionScale(space)
+            tk.nets.ActionScale(space)
 
     def test_an_infinite_bound_is_logged_once_per_policy(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING):
@@ -221,10 +221,10 @@ class TestCheckpoints:
     def test_weights_of_other_units_are_rejected_by_name(self, tmp_path: Path) -> None:
         _, path = self.save_before_scaling(tmp_path)
         rule = r"PPOPolicy.action_scaling is True, but the checkpoint's weights .* with action_scaling=False"
-        with pytest.raises(tk.CheckpointError, match=rule):
+        with pytest.raises(tk.errors.CheckpointError, match=rule):
             tk.load_policy(path, policy=made(tk.PPOPolicy, WIDE))
         unscaled = made(tk.PPOPolicy, WIDE, action_scaling=False)
-        with pytest.raises(tk.CheckpointError, match=r"make the policy .* with action_scaling=True"):
+        with pytest.raises(tk.errors.CheckpointError, match=r"make the policy .* with action_scaling=True"):
             unscaled.load_training_state(made(tk.PPOPolicy, WIDE).training_state())
         tk.load_policy(path, policy=unscaled)
 

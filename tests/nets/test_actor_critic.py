@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.helpers.learning import observations, parameters_of
-from trainkit import ActorNetwork, ConfigError, CriticNetwork, Preprocess
+from trainkit import ConfigError
 from trainkit.engine.device import to_device
+from trainkit.nets import ActorNetwork, CriticNetwork, Preprocess
 
 DICT = spaces.Dict({"image": spaces.Box(0, 255, (40, 40, 1), "uint8"), "place": spaces.Box(-1, 1, (2,))})
 

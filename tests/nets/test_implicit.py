@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tests.helpers.learning import MASKED, NEVER, assert_same, batch_of, made, parameters_of
-from trainkit import Adam, ConfigError, DoubleBackup, DQNPolicy, ImplicitQNetwork, ImplicitQuantileValue, Prediction
+from trainkit import Adam, ConfigError, DoubleBackup, DQNPolicy, ImplicitQuantileValue
+from trainkit.nets import ImplicitQNetwork, Prediction
 
 VALUE = ImplicitQuantileValue(3, target_quantiles=5, acting_quantiles=4)
 Array = NDArray[np.float64]

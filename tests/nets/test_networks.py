@@ -10,7 +10,8 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from tests.helpers.learning import linear, small_net
-from trainkit import MLP, ConfigError, NatureCNN, NoisyLinear, Prediction, QNetwork
+from trainkit import ConfigError
+from trainkit.nets import MLP, NatureCNN, NoisyLinear, Prediction, QNetwork
 from trainkit.nets.networks import PlainModule
 from trainkit.nets.weights import draw_parameters
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from trainkit import NoisyLinear
+from trainkit.nets import NoisyLinear
 from trainkit.nets.noisy import draw_noise
 
 

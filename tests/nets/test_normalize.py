@@ -206,7 +206,7 @@ class Shifted(torch.nn.Module):
 
 def test_statistics_learn_within_a_sequence_each_of_what_comes_to_it() -> None:
     envs = tk.make_envs("CartPole-v1", 2, seed=3)
-    own = tk.Preprocess(envs.observation_space, normalize=True)
+    own = tk.nets.Preprocess(envs.observation_space, normalize=True)
     later = Normalizer(4)
     later.observes = True  # type: ignore[assignment]  # as a module that counts as running statistics has it
     later.n_observed = 0  # type: ignore[assignment]  # so, too
@@ -230,7 +230,7 @@ def transition_of(rows: Any) -> tk.Transition:
 
 def test_a_sequence_without_statistics_learns_nothing() -> None:
     envs = tk.make_envs("CartPole-v1", 2, seed=3)
-    chain = torch.nn.Sequential(tk.Preprocess(envs.observation_space), Shifted())
+    chain = torch.nn.Sequential(tk.nets.Preprocess(envs.observation_space), Shifted())
     assert not tk.DQNPolicy.for_envs(envs, preprocess=chain, device="cpu").observes
     assert not tk.PPOPolicy.for_envs(envs, preprocess=chain, device="cpu").observes
 
@@ -239,7 +239,7 @@ def test_a_sequence_without_statistics_learns_nothing() -> None:
 def test_a_sequence_acts_learns_and_is_saved_as_one(kind: str, tmp_path: Path) -> None:
     def trainer(**more: Any) -> Any:
         envs = tk.make_envs("CartPole-v1", 2)
-        chain = torch.nn.Sequential(tk.Preprocess(envs.observation_space, normalize=True), Shifted())
+        chain = torch.nn.Sequential(tk.nets.Preprocess(envs.observation_space, normalize=True), Shifted())
         common: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 64, "seed": 1, "verbose": False, "batch_size": 16}
         if kind == "dqn":
             policy: Any = tk.DQNPolicy.for_envs(envs, preprocess=chain, hidden=(8,), device="cpu")

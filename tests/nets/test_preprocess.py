@@ -10,10 +10,10 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from tests.helpers.learning import observations
-from trainkit import Preprocess
 from trainkit.core import tree
 from trainkit.engine.device import to_device
 from trainkit.engine.engine import Engine, EngineName
+from trainkit.nets import Preprocess
 from trainkit.nets.preprocess import WithoutMask, feature_sizes
 
 CPU = torch.device("cpu")

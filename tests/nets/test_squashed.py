@@ -12,7 +12,8 @@ from torch import Tensor
 from tests.helpers.learning import Spaces, parameters_of
 from tests.helpers.rollouts import played
 from tests.nets.test_distributions import sampled
-from trainkit import A2CPolicy, ConfigError, PPOPolicy, ReinforcePolicy, SpaceMismatchError, SquashedGaussian
+from trainkit import A2CPolicy, ConfigError, PPOPolicy, ReinforcePolicy, SpaceMismatchError
+from trainkit.nets import SquashedGaussian
 from trainkit.nets.distributions import Gaussian, distribution_for
 
 N_DRAWS = 20_000

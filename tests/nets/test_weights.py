@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.learning import assert_same, batch_of, linear, parameters_of, small_net
-from trainkit import MLP, Adam, ConfigError, DQNPolicy, ImplicitQNetwork, Policy, QNetwork, Target
+from trainkit import Adam, ConfigError, DQNPolicy, Policy, Target
+from trainkit.nets import MLP, ImplicitQNetwork, QNetwork
 from trainkit.nets.weights import SeededModule, draw_parameters, seeded_parts
 
 

@@ -92,7 +92,7 @@ def test_the_steps_of_offline_runs_are_updates(tmp_path: Path) -> None:
     assert tk.plot.curves(tmp_path / "offline").axes[0].get_xlabel() == "updates"
     assert tk.plot.curves(seeds(tmp_path, [1.0])).axes[0].get_xlabel() == "environment steps"
     rows = [{"epoch": 1, "env_step": 0, "gradient_step": 5, TAG: 1.0}]
-    history = tk.History()
+    history = tk.callbacks.History()
     history.load_state_dict({"rows": rows})
     figure = tk.plot.curves(history)
     assert (figure.axes[0].get_xlabel(), lines(figure)) == ("updates", [([5.0], [1.0])])

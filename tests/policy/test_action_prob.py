@@ -16,13 +16,13 @@ from trainkit import (
     DQNPolicy,
     EpsilonGreedy,
     Greedy,
-    Piecewise,
     PPOPolicy,
     RandomPolicy,
     SoftQ,
     make_envs,
 )
 from trainkit.core.spaces import random_probability
+from trainkit.schedules import Piecewise
 
 LEGAL = np.array([[True, True, True, True], [True, False, True, False]])
 Q = np.array([[0.0, 3.0, 1.0, 2.0], [0.0, -np.inf, 1.0, -np.inf]], np.float32)  # the best are 1 and 2

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from trainkit import discounted_returns, gae
+from trainkit.policy import discounted_returns, gae
 from trainkit.policy.advantages import normalized
 
 

@@ -16,10 +16,10 @@ from trainkit import (
     ImplicitQuantileValue,
     MaxBackup,
     MunchausenBackup,
-    Prediction,
     QuantileValue,
 )
 from trainkit.engine.device import TensorBatch
+from trainkit.nets import Prediction
 from trainkit.policy.backups import Network, best_action, pick
 
 ONLINE = [[1.0, 5.0, 2.0], [0.0, -1.0, 7.0]]  # [B, A]

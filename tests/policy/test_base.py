@@ -7,8 +7,9 @@ import pytest
 import torch
 from gymnasium import Space, spaces
 
-from trainkit import ActOutput, ConfigError, Policy, SpaceMismatchError
+from trainkit import ConfigError, Policy, SpaceMismatchError
 from trainkit.core import tree
+from trainkit.policy import ActOutput
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 PAIR = spaces.Discrete(2)

@@ -11,7 +11,9 @@ from gymnasium import spaces
 from torch import nn
 
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, is_legal, observations
-from trainkit import Adam, BCPolicy, ConfigError, DivergedError, QNetwork, SpaceMismatchError
+from trainkit import Adam, BCPolicy, ConfigError, SpaceMismatchError
+from trainkit.errors import DivergedError
+from trainkit.nets import QNetwork
 
 ACTIONS: list[gym.Space[Any]] = [
     spaces.Discrete(3),

@@ -30,12 +30,11 @@ from trainkit import (
     EpsilonGreedy,
     ExpectedValue,
     ImplicitQuantileValue,
-    Prediction,
-    QNetwork,
     QuantileValue,
     SpaceMismatchError,
 )
 from trainkit.engine.device import TensorBatch
+from trainkit.nets import Prediction, QNetwork
 from trainkit.policy.bcq import Plausible, PlausibleBackup
 
 

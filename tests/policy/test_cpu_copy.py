@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.helpers.learning import MASKED, PARTS, Spaces, batch_of, made, observations, small_net
-from trainkit import CategoricalValue, DQNPolicy, QNetwork, QuantileValue
+from trainkit import CategoricalValue, DQNPolicy, QuantileValue
 from trainkit.core import tree
 from trainkit.engine import watched
+from trainkit.nets import QNetwork
 from trainkit.policy import cpu_copy
 from trainkit.policy.cpu_copy import CpuCopy, Parts
 

@@ -23,18 +23,9 @@ from tests.helpers.learning import (
     observations,
     small_net,
 )
-from trainkit import (
-    CategoricalValue,
-    DivergedError,
-    DoubleBackup,
-    DQNPolicy,
-    EpsilonGreedy,
-    ExpectedValue,
-    Greedy,
-    NoLegalActionError,
-    Prediction,
-    QNetwork,
-)
+from trainkit import CategoricalValue, DoubleBackup, DQNPolicy, EpsilonGreedy, ExpectedValue, Greedy
+from trainkit.errors import DivergedError, NoLegalActionError
+from trainkit.nets import Prediction, QNetwork
 
 
 def masked(q: Any, mask: Any) -> dict[str, Any]:

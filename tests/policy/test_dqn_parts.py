@@ -21,10 +21,10 @@ from trainkit import (
     ImplicitQuantileValue,
     MaxBackup,
     MunchausenBackup,
-    QNetwork,
     QuantileValue,
     make_envs,
 )
+from trainkit.nets import QNetwork
 
 
 def try_parts(space: Any = None, **options: Any) -> DQNPolicy:

@@ -29,7 +29,6 @@ from trainkit import (
     Adam,
     CategoricalValue,
     Clip,
-    DivergedError,
     DoubleBackup,
     DQNPolicy,
     ExpectedValue,
@@ -37,6 +36,7 @@ from trainkit import (
     Target,
     TransitionBatch,
 )
+from trainkit.errors import DivergedError
 
 
 class Twin:

@@ -13,7 +13,8 @@ from tests.helpers.doubles import Ledger
 from tests.helpers.learning import THREE_ACTIONS, Spaces
 from tests.helpers.tagged import decode
 from tests.helpers.truth import tagged_envs
-from trainkit import Collector, ConfigError, DQNPolicy, EpsilonGreedy, Greedy, Piecewise, SoftQ
+from trainkit import Collector, ConfigError, DQNPolicy, EpsilonGreedy, Greedy, SoftQ
+from trainkit.schedules import Piecewise
 
 
 def prefer(action: int, n_rows: int = 1, n_actions: int = 4) -> NDArray[np.float32]:

@@ -127,7 +127,9 @@ class TestRefusals:
     def test_a_file_that_disagrees_is_not_left_and_replaces_none(self, tmp_path: Path) -> None:
         path = tmp_path / "policy.onnx"
         path.write_bytes(b"an older one")
-        with pytest.raises(tk.DivergedError, match=r"Liar.export: onnxruntime gives other actions in 256 of 256 rows"):
+        with pytest.raises(
+            tk.errors.DivergedError, match=r"Liar.export: onnxruntime gives other actions in 256 of 256 rows"
+        ):
             make(Liar, VECTOR, spaces.Discrete(3)).export(path)
         assert path.read_bytes() == b"an older one"
         assert [path] == list(tmp_path.iterdir())

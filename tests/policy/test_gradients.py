@@ -17,13 +17,12 @@ from trainkit import (
     DQNPolicy,
     ExpectedValue,
     HLGaussValue,
-    ImplicitQNetwork,
     ImplicitQuantileValue,
     MunchausenBackup,
-    QNetwork,
     QuantileValue,
 )
 from trainkit.engine.loss import objective
+from trainkit.nets import ImplicitQNetwork, QNetwork
 
 GAP = 1e-6
 

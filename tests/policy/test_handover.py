@@ -142,7 +142,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_taken() -> None:
     given[f"target_{FIRST}"] = given[f"target_{FIRST}"].astype(complex)
     given[f"target_{bias}"] = "ones"
     given[f"target_{second}"][0, :2] = [np.nan, -np.inf]
-    with pytest.raises(tk.CheckpointError) as caught:
+    with pytest.raises(tk.errors.CheckpointError) as caught:
         policy.set_weights(given)
     assert str(caught.value).splitlines() == [
         "DQNPolicy has other parameters than those given:",
@@ -231,7 +231,9 @@ def test_a_target_of_its_own_is_taken_as_it_is() -> None:
     assert_array_equal(policy.get_weights()[FIRST], online[0].weight.detach())
     assert_array_equal(policy.get_weights()[f"target_{FIRST}"], target[0].weight.detach())
     del given["target.0.bias"]
-    with pytest.raises(tk.CheckpointError, match=r"target_network.encoder.body.layers.0.bias: \[8\] here, none given"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match=r"target_network.encoder.body.layers.0.bias: \[8\] here, none given"
+    ):
         policy.load_weights(given, key_map=ours)
 
 
@@ -245,7 +247,7 @@ def test_a_target_that_is_nobodys_attribute_is_nobodys_weight() -> None:
 def test_what_has_no_name_here_is_left_out_or_refused() -> None:
     given = {**elsewhere().state_dict(), "optimizer.lr": torch.ones(())}
     policy = small()
-    with pytest.raises(tk.CheckpointError, match=r"\n  optimizer.lr: none here, \[\] given$"):
+    with pytest.raises(tk.errors.CheckpointError, match=r"\n  optimizer.lr: none here, \[\] given$"):
         policy.load_weights(given, key_map=NAMES)
     policy.load_weights(given, key_map={**NAMES, "optimizer.lr": None})
     policy.load_weights(given, key_map=NAMES.get)
@@ -266,7 +268,7 @@ def test_where_not_all_must_fit_the_rest_is_returned_and_as_it_was() -> None:
 
 def test_weights_of_which_none_fits_are_refused_all_the_same() -> None:
     policy = small()
-    with pytest.raises(tk.CheckpointError, match=r"0.weight: none here, \[8, 4\] given"):
+    with pytest.raises(tk.errors.CheckpointError, match=r"0.weight: none here, \[8, 4\] given"):
         policy.load_weights(elsewhere().state_dict(), strict=False)
 
 
@@ -278,7 +280,7 @@ def test_a_number_that_is_not_finite_never_gets_in(strict: bool) -> None:
     policy = small()
     before = policy.get_weights()
     if strict:
-        with pytest.raises(tk.CheckpointError, match="1 of 3 numbers given are not finite"):
+        with pytest.raises(tk.errors.CheckpointError, match="1 of 3 numbers given are not finite"):
             policy.load_weights(network.state_dict(), key_map=NAMES)
         assert same(policy.get_weights(), before)
     else:
@@ -301,7 +303,9 @@ def test_a_map_that_does_not_fit_is_refused_with_all_that_is_wrong() -> None:
 
 def test_a_file_with_more_than_weights_says_what_is_in_it(tmp_path: Path) -> None:
     torch.save({"model": elsewhere().state_dict(), "epoch": 3}, tmp_path / "run.pt")
-    with pytest.raises(tk.CheckpointError, match=r"must hold tensors by name, got \['model', 'epoch'\]: read it with"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match=r"must hold tensors by name, got \['model', 'epoch'\]: read it with"
+    ):
         small().load_weights(tmp_path / "run.pt")
 
 
@@ -312,7 +316,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)  # which another test may have imported
     (tmp_path / "net.safetensors").touch()
-    with pytest.raises(tk.MissingExtraError, match=r"pip install trainkit\[safetensors\]"):
+    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install trainkit\[safetensors\]"):
         small().load_weights(tmp_path / "net.safetensors")
 
 
@@ -328,6 +332,8 @@ def test_a_safetensors_file_is_taken_whole_or_not_at_all(tmp_path: Path) -> None
     whole = path.read_bytes()
     for damaged in (b"", whole[:9], whole[:-1], b"\xff" * len(whole)):
         path.write_bytes(damaged)
-        with pytest.raises(tk.CheckpointError, match=r"net.safetensors cannot be read.*: it is missing or damaged"):
+        with pytest.raises(
+            tk.errors.CheckpointError, match=r"net.safetensors cannot be read.*: it is missing or damaged"
+        ):
             policy.load_weights(path, key_map=NAMES)
     assert same(policy.get_weights(), before)

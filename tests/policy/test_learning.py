@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.learning import assert_same, linear, parameters_of
-from trainkit import Adam, Clip, DeviceError, DivergedError, Policy, Target, UpdateResult
-from trainkit.policy import base
+from trainkit import Adam, Clip, Policy, Target
+from trainkit.errors import DeviceError, DivergedError
+from trainkit.policy import UpdateResult, base
 
 
 class Several(Policy):

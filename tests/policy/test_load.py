@@ -131,7 +131,7 @@ def test_a_network_of_ones_own_is_loaded_into_a_policy_made_like_it(tmp_path: Pa
     with torch.no_grad():
         policy.network.module.body[0].weight.add_(1.0)  # type: ignore[union-attr, operator]  # moved
     policy.save(tmp_path)
-    with pytest.raises(tk.CheckpointError, match=r"was not by our `for_envs`: make one like it and give it"):
+    with pytest.raises(tk.errors.CheckpointError, match=r"was not by our `for_envs`: make one like it and give it"):
         tk.load_policy(tmp_path)
     loaded = tk.load_policy(tmp_path, policy=with_own())
     assert_array_equal(loaded.predict(OBS), policy.predict(OBS))
@@ -139,7 +139,7 @@ def test_a_network_of_ones_own_is_loaded_into_a_policy_made_like_it(tmp_path: Pa
 
 def test_a_policy_that_is_not_like_it_is_refused_with_what_differs(tmp_path: Path) -> None:
     with_own(6).save(tmp_path)
-    with pytest.raises(tk.CheckpointError, match=r"network.module.body.0.weight: \[7, 3\] here, \[6, 3\] given"):
+    with pytest.raises(tk.errors.CheckpointError, match=r"network.module.body.0.weight: \[7, 3\] here, \[6, 3\] given"):
         tk.load_policy(tmp_path, policy=with_own(7))
 
 
@@ -150,7 +150,7 @@ def test_an_argument_that_no_file_can_hold_is_named_if_acting_needs_it(tmp_path:
     policy = tk.DQNPolicy.for_envs(PLACES, hidden=(8,), value=Value(), device="cpu")
     policy.save(tmp_path)
     with pytest.raises(
-        tk.CheckpointError, match=r"cannot say what value=Value\(\) of its policy was: make one like it"
+        tk.errors.CheckpointError, match=r"cannot say what value=Value\(\) of its policy was: make one like it"
     ):
         tk.load_policy(tmp_path)
 
@@ -163,7 +163,7 @@ def test_an_argument_of_learning_that_no_file_can_hold_is_left_out_with_a_word(t
 
 
 def test_there_must_be_something_to_load(tmp_path: Path) -> None:
-    with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
+    with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         tk.load_policy(tmp_path)
 
 
@@ -197,15 +197,15 @@ def test_a_manifest_says_how_its_policy_was_made(tmp_path: Path) -> None:
 
 def test_what_inspect_tells_is_plain(tmp_path: Path) -> None:
     tk.DQNPolicy.for_envs(PLACES, hidden=(8,), device="cpu").save(tmp_path)
-    told = tk.inspect_checkpoint(tmp_path)
+    told = tk.trainer.inspect_checkpoint(tmp_path)
     assert (told["problem"], told["path"], told["format"]) == (None, str(tmp_path), 1)
     assert told["spaces"]["action_space"] == {"kind": "Discrete", "shape": [], "dtype": "<i8", "n": 4, "start": 0}
     (file,) = tmp_path.glob("policy-*.pt")
     assert told["components"]["policy"]["bytes"] == file.stat().st_size
     file.write_bytes(b"short")
-    assert "policy-1.pt is damaged: it has 5 of" in tk.inspect_checkpoint(tmp_path)["problem"]
-    with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
-        tk.inspect_checkpoint(tmp_path / "nowhere")
+    assert "policy-1.pt is damaged: it has 5 of" in tk.trainer.inspect_checkpoint(tmp_path)["problem"]
+    with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
+        tk.trainer.inspect_checkpoint(tmp_path / "nowhere")
 
 
 def test_weights_that_torch_saved_are_taken_too_and_nothing_else_is(tmp_path: Path) -> None:
@@ -214,5 +214,5 @@ def test_weights_that_torch_saved_are_taken_too_and_nothing_else_is(tmp_path: Pa
     other.load_weights(tmp_path / "best.pt")
     assert_array_equal(other.predict(OBS), one.predict(OBS))
     torch.save({"weights": Path("x")}, tmp_path / "odd.pt")
-    with pytest.raises(tk.CheckpointError, match=r"odd.pt cannot be read as .* holds more than tensors"):
+    with pytest.raises(tk.errors.CheckpointError, match=r"odd.pt cannot be read as .* holds more than tensors"):
         other.load_weights(tmp_path / "odd.pt")

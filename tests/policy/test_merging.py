@@ -135,7 +135,7 @@ class TestPolicies:
 
     def test_a_preprocessing_in_several_parts_merges_part_by_part(self) -> None:
         def chain() -> nn.Sequential:
-            return nn.Sequential(nn.Identity(), tk.Preprocess(BOX, normalize=True))
+            return nn.Sequential(nn.Identity(), tk.nets.Preprocess(BOX, normalize=True))
 
         one, two = make(preprocess=chain()), make(preprocess=chain())
         for seed, policy in enumerate((one, two)):
@@ -150,4 +150,4 @@ class TestPolicies:
             with pytest.raises(tk.ConfigError, match="policies that normalize the same"):
                 make().merge_statistics(other)
         with pytest.raises(tk.ConfigError, match="same preprocessing in both policies"):
-            make(preprocess=nn.Sequential(tk.Preprocess(BOX, normalize=True))).merge_statistics(make())
+            make(preprocess=nn.Sequential(tk.nets.Preprocess(BOX, normalize=True))).merge_statistics(make())

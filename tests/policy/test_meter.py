@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainkit import UpdateResult
+from trainkit.policy import UpdateResult
 from trainkit.policy.meter import Meter
 
 

@@ -133,7 +133,7 @@ def test_a_collector_rejects_a_truncation_without_a_legal_action(random: bool) -
     policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu", seed=1)
     collector = tk.Collector(policy, envs, tk.ReplayBuffer(100), seed=1)
     rule = r"env 0 truncated an episode in an observation that allows no action.*terminated=True.*step 3"
-    with pytest.raises(tk.NoLegalActionError, match=rule):
+    with pytest.raises(tk.errors.NoLegalActionError, match=rule):
         collector.collect(n_step=20, random=random)
 
 

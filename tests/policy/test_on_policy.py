@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, assert_same, is_legal, observations, parameters_of
 from tests.helpers.rollouts import PLACE, Table, ended_rows, made, played
-from trainkit import A2CPolicy, Adam, ConfigError, DivergedError, Horizon, PPOPolicy, ReinforcePolicy, Rollout
+from trainkit import A2CPolicy, Adam, ConfigError, Horizon, PPOPolicy, ReinforcePolicy
+from trainkit.buffer import Rollout
 from trainkit.core.errors import NoLegalActionError, SpaceMismatchError
 from trainkit.engine.loss import Loss
+from trainkit.errors import DivergedError
 from trainkit.policy.rollout_rows import RolloutRows
 
 KINDS = [PPOPolicy, A2CPolicy, ReinforcePolicy]

@@ -9,7 +9,8 @@ from gymnasium import spaces
 
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, observations, parameters_of
 from tests.helpers.rollouts import made, played
-from trainkit import A2CPolicy, PPOPolicy, ReinforcePolicy, Rollout
+from trainkit import A2CPolicy, PPOPolicy, ReinforcePolicy
+from trainkit.buffer import Rollout
 
 KINDS = [PPOPolicy, A2CPolicy, ReinforcePolicy]
 IMAGE = spaces.Box(0, 255, (40, 40, 1), np.uint8)

@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made, parameters_of
-from trainkit import ConfigError, ImplicitQNetwork, NatureCNN, QNetwork
+from trainkit import ConfigError
+from trainkit.nets import ImplicitQNetwork, NatureCNN, QNetwork
 from trainkit.policy.draws import Draw, ask
 from trainkit.policy.precision import in_precision
 

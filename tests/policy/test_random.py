@@ -7,7 +7,8 @@ import pytest
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit import ConfigError, NoLegalActionError, RandomPolicy
+from trainkit import ConfigError, RandomPolicy
+from trainkit.errors import NoLegalActionError
 
 
 def actions(space: Space[Any], n_rows: int, *, mask: Any = None, seed: int = 0, **options: Any) -> NDArray[Any]:

@@ -13,19 +13,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, assert_same, batch_of, observations, parameters_of
-from trainkit import (
-    Adam,
-    Clip,
-    ConfigError,
-    DivergedError,
-    Horizon,
-    SACPolicy,
-    SpaceMismatchError,
-    Target,
-    TransitionBatch,
-)
+from trainkit import Adam, Clip, ConfigError, Horizon, SACPolicy, SpaceMismatchError, Target, TransitionBatch
 from trainkit.engine.engine import Engine
 from trainkit.engine.loss import objective
+from trainkit.errors import DivergedError
 from trainkit.nets.preprocess import WithoutMask
 
 PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))

@@ -81,7 +81,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "action_scaling": (False, lambda t: t.policy.action_scale.scaling),
     "action_bound_method": (
         "tanh",
-        lambda t: "tanh" if isinstance(t.policy.distribution, tk.SquashedGaussian) else "clip",
+        lambda t: "tanh" if isinstance(t.policy.distribution, tk.nets.SquashedGaussian) else "clip",
     ),
     "log_std": (-1.0, lambda t: float(t.policy.distribution.log_std.detach())),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),

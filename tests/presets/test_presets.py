@@ -436,7 +436,7 @@ def test_frames_live_on_the_policys_device_where_they_are_asked_to(preset: Any) 
     small: dict[str, Any] = {"capacity": 50, "seed": 1, "device": "cpu", "test_collector": None, "learning_starts": 8}
     small |= {"batch_size": 4, "max_epoch": 1, "step_per_epoch": 24, "verbose": False}
     made = [preset(factory(), **small, frames_on_device=asked) for asked in (True, False)]
-    assert isinstance(made[0].buffer.frames, tk.DeviceFrames)
+    assert isinstance(made[0].buffer.frames, tk.engine.DeviceFrames)
     assert str(made[0].buffer.frames.device) == "cpu"
     assert made[1].buffer.frames is None
     assert made[0].run().gradient_step > 0

@@ -211,7 +211,7 @@ def test_next_within_next_is_refused() -> None:
             next(trainer)
 
     trainer = make_trainer(callbacks=[Nested()])
-    with pytest.raises(tk.BusyError, match=r"already inside next\(\): use one loop"):
+    with pytest.raises(tk.errors.BusyError, match=r"already inside next\(\): use one loop"):
         next(trainer)
 
 
@@ -227,7 +227,7 @@ def test_next_in_two_threads_at_once_is_refused() -> None:
     thread = threading.Thread(target=trainer.run)
     thread.start()
     assert inside.wait(10)
-    with pytest.raises(tk.BusyError):
+    with pytest.raises(tk.errors.BusyError):
         next(trainer)
     refused.set()
     thread.join()
@@ -339,7 +339,7 @@ def test_a_notebook_shows_what_was_chosen() -> None:
 def test_a_refused_run_leaves_no_folder_behind(tmp_path: Any) -> None:
     with pytest.raises(tk.ConfigError):
         make_trainer(logger=tmp_path / "run", batch_size=-1)
-    with pytest.raises(tk.CheckpointError):
+    with pytest.raises(tk.errors.CheckpointError):
         make_trainer(logger=tmp_path / "run", resume_from=tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
 

@@ -24,8 +24,8 @@ Make = Callable[[Path], tk.Callback]
 
 OWNERS: dict[str, Make] = {
     "Checkpoint": tk.Checkpoint,
-    "SaveBest": tk.SaveBest,
-    "SaveEvery": tk.SaveEvery,
+    "SaveBest": tk.callbacks.SaveBest,
+    "SaveEvery": tk.callbacks.SaveEvery,
 }
 
 
@@ -69,7 +69,7 @@ def test_videos_of_another_run_are_not_replaced(tmp_path: Path) -> None:
 
     (tmp_path / "step-000000024-episode-0.mp4").write_bytes(b"a video")
     with pytest.raises(tk.ConfigError, match=r"RecordVideo.folder .* already holds step-000000024-episode-0.mp4"):
-        make_trainer(env=Drawn, test=True, callbacks=[tk.RecordVideo(tmp_path)])
+        make_trainer(env=Drawn, test=True, callbacks=[tk.callbacks.RecordVideo(tmp_path)])
 
 
 def test_a_checkpoint_of_another_run_does_not_make_a_folder_ones_own(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_all_folders_that_cannot_be_taken_are_named_in_one_error(tmp_path: Path)
 
 
 def test_a_run_that_is_rejected_leaves_no_folder_and_no_lock(tmp_path: Path) -> None:
-    with pytest.raises(tk.CheckpointError, match="holds no readable checkpoint"):
+    with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         make_trainer(checkpoint=tmp_path / "a" / "b", resume_from=tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
 
@@ -120,7 +120,7 @@ def test_a_run_that_is_resumed_takes_over_and_the_former_trainer_saves_no_more(t
     next(former)
     resumed = make_trainer(checkpoint=tmp_path, resume_from="auto")
     before = content(tmp_path)
-    with pytest.raises(tk.CheckpointError, match="belongs to another trainer of this process"):
+    with pytest.raises(tk.errors.CheckpointError, match="belongs to another trainer of this process"):
         next(former)
     assert content(tmp_path) == before
     assert resumed.run().epoch == 3
@@ -145,7 +145,7 @@ torch.set_num_threads(1)
 import trainkit as tk
 from tests.trainer.toys import make_trainer
 trainer = make_trainer(test=True, checkpoint=Path(sys.argv[1]), logger=tk.JsonlLogger(sys.argv[1]),
-                       callbacks=[tk.SaveBest(Path(sys.argv[1]) / "kept")],
+                       callbacks=[tk.callbacks.SaveBest(Path(sys.argv[1]) / "kept")],
                        env_options={"backend": "async"})
 next(trainer)
 print("ready", flush=True)
@@ -181,13 +181,13 @@ def test_a_folder_that_another_process_uses_is_rejected_until_it_is_killed(tmp_p
             tk.JsonlLogger(folder, resume=True)
         saved = make_trainer(test=True).save(tmp_path / "other")
         with pytest.raises(tk.ConfigError, match=rf"SaveBest.folder .* is in use by process {process.pid}"):
-            make_trainer(test=True, resume_from=saved, callbacks=[tk.SaveBest(folder / "kept")])
+            make_trainer(test=True, resume_from=saved, callbacks=[tk.callbacks.SaveBest(folder / "kept")])
         assert content(folder) == before
         process.send_signal(signal.SIGKILL)
         process.wait()
         resumed = make_trainer(
             test=True, checkpoint=folder, resume_from="auto", logger=tk.JsonlLogger(folder, resume=True),
-            callbacks=[tk.SaveBest(folder / "kept")],
+            callbacks=[tk.callbacks.SaveBest(folder / "kept")],
         )  # fmt: skip
         assert resumed.epoch == 1
         resumed.run()
@@ -264,7 +264,7 @@ def test_a_lock_file_that_is_no_json_locks_nothing(tmp_path: Path) -> None:
 # ---- a folder that cannot be written ----
 
 
-@pytest.mark.parametrize("make", [*OWNERS.values(), tk.DatasetWriter])
+@pytest.mark.parametrize("make", [*OWNERS.values(), tk.callbacks.DatasetWriter])
 def test_a_folder_that_cannot_be_written_is_rejected_at_construction(make: Make, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file" / "below", Path("/proc/here")):
@@ -280,6 +280,6 @@ def test_a_folder_without_permission_is_rejected_at_construction(tmp_path: Path)
 
 
 def test_looking_whether_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -> None:
-    for make in (*OWNERS.values(), tk.DatasetWriter):
+    for make in (*OWNERS.values(), tk.callbacks.DatasetWriter):
         make(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []

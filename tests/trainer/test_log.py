@@ -65,7 +65,7 @@ def test_values_are_reduced_over_the_epoch_and_over_each_report() -> None:
 class AtEnd(tk.Callback):
     """Log the epoch's number at its end, in every way there is, and its double."""
 
-    def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+    def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
         for reduce in ("mean", "sum", "min", "max", "last"):
             trainer.log(f"end/{reduce}", result.epoch, reduce)
             trainer.log(f"end/{reduce}", 2 * result.epoch, reduce)
@@ -80,7 +80,7 @@ AT_END = [
 
 def test_what_on_epoch_end_logs_belongs_to_that_epoch_everywhere_the_last_one_too(tmp_path: Path) -> None:
     numbers = Spreads()
-    loggers = [numbers, tk.JsonlLogger(tmp_path / "lines"), tk.TensorboardLogger(tmp_path / "events")]
+    loggers = [numbers, tk.JsonlLogger(tmp_path / "lines"), tk.loggers.TensorboardLogger(tmp_path / "events")]
     trainer = make_trainer(callbacks=[AtEnd()], logger=loggers)
     results = list(trainer)
     for epoch, expected in enumerate(AT_END):
@@ -97,7 +97,7 @@ def test_what_on_epoch_end_logs_belongs_to_that_epoch_everywhere_the_last_one_to
 
 def test_values_of_the_epoch_and_of_its_end_are_reduced_together() -> None:
     class Both(Tell):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             trainer.log("at/sum", 1000, "sum")
 
     numbers = Numbers()
@@ -112,7 +112,7 @@ def test_a_later_callback_sees_what_an_earlier_one_logged_at_the_end() -> None:
     seen: list[Any] = []
 
     class Second(tk.Callback):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             seen.append((result.stats["custom/end/sum"], trainer.history[-1]["epoch"]))
 
     make_trainer(callbacks=[AtEnd(), Second()]).run()
@@ -121,7 +121,7 @@ def test_a_later_callback_sees_what_an_earlier_one_logged_at_the_end() -> None:
 
 def test_a_stop_at_the_end_of_an_epoch_is_in_its_info() -> None:
     class Enough(tk.Callback):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             trainer.stop("enough")
 
     (result,) = make_trainer(callbacks=[Enough()])
@@ -130,7 +130,7 @@ def test_a_stop_at_the_end_of_an_epoch_is_in_its_info() -> None:
 
 def test_after_an_exception_at_an_epochs_end_the_others_log_to_the_same_epoch_and_it_is_written_once() -> None:
     class Raises(tk.Callback):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             trainer.log("before", result.epoch)
             if result.epoch == 2:
                 raise RuntimeError("mine")
@@ -150,7 +150,7 @@ def test_after_an_exception_at_an_epochs_end_the_others_log_to_the_same_epoch_an
 
 def test_saving_at_an_epochs_end_writes_its_report_first_and_resumes_with_the_next(tmp_path: Path) -> None:
     class Save(tk.Callback):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             trainer.save(tmp_path / str(result.epoch))
             trainer.log("after", result.epoch, "sum")
 

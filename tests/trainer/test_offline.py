@@ -289,7 +289,7 @@ def test_a_policy_that_cannot_learn_from_rows_is_refused() -> None:
 
 
 def test_a_policy_that_was_not_told_its_spaces_is_refused() -> None:
-    learner = tk.DQNPolicy(tk.QNetwork((2,), 2), device="cpu")
+    learner = tk.DQNPolicy(tk.nets.QNetwork((2,), 2), device="cpu")
     with pytest.raises(tk.ConfigError, match="policy must know its spaces"):
         make_offline_trainer(policy=learner)
 
@@ -297,7 +297,7 @@ def test_a_policy_that_was_not_told_its_spaces_is_refused() -> None:
 def test_a_network_that_does_not_fit_the_spaces_is_refused() -> None:
     spaces = {"observation_space": Walk.observation_space, "action_space": Walk.action_space}
     with pytest.raises(tk.SpaceMismatchError, match="gives numbers"):
-        make_offline_trainer(policy=tk.DQNPolicy(tk.QNetwork((2,), 3), **spaces, device="cpu"))
+        make_offline_trainer(policy=tk.DQNPolicy(tk.nets.QNetwork((2,), 3), **spaces, device="cpu"))
 
 
 def test_every_row_is_looked_at_whoever_stored_it() -> None:

@@ -52,7 +52,7 @@ def made(on_device: bool, *, buffer: Any = tk.PrioritizedReplayBuffer, policy: A
     envs = tk.make_envs(Screen, 2, stack=3, **options.pop("env_options", {}))
     parts = {"hidden": (), "head": (8,), "double": True, "noisy": True, "n_step": 3} | ON_CPU | (policy or {})
     learner = tk.DQNPolicy.for_envs(envs, **parts)
-    frames = tk.DeviceFrames("cpu") if on_device else None
+    frames = tk.engine.DeviceFrames("cpu") if on_device else None
     own: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 24, "update_per_step": 0.5, "batch_size": 4, "seed": 1}
     own |= {"verbose": False, "show_progress": False}
     return tk.OffpolicyTrainer(learner, tk.Collector(learner, envs, buffer(24, frames=frames)), **own | options)
@@ -99,7 +99,7 @@ def test_environments_that_fail_and_episodes_that_are_cut_change_nothing(order: 
 
         envs = tk.make_envs(Failing, 2, stack=3, on_error="restart", max_restarts=1_000)
         policy = tk.DQNPolicy.for_envs(envs, hidden=(), head=(8,), n_step=3, **ON_CPU)
-        frames = tk.DeviceFrames("cpu") if on_device else None
+        frames = tk.engine.DeviceFrames("cpu") if on_device else None
         collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(24, frames=frames))
         own: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 24, "update_per_step": 0.5, "batch_size": 4}
         own |= {"seed": 1, "verbose": False, "show_progress": False}
@@ -188,7 +188,7 @@ def test_an_offline_run_has_every_bit_of_one_without() -> None:
         how: dict[str, Any] = {"max_epoch": 2, "update_per_epoch": 4, "batch_size": 4, "seed": 1, "verbose": False}
         return results_of(tk.OfflineTrainer(policy, buffer, **how, show_progress=False))
 
-    assert run(tk.DeviceFrames("cpu")) == run(None)
+    assert run(tk.engine.DeviceFrames("cpu")) == run(None)
 
 
 # ---- callbacks ----
@@ -233,7 +233,7 @@ def test_a_callback_that_changes_the_shape_of_images_is_refused() -> None:
 def test_a_policy_on_another_device_is_refused_at_construction() -> None:
     envs = tk.make_envs(Screen, 1)
     policy = tk.DQNPolicy.for_envs(envs, **ON_CPU)
-    collector = tk.Collector(policy, envs, tk.ReplayBuffer(20, frames=tk.DeviceFrames("meta")))
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(20, frames=tk.engine.DeviceFrames("meta")))
     with pytest.raises(
         tk.ConfigError, match=r"ReplayBuffer\.frames are on meta, DQNPolicy is on cpu: give both the sa"
     ):

@@ -48,7 +48,7 @@ def test_a_run_whose_environment_fails_ends_in_the_bits_of_one_that_never_failed
     straight.run()
     made: list[Any] = []
     outside = Outside(7, 39, 66)  # before the first checkpoint, and twice after one
-    info = tk.run_with_restart(maker(tmp_path, made, on_step=outside), delay_s=0)
+    info = tk.trainer.run_with_restart(maker(tmp_path, made, on_step=outside), delay_s=0)
     assert len(made) == 4
     assert (info.epoch, info.env_step, info.stop_reason) == (3, 72, "max_epoch")
     assert bits(made[-1]) == bits(straight)
@@ -61,10 +61,10 @@ def test_so_it_is_with_every_kind_of_learner(name: str, tmp_path: Path) -> None:
 
         has_failed = False
 
-        def on_epoch_end(self, trainer: tk.Trainer, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: tk.Trainer, result: tk.trainer.EpochResult) -> None:
             if trainer.epoch == 2 and not Fails.has_failed:
                 Fails.has_failed = True
-                raise tk.DeviceError("the device is gone")
+                raise tk.errors.DeviceError("the device is gone")
 
     straight = make_run(name)
     straight.run()
@@ -74,7 +74,7 @@ def test_so_it_is_with_every_kind_of_learner(name: str, tmp_path: Path) -> None:
         made.append(make_run(name, callbacks=[Fails()], checkpoint=tmp_path, resume_from="auto"))
         return made[-1]  # type: ignore[no-any-return]
 
-    tk.run_with_restart(make, delay_s=0)
+    tk.trainer.run_with_restart(make, delay_s=0)
     assert len(made) == 2
     assert bits(made[-1]) == bits(straight)
 
@@ -82,8 +82,8 @@ def test_so_it_is_with_every_kind_of_learner(name: str, tmp_path: Path) -> None:
 def test_one_failure_more_goes_through_with_a_note_of_all(tmp_path: Path) -> None:
     made: list[Any] = []
     outside = Outside(5, 9, 40)
-    with pytest.raises(tk.EnvError) as caught:
-        tk.run_with_restart(maker(tmp_path, made, on_step=outside), max_failures=2, delay_s=0)
+    with pytest.raises(tk.errors.EnvError) as caught:
+        tk.trainer.run_with_restart(maker(tmp_path, made, on_step=outside), max_failures=2, delay_s=0)
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert len(made) == 3
     (note,) = caught.value.__notes__
@@ -96,13 +96,14 @@ def test_one_failure_more_goes_through_with_a_note_of_all(tmp_path: Path) -> Non
 
 def test_no_failure_at_all_may_be_outlived(tmp_path: Path) -> None:
     made: list[Any] = []
-    with pytest.raises(tk.EnvError):
-        tk.run_with_restart(maker(tmp_path, made, on_step=Outside(5)), max_failures=0, delay_s=0)
+    with pytest.raises(tk.errors.EnvError):
+        tk.trainer.run_with_restart(maker(tmp_path, made, on_step=Outside(5)), max_failures=0, delay_s=0)
     assert len(made) == 1
 
 
 @pytest.mark.parametrize(
-    "error", [tk.DivergedError("nan"), tk.ConfigError("lr"), KeyboardInterrupt(), RuntimeError("a bug"), SystemExit(3)]
+    "error",
+    [tk.errors.DivergedError("nan"), tk.ConfigError("lr"), KeyboardInterrupt(), RuntimeError("a bug"), SystemExit(3)],
 )
 def test_what_would_come_again_goes_through_at_once(error: BaseException, tmp_path: Path) -> None:
     class Raises(tk.Callback):
@@ -111,7 +112,7 @@ def test_what_would_come_again_goes_through_at_once(error: BaseException, tmp_pa
 
     made: list[Any] = []
     with pytest.raises(type(error)):
-        tk.run_with_restart(maker(tmp_path, made, callbacks=[Raises()]), delay_s=0)
+        tk.trainer.run_with_restart(maker(tmp_path, made, callbacks=[Raises()]), delay_s=0)
     assert len(made) == 1
 
 
@@ -125,8 +126,8 @@ def test_others_may_be_named(tmp_path: Path) -> None:
                 raise LookupError("no licence")
 
     make = maker(tmp_path, made, callbacks=[Raises()], on_step=outside)
-    with pytest.raises(tk.EnvError):  # the second time
-        tk.run_with_restart(make, errors=(LookupError,), delay_s=0)
+    with pytest.raises(tk.errors.EnvError):  # the second time
+        tk.trainer.run_with_restart(make, errors=(LookupError,), delay_s=0)
     assert len(made) == 2
 
 
@@ -145,10 +146,10 @@ def test_what_cannot_be_made_once_goes_through_and_later_counts(tmp_path: Path) 
 
     outside = Outside(30)
     with pytest.raises(ConnectionError):
-        tk.run_with_restart(make(1), delay_s=0)
+        tk.trainer.run_with_restart(make(1), delay_s=0)
     assert calls == 1
     calls = 0
-    assert tk.run_with_restart(make(2), delay_s=0).epoch == 3
+    assert tk.trainer.run_with_restart(make(2), delay_s=0).epoch == 3
     assert calls == 4
 
 
@@ -156,7 +157,7 @@ def test_each_restart_is_told_with_its_cause_and_waits_twice_as_long(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fails(tk.Callback):
-        def on_epoch_end(self, trainer: tk.Trainer, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: tk.Trainer, result: tk.trainer.EpochResult) -> None:
             if len(made) < 9:
                 raise TimeoutError("no answer")
 
@@ -164,7 +165,7 @@ def test_each_restart_is_told_with_its_cause_and_waits_twice_as_long(
     made: list[Any] = []
     monkeypatch.setattr("trainkit.trainer.restarting.time.sleep", slept.append)
     with caplog.at_level(logging.WARNING, logger="trainkit.trainer.restarting"):
-        tk.run_with_restart(maker(tmp_path, made, callbacks=[Fails()]), max_failures=8, delay_s=0.75)
+        tk.trainer.run_with_restart(maker(tmp_path, made, callbacks=[Fails()]), max_failures=8, delay_s=0.75)
     assert slept == [0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0, 60.0]
     told = [record.getMessage() for record in caplog.records if record.name == "trainkit.trainer.restarting"]
     assert told[0] == "epoch 1, step 24: TimeoutError: no answer; made anew in 0.75 s, failure 1 of 8"
@@ -191,7 +192,7 @@ def test_environments_of_a_failed_run_are_closed_and_its_memory_is_free_before_t
     outside = Outside(30)
     gc.disable()
     try:
-        tk.run_with_restart(make, delay_s=0)
+        tk.trainer.run_with_restart(make, delay_s=0)
     finally:
         gc.enable()
     assert seen == [(True, 2)]
@@ -200,7 +201,7 @@ def test_environments_of_a_failed_run_are_closed_and_its_memory_is_free_before_t
 def test_a_run_that_has_ended_has_nothing_left_to_do(tmp_path: Path) -> None:
     made: list[Any] = []
     for _ in range(2):
-        info = tk.run_with_restart(maker(tmp_path, made))
+        info = tk.trainer.run_with_restart(maker(tmp_path, made))
     assert (info.epoch, len(made)) == (3, 2)
 
 
@@ -211,12 +212,12 @@ def test_a_trainer_that_would_begin_anew_is_refused(options: dict[str, Any], tmp
     elif options:
         options = {"checkpoint": tmp_path, "resume_from": make_trainer(max_epoch=1).save(tmp_path / "other")}
     with pytest.raises(tk.ConfigError, match='give it checkpoint= and resume_from="auto"'):
-        tk.run_with_restart(lambda: make_trainer(**options))
+        tk.trainer.run_with_restart(lambda: make_trainer(**options))
 
 
 def test_what_is_no_trainer_is_refused() -> None:
     with pytest.raises(tk.ConfigError, match=r"run_with_restart.make_trainer must return a trainer, got None"):
-        tk.run_with_restart(lambda: None)  # type: ignore[arg-type, return-value]
+        tk.trainer.run_with_restart(lambda: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(tk.ConfigError) as caught:
-        tk.run_with_restart(3, max_failures=-1, delay_s=-1, errors=[OSError])  # type: ignore[arg-type]
+        tk.trainer.run_with_restart(3, max_failures=-1, delay_s=-1, errors=[OSError])  # type: ignore[arg-type]
     assert len(str(caught.value).splitlines()) == 4

@@ -108,10 +108,10 @@ def test_what_callbacks_keep_of_running_episodes_comes_back_by_its_name(tmp_path
         def __init__(self) -> None:
             self.told: list[tuple[int, int, float]] = []
 
-        def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             episode.user_data["n"] = episode.user_data.get("n", 0) + 1
 
-        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             self.told.append((episode.user_data["n"], episode.length, episode.total_reward))
 
     straight, first, second = Jumps(), Jumps(), Jumps()
@@ -146,8 +146,8 @@ def test_changed_parts_are_told_as_code_without_what_is_the_same(tmp_path: Path,
     def parts(lr: Any, target: Any, limit: float) -> dict[str, Any]:
         return {"optimizer": tk.Adam(lr=lr, eps=1e-5), "target": target, "clip": tk.Clip(limit)}
 
-    make_trainer(policy=parts(tk.Piecewise([(0, 1e-3)]), None, 10.0)).save(tmp_path)
-    changed = parts(tk.Piecewise([(0, 0.5), (9, 0.25)]), tk.Target(3, unit="updates"), 10.0)
+    make_trainer(policy=parts(tk.schedules.Piecewise([(0, 1e-3)]), None, 10.0)).save(tmp_path)
+    changed = parts(tk.schedules.Piecewise([(0, 0.5), (9, 0.25)]), tk.Target(3, unit="updates"), 10.0)
     make_trainer(policy=changed, resume_from=tmp_path)
     (warning,) = warnings(caplog)
     assert warning.split(" with other settings: ")[1] == (
@@ -219,7 +219,9 @@ def test_saving_between_the_updates_of_a_rollout_is_refused(tmp_path: Path) -> N
         def on_update_end(self, trainer: tk.Trainer) -> None:
             trainer.save(tmp_path)
 
-    with pytest.raises(tk.CheckpointError, match="OnpolicyTrainer cannot be saved between the updates of a rollout"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match="OnpolicyTrainer cannot be saved between the updates of a rollout"
+    ):
         next(make_run("ppo", callbacks=[Save()]))
 
 

@@ -81,10 +81,10 @@ def test_an_exception_before_an_update_leaves_the_trainer_usable() -> None:
 class Everything(tk.Callback):
     """Look at all there is to see of episodes."""
 
-    def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+    def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
         repr((episode, episode.obs, episode.action, episode.reward, episode.info, episode.slots, episode.truncated))
 
-    def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+    def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
         trainer.log("length", episode.length)
 
 
@@ -108,7 +108,7 @@ def test_an_exception_in_an_episode_keeps_every_row_and_the_episode_goes_on() ->
     class Once(tk.Callback):
         raised = False
 
-        def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             if not self.raised and episode.length == 3:
                 self.raised = True
                 raise ValueError("three")
@@ -130,7 +130,7 @@ def test_an_exception_in_an_episode_keeps_every_row_and_the_episode_goes_on() ->
 def test_a_callback_hears_of_the_episodes_it_asks_for(episodes: Any, expected: set[bool]) -> None:
     told: set[bool] = set()
 
-    def on_episode_step(self: tk.Callback, trainer: tk.Trainer, episode: tk.Episode) -> None:
+    def on_episode_step(self: tk.Callback, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
         told.add(episode.in_evaluation)
 
     kind = type("Mine", (tk.Callback,), {"episodes": episodes, "on_episode_step": on_episode_step})
@@ -150,7 +150,7 @@ def test_a_look_between_two_epochs_is_told_to_nobody() -> None:
     told: list[bool] = []
 
     class Look(tk.Callback):
-        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             told.append(episode.in_evaluation)
 
     trainer = make_trainer(test=True, callbacks=[Look()], max_epoch=1)
@@ -212,13 +212,13 @@ def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_i
         def on_env_created(self, trainer: tk.Trainer, envs: tk.Envs, env_id: int) -> None:
             self.heard.append(("made", env_id))
 
-        def on_episode_created(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_created(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             self.heard.append(("created", episode.env_id))
 
-        def on_episode_start(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_start(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             self.heard.append(("start", episode.env_id))
 
-        def on_episode_failed(self, trainer: tk.Trainer, episode: tk.Episode, error: Exception) -> None:
+        def on_episode_failed(self, trainer: tk.Trainer, episode: tk.collector.Episode, error: Exception) -> None:
             self.heard.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
 
     Crashing.n_steps = 0

@@ -1,18 +1,35 @@
 """Replay buffers: rows on their way from the collector to the learner, in numpy."""
 
+from typing import TYPE_CHECKING
+
 from trainkit.buffer.from_config import buffer_from_config
 from trainkit.buffer.mixed import MixedBuffer
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
 from trainkit.buffer.segment_tree import MinTree, SumTree
+from trainkit.core.data import Horizon, Rollout, Transition, TransitionBatch
+from trainkit.core.former_names import former_names
+from trainkit.core.protocols import Buffer, Dataset, RoundBuffer
+from trainkit.core.return_scale import ReturnScale
 
 __all__ = [
+    "Buffer",
+    "Dataset",
+    "Horizon",
     "MinTree",
     "MixedBuffer",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
+    "ReturnScale",
+    "Rollout",
     "RolloutBuffer",
+    "RoundBuffer",
     "SumTree",
+    "Transition",
+    "TransitionBatch",
     "buffer_from_config",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__)

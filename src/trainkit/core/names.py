@@ -219,6 +219,75 @@ EVENTS_ELSEWHERE: dict[str, str] = {
     "on_load_checkpoint": "on_checkpoint_loaded",
 }
 
+# Classes and functions of Tianshou, Stable-Baselines3, RLlib and CleanRL: the attribute of `trainkit` to use instead.
+CLASSES_ELSEWHERE: dict[str, str] = {
+    "A2C": "A2CPolicy",
+    "Actor": "nets.ActorNetwork",
+    "ActorProb": "nets.ActorCriticNetwork",
+    "AsyncVectorEnv": "make_envs",
+    "BC": "BCPolicy",
+    "BCConfig": "presets.bc",
+    "BaseCallback": "Callback",
+    "BasePolicy": "Policy",
+    "Batch": "TransitionBatch",
+    "C51": "presets.c51",
+    "C51Policy": "presets.c51",
+    "CQL": "presets.cql",
+    "CQLConfig": "presets.cql",
+    "CheckpointCallback": "Checkpoint",
+    "Critic": "nets.CriticNetwork",
+    "DQN": "DQNPolicy",
+    "DQNConfig": "presets.dqn",
+    "DefaultCallbacks": "Callback",
+    "DictReplayBuffer": "ReplayBuffer",
+    "DictRolloutBuffer": "RolloutBuffer",
+    "DiscreteBCQ": "DiscreteBCQPolicy",
+    "DiscreteCQL": "presets.cql",
+    "DiscreteCQLPolicy": "presets.cql",
+    "DiscreteSACPolicy": "SACPolicy",
+    "DummyVecEnv": "make_envs",
+    "DummyVectorEnv": "make_envs",
+    "EpisodeReplayBuffer": "ReplayBuffer",
+    "EvalCallback": "Evaluation",
+    "IQN": "presets.iqn",
+    "IQNPolicy": "presets.iqn",
+    "ImitationPolicy": "BCPolicy",
+    "MaskablePPO": "PPOPolicy",
+    "Net": "nets.MLP",
+    "OffPolicyTrainer": "OffpolicyTrainer",
+    "OnPolicyTrainer": "OnpolicyTrainer",
+    "PGPolicy": "ReinforcePolicy",
+    "PPO": "PPOPolicy",
+    "PPOConfig": "presets.ppo",
+    "PrioritizedEpisodeReplayBuffer": "PrioritizedReplayBuffer",
+    "PrioritizedVectorReplayBuffer": "PrioritizedReplayBuffer",
+    "QRDQN": "presets.qrdqn",
+    "QRDQNPolicy": "presets.qrdqn",
+    "RLlibCallback": "Callback",
+    "RainbowDQN": "presets.rainbow",
+    "RainbowPolicy": "presets.rainbow",
+    "RayVectorEnv": "make_envs",
+    "Reinforce": "ReinforcePolicy",
+    "ReplayBufferManager": "ReplayBuffer",
+    "SAC": "SACPolicy",
+    "SACConfig": "presets.sac",
+    "ShmemVectorEnv": "make_envs",
+    "StopTrainingOnRewardThreshold": "callbacks.StopAt",
+    "SubprocVecEnv": "make_envs",
+    "SubprocVectorEnv": "make_envs",
+    "SyncVectorEnv": "make_envs",
+    "VecNormalize": "nets.Preprocess",
+    "VectorEnvNormObs": "nets.Preprocess",
+    "VectorReplayBuffer": "ReplayBuffer",
+    "evaluate_policy": "evaluate",
+    "linear_schedule": "Linear",
+    "make_env": "make_envs",
+    "make_vec_env": "make_envs",
+    "offline_trainer": "OfflineTrainer",
+    "offpolicy_trainer": "OffpolicyTrainer",
+    "onpolicy_trainer": "OnpolicyTrainer",
+}
+
 # Words that several of them, or none, use for an option of ours, and our own former ones.
 _SYNONYMS: dict[str, Ours] = {
     "compile": _is('engine="compile"'),
@@ -263,6 +332,18 @@ def suggest(name: str, known: Iterable[str]) -> str:
         return translate(best, options)
     best = nearest_word(name, options)
     return "" if best is None else f", did you mean {best!r}?"
+
+
+def class_hint(name: str, known: Mapping[str, str]) -> str:
+    """Return the hint for a class or function that `trainkit` does not have, as the end of a message; "" for none.
+
+    Args:
+        name: the unknown attribute.
+        known: {name: attribute of `trainkit`}, such as {"MLP": "nets.MLP"}.
+    """
+    attributes = {**known, **CLASSES_ELSEWHERE}
+    meant = name if name in attributes else nearest_word(name, attributes)
+    return "" if meant is None else f", did you mean tk.{attributes[meant]}?"
 
 
 _TYPO = 0.85  # similarity of a name and its misspelling

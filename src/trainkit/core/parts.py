@@ -54,5 +54,6 @@ def from_plain(plain: Any) -> Any:
 
 def _exported() -> dict[str, type[Part]]:
     """Return the parts that the package exports, by their classes' names."""
-    names = vars(sys.modules["trainkit"])
-    return {name: kind for name, kind in names.items() if isinstance(kind, type) and issubclass(kind, Part)}
+    modules = [vars(sys.modules[name]) for name in ("trainkit", "trainkit.buffer", "trainkit.schedules")]
+    exported = {name: kind for module in modules for name, kind in module.items()}
+    return {name: kind for name, kind in exported.items() if isinstance(kind, type) and issubclass(kind, Part)}

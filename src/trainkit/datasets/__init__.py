@@ -1,10 +1,16 @@
 """Recorded episodes: written, read from files of several formats, and used to estimate what a policy would return."""
 
 from trainkit.datasets.loading import from_minari, load_dataset
-from trainkit.datasets.off_policy_evaluation import Estimate, importance_sampling, weighted_importance_sampling
+from trainkit.datasets.off_policy_evaluation import (
+    Estimate,
+    HasActionProbability,
+    importance_sampling,
+    weighted_importance_sampling,
+)
 
 __all__ = [
     "Estimate",
+    "HasActionProbability",
     "from_minari",
     "importance_sampling",
     "load_dataset",

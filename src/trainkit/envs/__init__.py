@@ -1,5 +1,7 @@
 """Environments: made, stepped and validated, whatever backend and autoreset mode they have."""
 
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.structured_actions import ActionStructure, flat_actions
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
@@ -15,8 +17,10 @@ from trainkit.envs.processors import (
 )
 
 __all__ = [
+    "ActionStructure",
     "DiscretizeActions",
     "EnvContext",
+    "EnvSpaces",
     "Envs",
     "Finding",
     "Flatten",
@@ -26,5 +30,6 @@ __all__ = [
     "Processor",
     "TimeFeature",
     "check_env",
+    "flat_actions",
     "make_envs",
 ]

@@ -1,8 +1,16 @@
 """Loggers: where a run's numbers go, and how they are read back."""
 
+from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
 from trainkit.loggers.logger import JsonlLogger, TensorboardLogger
+from trainkit.loggers.runs import RunFolder, find_runs
 
 __all__ = [
+    "HistogramLogger",
     "JsonlLogger",
+    "Logger",
+    "PurgingLogger",
+    "RunFolder",
     "TensorboardLogger",
+    "VideoLogger",
+    "find_runs",
 ]

@@ -2,7 +2,7 @@
 
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorCriticNetwork, ActorNetwork, CriticNetwork
-from trainkit.nets.distributions import SquashedGaussian
+from trainkit.nets.distributions import Distribution, SquashedGaussian
 from trainkit.nets.networks import MLP, ImplicitQNetwork, NatureCNN, Prediction, QNetwork
 from trainkit.nets.noisy import NoisyLinear
 from trainkit.nets.preprocess import Preprocess
@@ -12,6 +12,7 @@ __all__ = [
     "ActorCriticNetwork",
     "ActorNetwork",
     "CriticNetwork",
+    "Distribution",
     "ImplicitQNetwork",
     "MLP",
     "NatureCNN",

@@ -1,5 +1,9 @@
 """Policies: torch modules that act and learn."""
 
+from typing import TYPE_CHECKING
+
+from trainkit.core.data import ActOutput
+from trainkit.core.former_names import former_names
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
 from trainkit.policy.base import Policy
@@ -20,6 +24,7 @@ from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
 
 __all__ = [
     "A2CPolicy",
+    "ActOutput",
     "BCPolicy",
     "Backup",
     "CategoricalValue",
@@ -50,3 +55,6 @@ __all__ = [
     "gae",
     "load_policy",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__)

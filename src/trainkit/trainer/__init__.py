@@ -1,5 +1,12 @@
 """Training: the iterators that drive collector, buffer and policy."""
 
+from typing import TYPE_CHECKING
+
+from trainkit.core.checkpoint import inspect_checkpoint
+from trainkit.core.data import EpochResult
+from trainkit.core.former_names import former_names
+from trainkit.core.protocols import Learner, RolloutLearner, Trainee
+from trainkit.core.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
@@ -20,20 +27,34 @@ from trainkit.trainer.restarting import run_with_restart
 __all__ = [
     "Callback",
     "Checkpoint",
+    "CollectStats",
+    "Curriculum",
+    "DatasetWriter",
+    "EpochResult",
+    "EpochStats",
     "Evaluation",
     "Histograms",
     "History",
+    "Learner",
     "LogInfo",
-    "Curriculum",
+    "OfflineTrainer",
+    "OffpolicyTrainer",
+    "OnpolicyTrainer",
     "RecordVideo",
+    "RolloutLearner",
+    "RunInfo",
     "SaveBest",
     "SaveEvery",
     "StopAt",
-    "OfflineTrainer",
-    "DatasetWriter",
-    "OffpolicyTrainer",
-    "OnpolicyTrainer",
+    "Summary",
+    "TimeStats",
+    "Trainee",
     "Trainer",
     "evaluate",
+    "inspect_checkpoint",
     "run_with_restart",
+    "scalars",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__)

@@ -148,7 +148,7 @@ def test_other_libraries_events_and_private_ones_are_refused_with_ours(name: str
 
 
 def test_a_class_is_instantiated_without_arguments_one_callback_needs_no_list() -> None:
-    trainer = make_trainer(callbacks=[Log, tk.LogInfo("x")], max_epoch=1)
+    trainer = make_trainer(callbacks=[Log, tk.callbacks.LogInfo("x")], max_epoch=1)
     log = next(own for own in trainer._hooks._callbacks if isinstance(own, Log))
     trainer.run()
     assert "on_epoch_end" in log.events
@@ -158,7 +158,7 @@ def test_a_class_is_instantiated_without_arguments_one_callback_needs_no_list() 
 
 def test_a_class_that_needs_arguments_and_what_is_no_callback_are_refused() -> None:
     with pytest.raises(tk.ConfigError, match=r"callbacks: SaveBest cannot be made without arguments \(.*folder"):
-        make_trainer(callbacks=[tk.SaveBest])
+        make_trainer(callbacks=[tk.callbacks.SaveBest])
     with pytest.raises(tk.ConfigError, match="callbacks"):
         make_trainer(callbacks=[print])
 
@@ -167,7 +167,7 @@ def test_functions_by_event_are_called_after_the_callbacks_with_what_these_recei
     calls: list[Any] = []
     log = Log()
 
-    def on_end(trainer: tk.Trainer, result: tk.EpochResult) -> None:
+    def on_end(trainer: tk.Trainer, result: tk.trainer.EpochResult) -> None:
         calls.append((trainer, result.epoch, list(log.events)[-1]))
         trainer.log("mine", result.epoch)
 
@@ -266,10 +266,10 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_even_where_errors_are_l
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> None:
-        raise tk.CheckpointError("no room")
+        raise tk.errors.CheckpointError("no room")
 
     monkeypatch.setattr(tk.OffpolicyTrainer, "save", fails)
-    with pytest.raises(tk.CheckpointError, match="no room"):
+    with pytest.raises(tk.errors.CheckpointError, match="no room"):
         make_trainer(checkpoint=tmp_path / "saved", callback_errors="log").run()
 
 
@@ -369,7 +369,11 @@ def test_loading_into_a_run_undoes_what_callbacks_came_to_know_since(tmp_path: P
         def load_state_dict(self, state: dict[str, Any]) -> None:
             self.epochs = [int(epoch) for epoch in state]
 
-    best, task, seen = tk.SaveBest(tmp_path / "best"), tk.Curriculum(lambda trainer: {"level": trainer.epoch}), Seen()
+    best, task, seen = (
+        tk.callbacks.SaveBest(tmp_path / "best"),
+        tk.callbacks.Curriculum(lambda trainer: {"level": trainer.epoch}),
+        Seen(),
+    )
     trainer = make_trainer(test=True, callbacks=[best, task, seen])
     trainer.save(tmp_path / "first")
     next(trainer)
@@ -391,10 +395,10 @@ def test_a_callback_is_not_told_of_what_it_does_not_want_to_hear() -> None:
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
             self.heard.add("on_collect_end")
 
-        def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             self.heard.add("on_episode_step")
 
-        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             self.heard.add("on_episode_end")
 
     ends, steps = Now("_end"), Now("_step")

@@ -188,7 +188,7 @@ def test_components_can_be_left_out_and_loaded_alone(tmp_path: Path) -> None:
     assert other.gradient_step == trainer.gradient_step
     assert (other.epoch, other.env_step, other.seed) == (0, 0, 5)
     with pytest.raises(
-        tk.CheckpointError, match=r"was saved without buffer, trainer, collector: load it with exclude="
+        tk.errors.CheckpointError, match=r"was saved without buffer, trainer, collector: load it with exclude="
     ):
         other.load(tmp_path / "policy")
 
@@ -234,20 +234,20 @@ def test_auto_takes_the_one_before_a_damaged_one_and_says_so(harm: str, tmp_path
         file.write_bytes(content[:-9] if harm == "truncated" else bytes([content[0] ^ 1]) + content[1:])
     assert make_trainer(checkpoint=tmp_path, resume_from="auto").epoch == 2
     assert "; trying the one before" in caplog.text
-    with pytest.raises(tk.CheckpointError):
+    with pytest.raises(tk.errors.CheckpointError):
         make_trainer(resume_from=tmp_path)  # what was named is taken, or refused
 
 
 def test_auto_does_not_begin_anew_where_all_are_damaged(tmp_path: Path) -> None:
     make_trainer(max_epoch=1, checkpoint=tmp_path).run()
     (tmp_path / "save-000001" / "policy-1.pt").unlink()
-    with pytest.raises(tk.CheckpointError, match=r"no checkpoint in .* is whole: remove them to begin anew"):
+    with pytest.raises(tk.errors.CheckpointError, match=r"no checkpoint in .* is whole: remove them to begin anew"):
         make_trainer(checkpoint=tmp_path, resume_from="auto")
 
 
 def test_auto_does_not_pass_over_the_checkpoint_of_another_run(tmp_path: Path) -> None:
     make_trainer(max_epoch=1, checkpoint=tmp_path).run()
-    with pytest.raises(tk.CheckpointError, match="was saved with n_envs 2, this run has 3"):
+    with pytest.raises(tk.errors.CheckpointError, match="was saved with n_envs 2, this run has 3"):
         make_trainer(n_envs=3, checkpoint=tmp_path, resume_from="auto")
 
 
@@ -286,7 +286,7 @@ def test_a_last_save_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.
 
     trainer = make_trainer(max_epoch=1, checkpoint=tmp_path)
     monkeypatch.setattr(files, "write_whole", full)
-    with pytest.raises(tk.CheckpointError, match="No space left on device"):
+    with pytest.raises(tk.errors.CheckpointError, match="No space left on device"):
         next(trainer)
 
 

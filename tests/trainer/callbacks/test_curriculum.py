@@ -22,7 +22,7 @@ class Slope(Walk):
 
 def test_a_task_reaches_each_environment_at_its_next_reset(tmp_path: Path) -> None:
     Slope.levels.clear()
-    curriculum = tk.Curriculum(lambda trainer: {"level": trainer.epoch, "name": "slope"})
+    curriculum = tk.callbacks.Curriculum(lambda trainer: {"level": trainer.epoch, "name": "slope"})
     trainer = make_trainer(env=Slope, callbacks=[curriculum], max_epoch=3, step_per_epoch=40)
     first = next(trainer)
     assert set(map(str, Slope.levels)) == {"{'level': 0, 'name': 'slope'}"}
@@ -34,7 +34,7 @@ def test_a_task_reaches_each_environment_at_its_next_reset(tmp_path: Path) -> No
     trainer.save(tmp_path)
 
     Slope.levels.clear()
-    again = tk.Curriculum(lambda trainer: None)  # which has nothing to say
+    again = tk.callbacks.Curriculum(lambda trainer: None)  # which has nothing to say
     resumed = make_trainer(env=Slope, callbacks=[again], max_epoch=3, step_per_epoch=40, resume_from=tmp_path)
     assert {str(options) for options in Slope.levels} == {"{'level': 1, 'name': 'slope'}"}  # played again
     Slope.levels.clear()
@@ -45,13 +45,15 @@ def test_a_task_reaches_each_environment_at_its_next_reset(tmp_path: Path) -> No
 
 def test_evaluations_keep_their_own_task() -> None:
     Slope.levels.clear()
-    make_trainer(env=Slope, test=True, max_epoch=1, callbacks=[tk.Curriculum(lambda trainer: {"level": 5})]).run()
+    make_trainer(
+        env=Slope, test=True, max_epoch=1, callbacks=[tk.callbacks.Curriculum(lambda trainer: {"level": 5})]
+    ).run()
     assert None in Slope.levels
 
 
 def test_a_task_that_cannot_be_told_is_refused() -> None:
     with pytest.raises(tk.ConfigError, match=r"Curriculum.fn must return options for reset, or None, got 3"):
-        next(make_trainer(callbacks=[tk.Curriculum(lambda trainer: 3)]))  # type: ignore[arg-type, return-value]  # refused
+        next(make_trainer(callbacks=[tk.callbacks.Curriculum(lambda trainer: 3)]))  # type: ignore[arg-type, return-value]  # refused
     venv = gym.make_vec("CartPole-v1", 2, "sync")
     envs = tk.make_envs(venv)
     policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu")
@@ -62,5 +64,5 @@ def test_a_task_that_cannot_be_told_is_refused() -> None:
             max_epoch=1,
             step_per_epoch=4,
             batch_size=2,
-            callbacks=[tk.Curriculum(lambda trainer: None)],
+            callbacks=[tk.callbacks.Curriculum(lambda trainer: None)],
         )

@@ -14,10 +14,8 @@ from tests.helpers.tagged import TaggedEnv, decode, is_terminated, is_truncated,
 from tests.helpers.truth import IN_PROCESS, tagged_envs
 from tests.trainer.toys import Walk, make_trainer
 from trainkit import (
-    CheckpointError,
     Collector,
     ConfigError,
-    DatasetWriter,
     DQNPolicy,
     EpsilonGreedy,
     OffpolicyTrainer,
@@ -28,9 +26,11 @@ from trainkit import (
     load_dataset,
     make_envs,
 )
+from trainkit.callbacks import DatasetWriter
 from trainkit.core import tree
 from trainkit.core.data import RecordedEpisode
 from trainkit.datasets.format import read_shard
+from trainkit.errors import CheckpointError
 
 
 def recorded(folder: Path) -> list[RecordedEpisode]:

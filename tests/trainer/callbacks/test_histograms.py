@@ -102,7 +102,7 @@ def episodes(rows: list[tuple[int, int, float, bool]]) -> list[tuple[float, int]
 
 def test_returns_lengths_and_actions_are_of_all_that_was_collected_and_are_told_once() -> None:
     logger, truth = Spreads(), Truth()
-    trainer = make_trainer(logger=logger, callbacks=[tk.Histograms(every=10)], log_every=10, max_epoch=4)
+    trainer = make_trainer(logger=logger, callbacks=[tk.callbacks.Histograms(every=10)], log_every=10, max_epoch=4)
     assert trainer.train_collector is not None
     trainer.train_collector.recorders.append(truth)
     trainer.run()
@@ -123,7 +123,7 @@ def test_returns_lengths_and_actions_are_of_all_that_was_collected_and_are_told_
 
 def test_priorities_and_weights_are_the_buffers() -> None:
     logger = Spreads()
-    trainer = make_trainer(logger=logger, callbacks=[tk.Histograms(every=24)], max_epoch=1)
+    trainer = make_trainer(logger=logger, callbacks=[tk.callbacks.Histograms(every=24)], max_epoch=1)
     trainer.run()
     ((step, told),) = logger.spreads
     assert step == 24
@@ -135,7 +135,8 @@ def test_actions_of_several_places_are_shown_place_by_place() -> None:
     logger = Spreads()
     trainer = tk.presets.sac(
         "Pendulum-v1", seed=1, device="cpu", n_envs=2, n_test_envs=1, episode_per_test=1, max_epoch=1, verbose=False,
-        step_per_epoch=20, learning_starts=100, logger=logger, callbacks=[tk.Histograms(every=10)], log_every=10,
+        step_per_epoch=20, learning_starts=100, logger=logger, log_every=10,
+        callbacks=[tk.callbacks.Histograms(every=10)],
     )  # fmt: skip
     with trainer:
         trainer.run()
@@ -145,12 +146,12 @@ def test_actions_of_several_places_are_shown_place_by_place() -> None:
 
 def test_on_policy_learners_have_them_too() -> None:
     logger = Spreads()
-    make_onpolicy_trainer(logger=logger, callbacks=[tk.Histograms(every=12)]).run()
+    make_onpolicy_trainer(logger=logger, callbacks=[tk.callbacks.Histograms(every=12)]).run()
     assert {tag for _, told in logger.spreads for tag in told} == {"custom/actions", "custom/returns", "custom/lengths"}
 
 
 def test_a_run_learns_the_same_with_and_without() -> None:
-    plain, watched = make_trainer(), make_trainer(callbacks=[tk.Histograms(every=5)])
+    plain, watched = make_trainer(), make_trainer(callbacks=[tk.callbacks.Histograms(every=5)])
     plain.run()
     watched.run()
     own, theirs = (
@@ -163,4 +164,4 @@ def test_a_run_learns_the_same_with_and_without() -> None:
 
 def test_a_period_that_cannot_be_is_refused() -> None:
     with pytest.raises(tk.ConfigError, match=r"Histograms.every must be a whole number >= 1, got 0"):
-        tk.Histograms(every=0)
+        tk.callbacks.Histograms(every=0)

@@ -42,7 +42,7 @@ def test_a_row_tells_what_its_epoch_yielded(make: Any) -> None:
 
 def test_a_row_is_there_for_callbacks_and_for_reading_only() -> None:
     class Look(tk.Callback):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             seen.append(trainer.history[-1]["epoch"])
 
     seen: list[float] = []
@@ -82,7 +82,7 @@ def test_reset_forgets_and_resume_remembers(tmp_path: Path) -> None:
 
 def test_an_epoch_that_was_interrupted_has_one_row() -> None:
     class Fault(tk.Callback):
-        def on_epoch_end(self, trainer: Any, result: tk.EpochResult) -> None:
+        def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             if trainer.epoch == 2 and not faults:
                 faults.append(trainer.epoch)
                 raise KeyboardInterrupt

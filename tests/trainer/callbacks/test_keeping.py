@@ -30,7 +30,7 @@ def loaded(path: Path, like: tk.Trainer) -> Any:
 
 
 def test_the_policy_that_is_kept_is_the_best_on_fresh_seeds(tmp_path: Path) -> None:
-    best = tk.SaveBest(tmp_path / "best")
+    best = tk.callbacks.SaveBest(tmp_path / "best")
     trainer = make_trainer(test=True, max_epoch=4, callbacks=[best])
     # first looks 1, 5, 9, 7; second looks 3 (kept), 2 (luck), 4 (kept), none: 7 is no best
     told(trainer, [1.0, 3.0, 5.0, 2.0, 9.0, 4.0, 7.0])
@@ -43,11 +43,11 @@ def test_the_policy_that_is_kept_is_the_best_on_fresh_seeds(tmp_path: Path) -> N
 
 
 def test_the_best_score_outlives_a_run(tmp_path: Path) -> None:
-    trainer = make_trainer(test=True, callbacks=[tk.SaveBest(tmp_path / "best")])
+    trainer = make_trainer(test=True, callbacks=[tk.callbacks.SaveBest(tmp_path / "best")])
     told(trainer, [1.0, 8.0])
     next(trainer)
     trainer.save(tmp_path / "run")
-    again = tk.SaveBest(tmp_path / "best")
+    again = tk.callbacks.SaveBest(tmp_path / "best")
     resumed = make_trainer(test=True, callbacks=[again], resume_from=tmp_path / "run")
     assert again.score == 8.0
     told(resumed, [2.0, 7.0])  # a best, which its second look does not confirm
@@ -60,7 +60,7 @@ def test_the_best_score_outlives_a_run(tmp_path: Path) -> None:
     [("epochs", 2, [48]), ("env_steps", 20, [20, 40, 60]), ("updates", 10, [20, 40, 60])],
 )
 def test_policies_are_kept_now_and_then(tmp_path: Path, unit: Any, every: int, steps: list[int]) -> None:
-    trainer = make_trainer(callbacks=[tk.SaveEvery(tmp_path, every=every, unit=unit)], step_per_collect=4)
+    trainer = make_trainer(callbacks=[tk.callbacks.SaveEvery(tmp_path, every=every, unit=unit)], step_per_collect=4)
     trainer.run()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:09d}" for step in steps]
     first = loaded(tmp_path / f"step-{steps[0]:09d}", trainer)
@@ -72,22 +72,22 @@ def test_policies_are_kept_now_and_then(tmp_path: Path, unit: Any, every: int, s
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(tk.ConfigError, match=r"SaveBest.folder .* is a file: name a folder"):
-        tk.SaveBest(tmp_path / "file")
+        tk.callbacks.SaveBest(tmp_path / "file")
     with pytest.raises(tk.ConfigError, match=r"SaveEvery.unit must be one of .*, got 'steps'"):
-        tk.SaveEvery(tmp_path, unit="steps")  # type: ignore[arg-type]  # refused
+        tk.callbacks.SaveEvery(tmp_path, unit="steps")  # type: ignore[arg-type]  # refused
     with pytest.raises(tk.ConfigError, match="SaveBest needs evaluations: give a test_collector or an evaluation"):
-        make_trainer(callbacks=[tk.SaveBest(tmp_path)])
+        make_trainer(callbacks=[tk.callbacks.SaveBest(tmp_path)])
 
 
 def test_a_second_look_is_told_to_nobody(tmp_path: Path) -> None:
     class Count(tk.Callback):
         n_told = 0
 
-        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             self.n_told += episode.in_evaluation
 
     count = Count()
-    make_trainer(test=True, max_epoch=2, callbacks=[tk.SaveBest(tmp_path / "best"), count]).run()
+    make_trainer(test=True, max_epoch=2, callbacks=[tk.callbacks.SaveBest(tmp_path / "best"), count]).run()
     assert count.n_told == 2 * 3
 
 

@@ -12,7 +12,7 @@ from tests.trainer.toys import make_trainer
 
 
 def test_a_run_stops_at_a_step_in_the_middle_of_an_epoch() -> None:
-    trainer = make_trainer(callbacks=[tk.StopAt(env_step=30)], step_per_collect=4)
+    trainer = make_trainer(callbacks=[tk.callbacks.StopAt(env_step=30)], step_per_collect=4)
     info = trainer.run()
     assert (info.epoch, info.env_step, info.stop_reason, info.gradient_step) == (
         2,
@@ -24,7 +24,7 @@ def test_a_run_stops_at_a_step_in_the_middle_of_an_epoch() -> None:
 
 def test_a_run_stops_at_a_return_that_a_second_look_confirms() -> None:
     scores = iter([1.0, 5.0, 0.0, 6.0, 7.0])  # fails, passes, is not confirmed, passes, is confirmed
-    trainer = make_trainer(test=True, max_epoch=9, step_per_epoch=2, callbacks=[tk.StopAt(return_mean=5.0)])
+    trainer = make_trainer(test=True, max_epoch=9, step_per_epoch=2, callbacks=[tk.callbacks.StopAt(return_mean=5.0)])
     evaluation = trainer.judge.evaluation
     assert evaluation is not None
     run = evaluation.run
@@ -43,22 +43,22 @@ def test_a_limit_that_a_resumed_run_has_passed_leaves_nothing_to_train(tmp_path:
     trainer = make_trainer()
     next(trainer)
     trainer.save(tmp_path)
-    resumed = make_trainer(resume_from=tmp_path, callbacks=[tk.StopAt(env_step=20)])
+    resumed = make_trainer(resume_from=tmp_path, callbacks=[tk.callbacks.StopAt(env_step=20)])
     assert list(resumed) == []
     assert (resumed.info.env_step, resumed.stop_reason) == (24, "max_env_step")
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(tk.ConfigError) as caught:
-        tk.StopAt()
+        tk.callbacks.StopAt()
     assert str(caught.value) == "StopAt needs return_mean, train_return_mean, env_step or seconds"
     with pytest.raises(tk.ConfigError, match=r"StopAt.env_step must be a whole number >= 1, got 0"):
-        tk.StopAt(env_step=0)
+        tk.callbacks.StopAt(env_step=0)
     with pytest.raises(
         tk.ConfigError,
         match=r"StopAt.return_mean needs evaluations: give a test_collector",
     ):
-        make_trainer(callbacks=[tk.StopAt(return_mean=1.0)])
+        make_trainer(callbacks=[tk.callbacks.StopAt(return_mean=1.0)])
 
 
 # ---- by training returns ----
@@ -67,10 +67,10 @@ def test_limits_that_make_no_sense_are_refused() -> None:
 def test_training_returns_alone_stop_a_run_once_the_window_is_full() -> None:
     returns: list[float] = []
 
-    def note(trainer: tk.Trainer, episode: tk.Episode) -> None:
+    def note(trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
         returns.append(episode.total_reward)
 
-    stop = tk.StopAt(train_return_mean=-0.5, train_episodes=4)
+    stop = tk.callbacks.StopAt(train_return_mean=-0.5, train_episodes=4)
     trainer = make_trainer(callbacks=[stop], on_episode_end=note, max_epoch=20, step_per_collect=2)
     assert trainer.run().stop_reason == "train_return_mean"
     assert trainer.test_collector is None
@@ -81,7 +81,7 @@ def test_training_returns_alone_stop_a_run_once_the_window_is_full() -> None:
 
 def test_the_window_of_training_returns_outlives_a_resume(tmp_path: Path) -> None:
     def make(**options: Any) -> Any:
-        stop = tk.StopAt(train_return_mean=0.5, train_episodes=6)
+        stop = tk.callbacks.StopAt(train_return_mean=0.5, train_episodes=6)
         return make_trainer(callbacks=[stop], max_epoch=30, max_env_step=10_000, **options)
 
     straight = make(checkpoint=tk.Checkpoint(tmp_path, keep_last=50))
@@ -94,9 +94,9 @@ def test_the_window_of_training_returns_outlives_a_resume(tmp_path: Path) -> Non
 
 def test_training_returns_are_not_waited_for_where_nothing_is_collected() -> None:
     with pytest.raises(tk.ConfigError, match=r"StopAt.train_return_mean needs training episodes"):
-        make_run("cql", callbacks=[tk.StopAt(train_return_mean=1.0)])
+        make_run("cql", callbacks=[tk.callbacks.StopAt(train_return_mean=1.0)])
     with pytest.raises(tk.ConfigError, match=r"StopAt.train_episodes must be a whole number >= 1, got 0"):
-        tk.StopAt(train_return_mean=1.0, train_episodes=0)
+        tk.callbacks.StopAt(train_return_mean=1.0, train_episodes=0)
 
 
 # ---- epochs by time ----

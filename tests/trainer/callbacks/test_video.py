@@ -38,11 +38,11 @@ def test_an_evaluations_episode_is_a_video_from_its_first_frame_to_its_last(tmp_
     lengths: list[int] = []
 
     class Look(tk.Callback):
-        def on_episode_end(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             if episode.in_evaluation and episode.env_id == 0:
                 lengths.append(episode.length)
 
-    record = tk.RecordVideo(tmp_path / "videos", every=2)
+    record = tk.callbacks.RecordVideo(tmp_path / "videos", every=2)
     plain = make_trainer(env=Drawn, test=True, max_epoch=3)
     trainer = make_trainer(env=Drawn, test=True, max_epoch=3, callbacks=[record, Look()])
     trainer.run()
@@ -58,7 +58,9 @@ def test_an_evaluations_episode_is_a_video_from_its_first_frame_to_its_last(tmp_
 
 def test_as_many_episodes_are_recorded_as_were_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    make_trainer(env=Drawn, test=True, max_epoch=1, callbacks=[tk.RecordVideo(tmp_path, n_episode=3, fps=5)]).run()
+    make_trainer(
+        env=Drawn, test=True, max_epoch=1, callbacks=[tk.callbacks.RecordVideo(tmp_path, n_episode=3, fps=5)]
+    ).run()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"step-000000024-episode-{number}.mp4" for number in range(3)
     ]
@@ -71,12 +73,12 @@ def test_what_an_interrupted_evaluation_leaves_unfinished_is_thrown_away(tmp_pat
     class Once(tk.Callback):
         raised = False
 
-        def on_episode_step(self, trainer: tk.Trainer, episode: tk.Episode) -> None:
+        def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             if episode.in_evaluation and not self.raised:
                 self.raised = True
                 raise ValueError("cut")
 
-    trainer = make_trainer(env=Drawn, test=True, max_epoch=2, callbacks=[tk.RecordVideo(tmp_path), Once()])
+    trainer = make_trainer(env=Drawn, test=True, max_epoch=2, callbacks=[tk.callbacks.RecordVideo(tmp_path), Once()])
     with pytest.raises(ValueError, match="cut"):
         next(trainer)
     trainer.evaluate()  # which forgets the one that was interrupted
@@ -88,17 +90,17 @@ def test_what_an_interrupted_evaluation_leaves_unfinished_is_thrown_away(tmp_pat
 def test_environments_that_cannot_draw_are_refused_when_the_trainer_is_made(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     with pytest.raises(tk.ConfigError) as caught:
-        make_trainer(test=True, callbacks=[tk.RecordVideo(tmp_path)])
+        make_trainer(test=True, callbacks=[tk.callbacks.RecordVideo(tmp_path)])
     assert 'was made with render_mode None: make_envs(..., env_kwargs={"render_mode": "rgb_array"})' in str(
         caught.value
     )
     with pytest.raises(tk.ConfigError, match="RecordVideo records evaluations: give the trainer a test_collector"):
-        make_trainer(env=Drawn, callbacks=[tk.RecordVideo(tmp_path)])
+        make_trainer(env=Drawn, callbacks=[tk.callbacks.RecordVideo(tmp_path)])
     with pytest.raises(tk.ConfigError, match=r"RecordVideo.every must be a whole number >= 1, got 0"):
-        tk.RecordVideo(tmp_path, every=0)
+        tk.callbacks.RecordVideo(tmp_path, every=0)
 
 
 def test_a_missing_writer_names_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(tk.MissingExtraError, match=r"pip install trainkit\[video\]"):
-        tk.RecordVideo(tmp_path)
+    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install trainkit\[video\]"):
+        tk.callbacks.RecordVideo(tmp_path)
