@@ -320,7 +320,7 @@ def test_a_process_that_died_or_is_in_a_step_does_not_keep_a_run_from_being_save
     dead, busy, _ = collector.envs._backend._workers  # type: ignore[attr-defined]
     dead._process.kill()
     dead._process.join()
-    busy.ask("step", 0)  # its answer was never read, as after a second Ctrl-C
+    busy.send("step", 0)  # its answer was never read, as after a second Ctrl-C
     try:
         first, second, third = collector.state_dict()["envs"]["fingerprints"]
         assert (first, second) == ({}, {})
