@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from trainkit.core.data import ArraySpec, RecordedEpisode, Transition
-from trainkit.datasets import writer as module
+from trainkit.datasets import writer
 from trainkit.datasets.format import Header
 from trainkit.datasets.writer import OpenEpisodes
 
@@ -90,7 +90,7 @@ def test_episodes_come_out_as_lists_would_have_them(data: st.DataObject, n_envs:
     some = st.lists(st.sampled_from(everyone), unique=True).map(sorted)
     begun = data.draw(some)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_ROOM", 4)
+        patch.setattr(writer, "_N_STEPS", 4)
         episodes, twin = OpenEpisodes(HEADER, n_envs, np.array(begun, np.intp)), Twin(n_envs, begun)
     stream = Stream(n_envs)
     given_: list[tuple[Any, Any]] = []

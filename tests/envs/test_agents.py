@@ -388,7 +388,7 @@ NAN = {"a": np.zeros(1, np.float32), "b": np.full(1, np.nan, np.float32)}
     [
         ({"error": KeyError("x")}, "^env 2 raised KeyError in step: 'x', at episode 0 step 0 of agent 'a' in game 1"),
         ({"first": KeyError("x")}, "^env 2 raised KeyError in reset: 'x', at episode 0 step 0 of agent 'a' in game 1"),
-        ({"first": ({}, {})}, "returned no observation from reset: somebody must be there to act"),
+        ({"first": ({}, {})}, "returned no observation from reset: an agent must be there to act"),
         ({"first": ({"a": np.zeros(2, np.float32)}, {})}, r"env 2 returned observation of shape \(2,\)"),
         ({"count": 4}, "env 2 returned 4 values from step, not"),
         ({"answer": {"rewards": 1.0}}, "env 2 returned rewards 1.0 from step, not a dict by agent"),
@@ -451,7 +451,7 @@ def test_what_games_have_not_is_refused_clearly() -> None:
     with pytest.raises(ConfigError, match="max_episode_steps is not for a game of several agents"):
         make_envs(Told, 2, max_episode_steps=3)
     (finding,) = check_env(Told)
-    assert "looks at environments of one agent" in finding.what
+    assert "checks environments of one agent" in finding.what
     game = Told()
     with pytest.raises(ConfigError, match="factory 1 returned an environment a second time"):
         make_envs(lambda: game, 2)
@@ -598,8 +598,8 @@ def test_what_agents_are_paid_while_they_do_not_act_counts_in_their_returns_and_
     assert ledger.rows().reward.max() < 1000.0
     for agent, name in enumerate(AGENTS):
         assert totals[agent] == [paid(episode, agent) for episode in range(n_games) if name in plan_of(0, episode)]
-    (message,) = [message for message in caplog.messages if "was paid" in message]
-    assert message.startswith("agent 'left' of game 0 was paid 4000 in a step in which it did not act")
+    (message,) = [message for message in caplog.messages if "got reward" in message]
+    assert message.startswith("agent 'left' of game 0 got reward 4000 in a step in which it did not act")
 
 
 def test_games_that_pay_late_go_on_where_they_were_saved() -> None:

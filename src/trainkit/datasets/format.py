@@ -2,7 +2,7 @@
 
 meta                      JSON: format, versions, env id, spaces of one frame, stack, the policy's columns
 length [E]                steps of each episode
-terminated, truncated [E] how it ended; where neither is set, it was cut by who recorded it
+terminated, truncated [E] how it ended; if neither is set, the recorder cut it
 obs [T + E, ...]          of every step, and after each episode's last step its true final observation; one array
 per leaf: obs.position, obs.camera.0
 action, reward [T, ...]   in time order, the episodes end to end; rewards as the environment gave them
@@ -35,6 +35,7 @@ from trainkit.datasets.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
 FORMAT = 1
 _KIND = "trainkit dataset"
 _PER_EPISODE = ("length", "terminated", "truncated")
+_FLOAT = ArraySpec(shape=(), dtype=np.dtype(np.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,49 +54,16 @@ class Header:
         observation_space = stacked_space(self.observation_space, self.stack)
         return Spaces(observation_space=observation_space, action_space=self.action_space)
 
-    def misfits(self, other: "Header") -> list[str]:
-        """Say in what another dataset's rows are not of this kind; where they come from does not matter."""
+    def differences(self, other: "Header") -> list[str]:
+        """Describe how another dataset's rows differ in kind, whatever environment they are from."""
         names = ("observation_space", "action_space", "stack", "extras")
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return [f"{name} is {theirs}, not {own}" for name, own, theirs in pairs if own != theirs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """E whole episodes of T steps in all, end to end."""
-
-    obs: Obs  # [T + E, ...], single frames
-    action: NDArray[Any]  # [T, ...]
-    reward: NDArray[np.float64]  # [T]
-    extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
-    length: NDArray[np.int64]  # [E]
-    terminated: NDArray[np.bool_]  # [E]
-    truncated: NDArray[np.bool_]  # [E]
-
-    @classmethod
-    def of(cls, header: Header, episodes: Sequence[RecordedEpisode]) -> "Recording":
-        """Lay episodes end to end, in the types that the header's spaces have."""
-        action = array_specs(header.action_space)
-
-        def joined(spec: ArraySpec, *parts: NDArray[Any]) -> NDArray[Any]:
-            return np.concatenate([np.asarray(part, spec.dtype) for part in parts])
-
-        return cls(
-            obs=tree.map_tree(joined, array_specs(header.observation_space), *(one.obs for one in episodes)),
-            action=joined(action, *(one.action for one in episodes)),
-            reward=np.concatenate([np.asarray(one.reward, np.float64) for one in episodes]),
-            extras={
-                name: joined(spec, *(one.extras[name] for one in episodes)) for name, spec in header.extras.items()
-            },
-            length=np.array([len(one) for one in episodes], np.int64),
-            terminated=np.array([one.terminated for one in episodes], np.bool_),
-            truncated=np.array([one.truncated for one in episodes], np.bool_),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A file by its headers: what it holds, and how its episodes end. The rows were not read yet."""
+    """A file whose headers and episode ends were read, but not its rows."""
 
     path: Path
     header: Header
@@ -111,8 +79,7 @@ class Shard:
 
 
 def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode], *, compress: bool = False) -> None:
-    """Write whole episodes as one file, whole or not at all; a file that is there raises FileExistsError."""
-    recording = Recording.of(header, episodes)
+    """Write whole episodes as one file, atomically; a file that is there raises FileExistsError."""
     meta = {
         "kind": _KIND,
         "format": FORMAT,
@@ -122,10 +89,22 @@ def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode],
         "stack": header.stack,
         "extras": {name: [list(spec.shape), spec.dtype.str] for name, spec in header.extras.items()},
     }
-    columns = {"meta": np.array(json.dumps(meta)), "action": recording.action, "reward": recording.reward}
-    columns |= {name: getattr(recording, name) for name in _PER_EPISODE}
-    columns |= {_dotted("obs", path): leaf for path, leaf in tree.named_leaves(recording.obs)}
-    columns |= {_extra(name): column for name, column in recording.extras.items()}
+
+    def joined(spec: ArraySpec, *parts: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([np.asarray(part, spec.dtype) for part in parts])
+
+    obs = tree.map_tree(joined, array_specs(header.observation_space), *(one.obs for one in episodes))
+    columns = {
+        "meta": np.array(json.dumps(meta)),
+        "action": joined(array_specs(header.action_space), *(one.action for one in episodes)),
+        "reward": joined(_FLOAT, *(one.reward for one in episodes)),
+        "length": np.array([len(one) for one in episodes], np.int64),
+        "terminated": np.array([one.terminated for one in episodes], np.bool_),
+        "truncated": np.array([one.truncated for one in episodes], np.bool_),
+    }
+    columns |= {_dotted("obs", path): leaf for path, leaf in tree.named_leaves(obs)}
+    for name, spec in header.extras.items():
+        columns[_extra(name)] = joined(spec, *(one.extras[name] for one in episodes))
     if path.suffix in SUFFIXES:
         columns["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
         content = hdf5_bytes(path, columns, compress=compress)
@@ -215,7 +194,7 @@ def _open_columns(path: Path, max_bytes: int | None) -> Iterator[Mapping[str, An
 
 
 def _read_meta(path: Path, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a file says about itself; raise if it is no dataset, or of a newer format."""
+    """Return the metadata of a file; raise if it is no dataset, or of a newer format."""
     meta: Any = None
     column = columns.get("meta")
     if (
@@ -261,9 +240,6 @@ def _check_columns(shard: Shard, columns: Mapping[str, Any]) -> None:
         column, shape = columns[name], (n_rows, *spec.shape)
         if (tuple(column.shape), column.dtype) != (shape, spec.dtype):
             raise ValueError(f"{name} is {column.dtype} {tuple(column.shape)}, the rest says {spec.dtype} {shape}")
-
-
-_FLOAT = ArraySpec(shape=(), dtype=np.dtype(np.float64))
 
 
 def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Header:

@@ -66,7 +66,7 @@ def load_dataset(
         )
     shards = [read_shard(file, max_bytes=max_bytes) for file in found]
     first, header = found[0], shards[0].header
-    problems = [f"{one.path}: {text}, as in {first}" for one in shards[1:] for text in header.misfits(one.header)]
+    problems = [f"{one.path}: {text}, as in {first}" for one in shards[1:] for text in header.differences(one.header)]
     _check_joined([*problems, *_other_spaces(first, header, envs)])
     if len(shards) > 1:
         check_declared(f"load_dataset: {len(shards)} files", sum(shard.n_bytes for shard in shards), max_bytes)

@@ -1,6 +1,6 @@
 """Games of several agents that share one policy: a row for each agent of each game.
 
-A game is a PettingZoo-style parallel environment, known by its members: `possible_agents`, `agents` (who is in it now),
+A game is a PettingZoo-style parallel environment, identified by its members: `possible_agents`, `agents` (now in it),
 `observation_space(agent)`, `action_space(agent)`, `reset(seed=, options=) -> (obs, infos)` and `step(actions)`, which
 returns observations, rewards, terminated, truncated and infos, each a dict by agent.
 """
@@ -38,12 +38,12 @@ from trainkit.envs.validation import RowReader
 
 _log = logging.getLogger(__name__)
 
-Entry = tuple[int, Any, dict[str, Any]]  # (row, first observation, info) of an agent that begins
+Entry = tuple[int, Any, dict[str, Any]]  # (row, first observation, info) of an agent whose episode starts
 _NAMES = ("observations", "rewards", "terminated", "truncated", "infos")  # of a step's five dicts
 
 
 def is_game(env: object) -> bool:
-    """Whether this is an environment of several agents who act at the same time."""
+    """Return whether this is an environment of several agents that act at the same time."""
     methods = ("observation_space", "action_space", "reset", "step")
     return hasattr(env, "possible_agents") and all(callable(getattr(env, name, None)) for name in methods)
 
@@ -62,9 +62,9 @@ def check_parallel(env: object) -> None:
 class GamesBackend:
     """Step games one by one, in this process; row `game * number of agents + agent` is one agent of one game.
 
-    An agent's episode ends when it is terminated or truncated, or is no longer among the game's `agents`. It then
-    awaits the next game, unless the game observes it again. A game is over when nobody in it has an observation to act
-    on. What an agent is paid in a step in which it does not act is in `RawStep.late_rewards`.
+    An agent's episode ends when it is terminated or truncated, or is no longer among the game's `agents`. It then waits
+    for the next game, unless the game observes it again. A game is over when no agent in it has an observation to act
+    on. The reward of an agent in a step in which it does not act is in `RawStep.late_rewards`.
     """
 
     takes_options = True
@@ -73,7 +73,7 @@ class GamesBackend:
     def __init__(self, factories: Sequence[Callable[[], Any]]) -> None:
         self.games: list[Any] = []
         with contextlib.ExitStack() as made:
-            made.callback(self.close)  # those made before one was refused
+            made.callback(self.close)  # those made before one was rejected
             for factory in factories:
                 self._append(factory())
             self._names = list(self.games[0].possible_agents)
@@ -85,7 +85,7 @@ class GamesBackend:
             self._structure = structure_of(self.action_space)
             self._reader = RowReader(self.observation_space)
             self._plays = np.zeros(self.n, np.bool_)  # [N], whether the agent is in its game
-            self._has_told_of_late = False  # of a reward for an agent that did not act
+            self._has_warned = False  # of a reward for an agent that did not act
             made.pop_all()
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
@@ -107,7 +107,7 @@ class GamesBackend:
         for game, rows in self._by_game(env_ids):
             here = env_ids[rows].tolist()
             answers = self._step_game(game, here, action[rows])
-            obs, rewards, ends, cuts, told = answers
+            obs, rewards, ends, cuts, agent_infos = answers
             present = set(self.games[game].agents)
             for row, env_id in zip(range(rows.start, rows.stop), here, strict=True):
                 name = self._names[env_id % len(self._names)]
@@ -123,13 +123,13 @@ class GamesBackend:
                     self._reader.write(next_obs, row, obs[name])
                     reward[row] = self._reader.reward(rewards[name])
                     terminated[row] = self._reader.flag("terminated", ends[name])
-                    # Who is gone without a word has a future nobody will see.
+                    # The future of an agent that is gone without a flag is not observed.
                     truncated[row] = self._reader.flag("truncated", cuts[name]) or (
                         name not in present and not terminated[row]
                     )
                 except MISREAD as error:
                     raise Failure(env_id, str(error), BadEnvDataError) from None
-                infos.append(told.get(name, {}))
+                infos.append(agent_infos.get(name, {}))
             if len(rewards) > len(here):
                 late |= self._late_rewards(game, here, rewards)
             self._plays[here] = ~(terminated[rows] | truncated[rows])
@@ -140,10 +140,10 @@ class GamesBackend:
         return step._replace(late_rewards=late) if late else step
 
     def rebuild(self, env_id: int) -> None:
-        raise NotImplementedError("make_envs refuses to restart games")
+        raise NotImplementedError("make_envs allows no restart of games")
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
-        """Call a method of games, once each; its answer is that of all its rows."""
+        """Call a method of games, once each; its result is that of all its rows."""
         answers: dict[int, Any] = {}
         for env_id in env_ids.tolist():
             game = env_id // len(self._names)
@@ -170,7 +170,7 @@ class GamesBackend:
         free_environments(self.games, self)
 
     def _reset(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
-        """Begin games, whole ones: the rows are of all their agents."""
+        """Reset games; the rows are of all their agents."""
         begun: list[Entry] = []
         for game, rows in self._by_game(env_ids):
             first = int(env_ids[rows.start])
@@ -188,7 +188,7 @@ class GamesBackend:
             here = self._joining(game, [], set(self.games[game].agents), (obs, {}, {}, {}, infos))
             if not here:
                 raise Failure(
-                    first, "returned no observation from reset: somebody must be there to act", BadEnvDataError
+                    first, "returned no observation from reset: an agent must be there to act", BadEnvDataError
                 )
             begun += here
         return self._begun(begun)
@@ -213,7 +213,7 @@ class GamesBackend:
         return answers
 
     def _late_rewards(self, game: int, here: list[int], rewards: dict[Any, Any]) -> dict[int, float]:
-        """Return what agents were paid that did not act, {row: reward}: they have left, or are not observed."""
+        """Return rewards of agents that did not act, {row: reward}: they have left, or are not observed."""
         acted = {self._names[env_id % len(self._names)] for env_id in here}
         late: dict[int, float] = {}
         for name, gain in rewards.items():
@@ -232,18 +232,18 @@ class GamesBackend:
                 raise Failure(here[0], f"returned reward {value} for agent {name!r}", BadEnvDataError)
             if value != 0.0:
                 late[env_id] = value
-        if late and not self._has_told_of_late:
-            self._has_told_of_late = True
+        if late and not self._has_warned:
+            self._has_warned = True
             env_id, value = next(iter(late.items()))
             _log.warning(
-                "agent %r of game %d was paid %g in a step in which it did not act, as it has left or is not observed: "
-                "this counts in its return, but belongs to no row, so that nothing is learned from it",
+                "agent %r of game %d got reward %g in a step in which it did not act: it has left or is not observed; "
+                "the reward counts in the return, but belongs to no row, so that nothing is learned from it",
                 *(self._names[env_id % len(self._names)], game, value),
             )
         return late
 
     def _joining(self, game: int, acted: list[int], present: set[Any], answers: Sequence[Any]) -> list[Entry]:
-        """List who is observed in a game and did not act: all at its reset, later those who come or come back."""
+        """List agents observed in a game that did not act: all at its reset, later those that join or return."""
         obs, _, ends, cuts, infos = answers
         entries: list[Entry] = []
         for agent, name in enumerate(self._names):
@@ -264,7 +264,7 @@ class GamesBackend:
         return Begun(np.array([entry[0] for entry in entries]), obs, ListInfos([entry[2] for entry in entries]))
 
     def _by_game(self, env_ids: Ids) -> Iterator[tuple[int, slice]]:
-        """Go through the games of rising rows, each with where its rows are."""
+        """Yield (game, slice of its rows) for rows in ascending order."""
         at = 0
         for game, rows in groupby((env_ids // len(self._names)).tolist()):
             n_rows = len(list(rows))
@@ -275,36 +275,40 @@ class GamesBackend:
         return slice(game * len(self._names), (game + 1) * len(self._names))
 
     def _common_spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        """Return the spaces all agents share; refuse the first that has others."""
+        """Return the spaces that all agents share.
+
+        Raises:
+            ConfigError: an agent has others.
+        """
         first: tuple[gym.Space[Any], gym.Space[Any]] | None = None
-        for place, game in enumerate(self.games):
+        for index, game in enumerate(self.games):
             for name in self._names:
                 here = game.observation_space(name), game.action_space(name)
                 first = here if first is None else first
                 if here != first:
                     raise ConfigError(
-                        f"make_envs: agent {name!r} of game {place} has spaces {here}, agent {self._names[0]!r} has "
+                        f"make_envs: agent {name!r} of game {index} has spaces {here}, agent {self._names[0]!r} has "
                         f"{first}: agents that share a policy need equal ones; pad what differs in a wrapper"
                     )
         assert first is not None, "games have agents"
         return first
 
     def _append(self, game: Any) -> None:
-        place = len(self.games)
+        index = len(self.games)
         if not is_game(game):
-            raise ConfigError(f"make_envs: env 0 is a game of several agents, env {place} is not, got {game!r}")
-        claim_environment(game, self, place)
+            raise ConfigError(f"make_envs: env 0 is a game of several agents, env {index} is not, got {game!r}")
+        claim_environment(game, self, index)
         self.games.append(game)
         names, first = list(game.possible_agents), list(self.games[0].possible_agents)
         if not names or names != first or len(set(map(str, names))) < len(names):
             raise ConfigError(
-                f"make_envs: game {place} has possible_agents {names}, game 0 has {first}: there must be some, of "
+                f"make_envs: game {index} has possible_agents {names}, game 0 has {first}: there must be some, of "
                 "different names, the same in every game"
             )
 
 
 def whole_games(env_ids: Ids, n_agents: int) -> Ids:
-    """Return the rows of all agents in the games that these rows are of."""
+    """Return the rows of all agents of the games to which these rows belong."""
     if n_agents == 1:
         return env_ids
     games: Ids = np.unique(env_ids // n_agents)

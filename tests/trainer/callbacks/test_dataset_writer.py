@@ -166,7 +166,7 @@ def test_a_second_writer_goes_on_numbering_and_writes_nothing_over(tmp_path: Pat
 
 def test_another_writer_that_is_quicker_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = DatasetWriter(tmp_path)
-    monkeypatch.setattr(writer, "_next_number", lambda: 0)
+    monkeypatch.setattr(writer._writer, "_next_number", lambda: 0)
     (tmp_path / "episodes-000000.npz").write_bytes(b"quicker")
     collector = Collector(Player(), tagged_envs("sync", 1))
     with writer.record(collector):
