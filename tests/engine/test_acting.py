@@ -197,4 +197,4 @@ def test_every_number_of_rows_is_derived_once(monkeypatch: pytest.MonkeyPatch) -
             policy.act(observations(FOUR_NUMBERS, n_rows))
     assert len(passes) == 12
     (function,) = policy.engine._functions.values()
-    assert len(function._known) == 3
+    assert len(function._derived) == 3

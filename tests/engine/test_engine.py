@@ -23,7 +23,7 @@ from tests.helpers.learning import (
     small_net,
 )
 from trainkit import Adam, ConfigError, DQNPolicy, Policy
-from trainkit.engine import watched
+from trainkit.engine import numpy_function
 from trainkit.engine.device import TensorBatch
 from trainkit.engine.loss import Loss
 
@@ -281,14 +281,14 @@ def test_batches_of_ever_new_sizes_are_left_to_torch_and_those_of_known_sizes_ar
 
 
 def test_memory_for_large_batches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "_MOST_BYTES", 2**18)
+    monkeypatch.setattr(numpy_function, "_MOST_BYTES", 2**18)
     policy = made(hidden=(64,), engine="numpy")
     for step in range(8):
         for n_rows in (200 + step, 8):
             policy.update(batch_of(n_rows, seed=step), step=step)
     (function,) = policy.engine._functions.values()
-    assert function._n_bytes() <= 2**18
-    assert 1 < len(function._known) < 8
+    assert sum(one.program.n_bytes for one in function._derived.values()) <= 2**18
+    assert 1 < len(function._derived) < 8
 
 
 def test_a_first_batch_whose_columns_are_one_array_is_learned_from_as_any_other() -> None:

@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 
 from trainkit.engine import kernels
-from trainkit.engine.threads import libraries
 
 Array = NDArray[Any]
 
@@ -72,9 +71,9 @@ def test_rows_are_multiplied_in_parts_of_a_million_at_most(
 def test_openblas_is_known_by_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for kinds, is_spared in (([], False), (["Haswell"], False), ([None], False), ([None, "SkylakeX"], True)):
         found = [types.SimpleNamespace(**({} if kind is None else {"architecture": kind})) for kind in kinds]
-        monkeypatch.setattr(kernels, "libraries", lambda found=found: found)
+        monkeypatch.setattr(kernels, "blas_libraries", lambda found=found: found)
         assert kernels.spares_packing.__wrapped__() is is_spared
-    assert all(isinstance(getattr(one, "architecture", ""), str) for one in libraries())
+    assert all(isinstance(getattr(one, "architecture", ""), str) for one in kernels.blas_libraries())
 
 
 @pytest.mark.parametrize("shape", [(8, 9), (2, 8, 9)])

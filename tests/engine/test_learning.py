@@ -45,7 +45,7 @@ from trainkit import (
     SACPolicy,
     Target,
 )
-from trainkit.engine import kernels, operations
+from trainkit.engine import kernels
 from trainkit.errors import DivergedError
 from trainkit.nets import ActorNetwork, CriticNetwork
 from trainkit.nets.preprocess import WithoutMask
@@ -61,9 +61,7 @@ TWO_NUMBERS = spaces.Box(-1.0, 1.0, (2,), np.float32)
 @pytest.fixture(params=[True, False], ids=["packing spared", "packed"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Multiply as AVX-512 kernels do best, and as others do, whatever this machine has."""
-    for module in (kernels, operations):
-        if hasattr(module, "spares_packing"):
-            monkeypatch.setattr(module, "spares_packing", lambda: request.param)
+    monkeypatch.setattr(kernels, "spares_packing", lambda: request.param)
 
 
 def gradients_of(policy: Policy) -> dict[str, Tensor]:

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.engine import kernels
-from trainkit.engine.derived import NumpyFunction, Pass, torch_pass
-from trainkit.engine.operations import OPERATIONS, NotDerivableError
+from trainkit.engine.numpy_function import derive_program
+from trainkit.engine.operations.aten_table import OPERATIONS
+from trainkit.engine.program import Program
+from trainkit.engine.recording import NotDerivableError, Pass, torch_pass
 
 SEED = torch.Generator().manual_seed(3)
 
@@ -263,9 +265,9 @@ def recorded(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple
     return torch_pass(loss, others, learning, record=learning), others
 
 
-def run(p: Pass, inputs: Sequence[Tensor], *, shares_memory: bool) -> tuple[list[Any], dict[str, Any], NumpyFunction]:
+def run(p: Pass, inputs: Sequence[Tensor], *, shares_memory: bool) -> tuple[list[Any], dict[str, Any], Program]:
     targets = [np.full(gradient.shape, np.nan, np.float32) for gradient in p.gradients if gradient is not None]
-    derived = NumpyFunction(inputs, p, targets, shares_memory=shares_memory)
+    derived = derive_program(inputs, p, targets, shares_memory=shares_memory)
     arrays = [x.numpy() for x in inputs]
     with np.errstate(all="ignore"):
         derived(arrays)  # so that what the first call leaves cannot help the second
@@ -296,7 +298,7 @@ def test_operands_are_read_at_every_call(name: str) -> None:
     loss, others, learning = weighted(function, inputs)
     p = torch_pass(loss, others, learning, record=learning)
     targets = [np.full(gradient.shape, np.nan, np.float32) for gradient in p.gradients if gradient is not None]
-    derived = NumpyFunction(others, p, targets)
+    derived = derive_program(others, p, targets)
     others = [x.flip(0).contiguous() for x in others]
     with torch.no_grad():
         for parameter in learning:
@@ -349,13 +351,13 @@ def test_what_cannot_be_recorded_is_named(name: str) -> None:
     function, reason = REFUSED[name]
     p, others = recorded(function, [X])
     with pytest.raises(NotDerivableError, match=reason):
-        NumpyFunction(others, p, [np.zeros((6, 5), np.float32)])
+        derive_program(others, p, [np.zeros((6, 5), np.float32)])
 
 
 def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
     p, others = recorded(lambda x, i: x.gather(1, i), [X, INDEX])
     target = np.zeros((6, 5), np.float32)
-    derived = NumpyFunction(others, p, [target])
+    derived = derive_program(others, p, [target])
     for wrong in (5, -1):
         index = INDEX.numpy().copy()
         index[3] = wrong
@@ -366,13 +368,13 @@ def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
 def test_what_numpy_lacks_is_computed_by_torch_in_the_same_memory() -> None:
     p, others = recorded(functional.gelu, [X])
     _, _, derived = run(p, others, shares_memory=True)
-    assert kernels.by_torch in derived.program.kernels
+    assert kernels.by_torch in derived.kernels
 
 
 def test_a_computation_asked_for_twice_is_made_once() -> None:
     p, others = recorded(lambda x: x.exp() * x.exp() + x.exp(), [X])
     _, _, derived = run(p, others, shares_memory=True)
-    assert str(derived.program).count("exp(") == 1
+    assert str(derived).count("exp(") == 1
 
 
 def test_memory_is_shared() -> None:
@@ -382,15 +384,15 @@ def test_memory_is_shared() -> None:
         return x
 
     p = torch_pass(lambda given: {"loss": layers(given[0])}, [normal(64, 64)], [], record=[])
-    together, apart = (NumpyFunction([normal(64, 64)], p, shares_memory=shared) for shared in (True, False))
-    assert together.program.n_bytes < 0.2 * apart.program.n_bytes
+    together, apart = (derive_program([normal(64, 64)], p, shares_memory=shared) for shared in (True, False))
+    assert together.n_bytes < 0.2 * apart.n_bytes
 
 
 @pytest.mark.global_rng
 def test_parameters_are_read_where_they_are() -> None:
     layer = nn.Linear(5, 3)
     p = torch_pass(lambda given: {"made": layer(given[0])}, [X], [], record=layer.parameters())
-    derived = NumpyFunction([X], p)
+    derived = derive_program([X], p)
     with torch.no_grad():
         layer.weight.mul_(2.0)
         layer.bias.fill_(1.0)
@@ -401,7 +403,7 @@ def test_parameters_are_read_where_they_are() -> None:
 def test_arrays_of_numpy_are_read_where_they_are(read: Callable[[Any], Tensor]) -> None:
     array = np.arange(5.0, dtype=np.float32)
     p = torch_pass(lambda given: {"made": given[0][:, :3] * read(array)[..., :3]}, [X], [], record=[])
-    derived = NumpyFunction([X], p)
+    derived = derive_program([X], p)
     array[:] = 7.0
     np.testing.assert_allclose(derived([X.numpy()])["made"], 7.0 * X[:, :3].numpy(), rtol=1e-6)
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainkit.engine.derived import NumpyFunction, torch_pass
+from trainkit.engine.numpy_function import derive_program
+from trainkit.engine.recording import torch_pass
 
 N_FAST, N_ALL = 100, 4_000
 SHAPES = [(6, 4), (4, 6), (6,), (6, 1), (1, 4), (2, 6, 4), (6, 2, 4), (24,)]
@@ -171,7 +172,7 @@ def check(seed: int) -> None:
     recorded = torch_pass(function, first, parameters, record=[*parameters, weights])
     every_target = [[np.full(p.shape, np.nan, np.float32) for p in parameters] for _ in range(2)]
     both = [
-        NumpyFunction(first, recorded, targets, shares_memory=shares_memory)
+        derive_program(first, recorded, targets, shares_memory=shares_memory)
         for targets, shares_memory in zip(every_target, (True, False), strict=True)
     ]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests import digests
-from trainkit.engine.watched import WatchedFunction
+from trainkit.engine.numpy_function import NumpyFunction
 
 FAST = "rainbow", "bcq", "sac-learned-temperature", "ppo-box-normalized"
 
@@ -17,13 +17,13 @@ FAST = "rainbow", "bcq", "sac-learned-temperature", "ppo-box-normalized"
 def test_a_run_is_recorded_at_its_start_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "torch_only", lambda policy: policy)
     counts: Counter[Any] = Counter()
-    record = WatchedFunction._record
+    record = NumpyFunction._record
 
-    def counted(function: WatchedFunction, *given: Any) -> Any:
-        counts[function._name, tuple(function._layout)] += 1
+    def counted(function: NumpyFunction, *given: Any) -> Any:
+        counts[function._name, given[3]] += 1  # its arrays' layout
         return record(function, *given)
 
-    monkeypatch.setattr(WatchedFunction, "_record", counted)
+    monkeypatch.setattr(NumpyFunction, "_record", counted)
     trainer = digests.RUNS[name](1).trainer
     trainer.run()
     assert str(trainer.policy.engine) == "numpy (on the CPU)"

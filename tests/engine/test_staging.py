@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.helpers.learning import assert_same
-from trainkit.engine import staging
-from trainkit.engine.staging import Staging
+from trainkit.core import tree
+from trainkit.engine.device import Staging
 
 CPU = torch.device("cpu")
 
@@ -24,13 +24,13 @@ def arrays(seed: int, n_rows: int = 5) -> Any:
 
 
 def as_arrays(tensors: Any) -> Any:
-    return staging.tree.map_tree(lambda tensor: tensor.numpy().copy(), tensors)
+    return tree.map_tree(lambda tensor: tensor.numpy().copy(), tensors)
 
 
 def test_trees_of_any_dtypes_arrive_whole() -> None:
     tensors = Staging(CPU)(arrays(1))
     assert_same(as_arrays(tensors), arrays(1))
-    assert [leaf.dtype for leaf in staging.tree.leaves(tensors)] == [
+    assert [leaf.dtype for leaf in tree.leaves(tensors)] == [
         torch.uint8,
         torch.bool,
         torch.float32,
@@ -53,9 +53,7 @@ def test_what_was_handed_out_stays_until_the_second_next_call() -> None:
     assert_same(as_arrays(first), arrays(1))
     third = send(arrays(3))
     assert_same(as_arrays(second), arrays(2))
-    assert [leaf.data_ptr() for leaf in staging.tree.leaves(third)] == [
-        leaf.data_ptr() for leaf in staging.tree.leaves(first)
-    ]
+    assert [leaf.data_ptr() for leaf in tree.leaves(third)] == [leaf.data_ptr() for leaf in tree.leaves(first)]
 
 
 def test_batches_of_another_size_get_memory_of_their_own() -> None:

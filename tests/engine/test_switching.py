@@ -9,7 +9,7 @@ import torch
 
 from tests.helpers.engine import needs_compile
 from tests.helpers.learning import batch_of, made, parameters_of
-from trainkit.engine import compiling, watched
+from trainkit.engine import compiling, numpy_function
 
 
 def learned(*engines: Any) -> dict[str, torch.Tensor]:
@@ -54,7 +54,7 @@ def test_an_engine_that_gave_numpy_up_is_part_of_the_training_state() -> None:
 
 
 def test_a_large_function_is_left_to_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "MOST_MULTIPLICATIONS", 1_000)
+    monkeypatch.setattr(numpy_function, "MOST_MULTIPLICATIONS", 1_000)
     policy, reference = made(), made(engine="torch")
     for one in (policy, reference):
         one.update(batch_of(16, seed=1), step=1)

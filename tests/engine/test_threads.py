@@ -9,8 +9,8 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info
 
 from tests.helpers.learning import batch_of, made
+from trainkit.engine.kernels import one_thread
 from trainkit.engine.program import Builder
-from trainkit.engine.threads import OneThread
 
 
 def counts() -> list[int]:
@@ -26,16 +26,16 @@ def three_threads() -> Iterator[None]:
 
 
 def test_within_it_is_one_and_afterwards_as_many_as_before() -> None:
-    with OneThread():
+    with one_thread():
         assert set(counts()) == {1}
-        with OneThread():
+        with one_thread():
             assert set(counts()) == {1}
         assert set(counts()) == {1}
     assert set(counts()) == {3}
 
 
 def test_an_error_within_leaves_nothing_behind() -> None:
-    with pytest.raises(ValueError, match="within"), OneThread():
+    with pytest.raises(ValueError, match="within"), one_thread():
         raise ValueError("within")
     assert set(counts()) == {3}
 
@@ -44,12 +44,12 @@ def test_one_within_another_threads_does_not_keep_it() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def other() -> None:
-        with OneThread():
+        with one_thread():
             inside.set()
             go_on.wait(10)
 
     thread = threading.Thread(target=other)
-    with OneThread():
+    with one_thread():
         thread.start()
         inside.wait(10)
     go_on.set()
@@ -61,10 +61,10 @@ def test_a_policy_whose_products_would_be_threaded_learns_and_acts_on_one(monkey
     seen: list[int] = []
     build = Builder.build
 
-    def noting(builder: Builder, **options: Any) -> Any:
-        program, there = build(builder, **options)
+    def noting(builder: Builder, *given: Any, **options: Any) -> Any:
+        program = build(builder, *given, **options)
         program.calls = [*program.calls, (lambda: seen.extend(counts()), ())]
-        return program, there
+        return program
 
     monkeypatch.setattr(Builder, "build", noting)
     policy = made(hidden=(256, 256))

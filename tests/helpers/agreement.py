@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainkit import Policy
 from trainkit.core import tree
-from trainkit.engine.arguments import arrays_of, filled
-from trainkit.engine.derived import torch_pass
 from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep, Taken
+from trainkit.engine.numpy_function import flatten, with_leaves
+from trainkit.engine.recording import torch_pass
 
 MARGIN = 1e-6  # of a kink, relative to the root mean square of the numbers that have it, if that is above 1
 Numbers = dict[str, NDArray[Any]]  # results by name
@@ -63,14 +63,14 @@ class Agreement:
         self.comparisons: list[Comparison] = []
         self.n_rows = self.n_excluded = self.n_lucky = 0
         own: Numbers = {}
-        take_step, call, move = Policy._take_step, Engine.call, GradientStep._step
+        take_step, call, move = Policy._take_step, Engine.call, GradientStep.apply
 
-        def noted_step(step: GradientStep, value: Any, shown: Any, lr: Any) -> Taken:
+        def noted_step(gradient_step: GradientStep, value: Any, shown: Any, *, step: int) -> Taken:
             own.clear()
-            named = step.module.named_parameters()
+            named = gradient_step.module.named_parameters()
             gradients = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
             own.update(_numbers({"loss": value, **shown, "gradient": gradients}))
-            return move(step, value, shown, lr)
+            return move(gradient_step, value, shown, step=step)
 
         def compared_step(policy: Policy, name: str, given: Any, **options: Any) -> Any:
             def evaluate(policy: Any, given: Any) -> Numbers:
@@ -94,7 +94,7 @@ class Agreement:
             self._compare(f"{type(policy).__name__}.{name}", _numbers(results), references)
             return results
 
-        monkeypatch.setattr(GradientStep, "_step", noted_step)
+        monkeypatch.setattr(GradientStep, "apply", noted_step)
         monkeypatch.setattr(Policy, "_take_step", compared_step)
         monkeypatch.setattr(Engine, "call", compared_call)
 
@@ -177,7 +177,7 @@ class _Evaluator:
         self, gradient_step: GradientStep, name: str, prepare: Any, function: Any, inputs: Any, *, step: int
     ) -> Taken:
         named = {name: p for name, p in gradient_step.module.named_parameters() if p.requires_grad}
-        done = torch_pass(lambda x: function(prepare(filled(inputs, x))), _leaves(inputs), list(named.values()))
+        done = torch_pass(lambda x: function(prepare(with_leaves(inputs, x))), _leaves(inputs), list(named.values()))
         pairs = zip(named, done.gradients, strict=True)
         gradients = {name: gradient for name, gradient in pairs if gradient is not None}
         self.results = _numbers({**done.outputs, "gradient": gradients})
@@ -335,7 +335,9 @@ def _tensors(given: Any) -> Any:
 
 
 def _leaves(inputs: Any) -> list[Tensor]:
-    return list(map(torch.from_numpy, arrays_of(inputs)[0]))
+    arrays: list[NDArray[Any]] = []
+    flatten(inputs, arrays, [])
+    return list(map(torch.from_numpy, arrays))
 
 
 def _double(leaf: Any) -> Any:

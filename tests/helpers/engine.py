@@ -26,13 +26,13 @@ def torch_only(policy: P) -> P:
 
 
 def note_numpy_passes(monkeypatch: pytest.MonkeyPatch, note: Callable[[], object]) -> None:
-    """Call `note` before each call of a function that was derived into numpy."""
-    from trainkit.engine.derived import NumpyFunction  # which older commits do not have
+    """Call `note` before each run of a program that was derived into numpy."""
+    from trainkit.engine.program import Program  # which older commits do not have
 
-    call = NumpyFunction.__call__
+    call = Program.__call__
 
-    def noted(function: NumpyFunction, inputs: Any) -> Any:
+    def noted(program: Program, inputs: Any) -> Any:
         note()
-        return call(function, inputs)
+        return call(program, inputs)
 
-    monkeypatch.setattr(NumpyFunction, "__call__", noted)
+    monkeypatch.setattr(Program, "__call__", noted)

@@ -20,7 +20,7 @@ from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.helpers.learning import MASKED, PARTS, Spaces, batch_of, made, observations, small_net
 from trainkit import CategoricalValue, DQNPolicy, QuantileValue
 from trainkit.core import tree
-from trainkit.engine import watched
+from trainkit.engine import numpy_function
 from trainkit.nets import QNetwork
 from trainkit.policy import cpu_copy
 from trainkit.policy.cpu_copy import CpuCopy, Parts
@@ -279,7 +279,7 @@ def test_a_small_network_is_asked_in_numpy_and_a_large_one_by_torch(monkeypatch:
     answer(CpuCopy(), made(), batch_of(3).obs)
     assert passes
     passes.clear()
-    monkeypatch.setattr(watched, "MOST_MULTIPLICATIONS", 100)
+    monkeypatch.setattr(numpy_function, "MOST_MULTIPLICATIONS", 100)
     answer(CpuCopy(), made(), batch_of(3).obs)
     assert not passes
 

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from trainkit.core.errors import ConfigError
+from trainkit.engine.flat_storage import FlatGroup
 
 Closure = Callable[[], Tensor | tuple[Tensor, Any]]  # the number to minimize, and other results without gradients
-Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: numbers, shape} of one flat tensor
+Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: number of elements, shape} of one flat tensor
 
 
-def ask(loss: Closure) -> tuple[Tensor, Any]:
-    """Return (the number to minimise, what else came of it, an empty tuple where nothing did)."""
+def evaluate(loss: Closure) -> tuple[Tensor, Any]:
+    """Return (the scalar to minimize, the loss's other results, an empty tuple where it has none)."""
     result = loss()
     return result if isinstance(result, tuple) else (result, ())
 
@@ -34,7 +35,7 @@ def check_compiler(subject: str, device: torch.device) -> None:
 
 
 def _missing(device: torch.device) -> str | None:
-    """Name what there is not of all that compiling needs."""
+    """Name a requirement of compiling that is not met, None where all are."""
     if "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
         return f"torch 2.13 or newer, which keeps the graphs of several policies apart, and this is {torch.__version__}"
     if device.type == "cuda":
@@ -48,25 +49,25 @@ def _missing(device: torch.device) -> str | None:
 
 
 class LossGraph:
-    """Compute a loss and its gradients in one graph: compiled once, and again for other shapes or modes.
+    """A loss and its gradients in one graph: compiled once, and again for other shapes or modes.
 
-    A loss is traced: what it looks at may be tensors, modules and plain numbers, of which each other value makes
-    another graph; what it returns besides is all that leaves it.
+    A loss is traced: it may read tensors, modules and Python numbers, of which every new value compiles another graph;
+    what it returns is all that leaves the graph.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._caller = _Caller(module)
-        compiled: Any = torch.compile  # whose types do not tell of `isolate_recompiles`
-        how = {"fullgraph": True, "dynamic": False, "recompile_limit": 64, "isolate_recompiles": True}
-        self._graph = compiled(_gradients, **how)
+        compiled: Any = torch.compile  # whose annotations lack `isolate_recompiles`
+        options = {"fullgraph": True, "dynamic": False, "recompile_limit": 64, "isolate_recompiles": True}
+        self._graph = compiled(_gradients, **options)
 
-    def __call__(
-        self, loss: Closure, layouts: Sequence[Layout], flats: Sequence[Tensor], gradients: Sequence[Tensor]
-    ) -> tuple[Tensor, Any]:
-        """Return (loss, what else it returned) and write the gradients of the flat tensors."""
+    def __call__(self, loss: Closure, groups: Sequence[FlatGroup]) -> tuple[Tensor, Any]:
+        """Return (loss, its other results) and write the gradients of the parameters' groups."""
+        layouts = [group.layout for group in groups]
+        parameters, gradients = [group.parameters for group in groups], [group.gradient for group in groups]
         with torch.no_grad():
-            told: tuple[Tensor, Any] = self._graph(self._caller, loss, layouts, flats, gradients)
-        return told
+            results: tuple[Tensor, Any] = self._graph(self._caller, loss, layouts, parameters, gradients)
+        return results
 
 
 class _Caller(nn.Module):
@@ -77,18 +78,20 @@ class _Caller(nn.Module):
         self.module = module
 
     def forward(self, loss: Closure) -> tuple[Tensor, Any]:
-        return ask(loss)
+        return evaluate(loss)
 
 
 def _gradients(
     caller: _Caller, loss: Closure, layouts: Sequence[Layout], flats: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Tensor, Any]:
-    own: dict[str, Tensor] = {}
+    parameters: dict[str, Tensor] = {}
     for layout, flat in zip(layouts, flats, strict=True):
         pieces = torch.split(flat, [size for size, _ in layout.values()])
         for (name, (_, shape)), piece in zip(layout.items(), pieces, strict=True):
-            own[f"module.{name}"] = piece.view(shape)
-    slopes, (value, shown) = grad_and_value(lambda own: functional_call(caller, own, (loss,)), has_aux=True)(own)
+            parameters[f"module.{name}"] = piece.view(shape)
+    grads, (value, outputs) = grad_and_value(lambda own: functional_call(caller, own, (loss,)), has_aux=True)(
+        parameters
+    )
     for layout, gradient in zip(layouts, gradients, strict=True):
-        gradient.copy_(torch.cat([slopes[f"module.{name}"].flatten() for name in layout]))
-    return value, shown
+        gradient.copy_(torch.cat([grads[f"module.{name}"].flatten() for name in layout]))
+    return value, outputs

@@ -31,7 +31,7 @@ class Capture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own
+        self._stream = torch.cuda.Stream(device)
 
     def warm_up(self, work: Callable[[], Any]) -> Any:
         """Do the work, on the stream it will be recorded on."""

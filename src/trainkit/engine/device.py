@@ -1,9 +1,9 @@
-"""Where tensors live, and the way there: once per call, through pinned memory on CUDA."""
+"""Devices, and how batches get there: in one transfer per call, through pinned memory on CUDA."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from trainkit.core.data import ACTION_MASK, TransitionBatch
 from trainkit.core.errors import DeviceError
 
 T = TypeVar("T")
-CPU = torch.device("cpu")  # to compare with; a device's type is a word that torch makes anew each time
+CPU = torch.device("cpu")
 
 
 class TensorBatch(NamedTuple):
@@ -34,7 +34,7 @@ class TensorBatch(NamedTuple):
 
 
 def in_float32(batch: TransitionBatch) -> TransitionBatch:
-    """Return a batch whose reward, discount and weight are float32, as buffers sample it; a hand-made one is cast."""
+    """Return a batch whose reward, discount and weight are float32, as buffers sample it."""
     if batch.reward.dtype == batch.discount.dtype == batch.weight.dtype == np.float32:
         return batch
     reward, discount, weight = (np.asarray(c, np.float32) for c in (batch.reward, batch.discount, batch.weight))
@@ -44,8 +44,8 @@ def in_float32(batch: TransitionBatch) -> TransitionBatch:
 def rows_of(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
     """Return obs, action, reward, discount, next_obs, weight and extras, which are on the device, as rows.
 
-    Where `frames`, of obs and next_obs, say what a leaf's places are of, it is gathered there. A next observation whose
-    mask allows no action counts as the end of its episode: nothing follows it, so its discount is 0.
+    A leaf of obs and next_obs for which `frames` has images holds indices, by which it is gathered. A next observation
+    whose mask allows no action counts as the end of its episode, so its discount is 0.
     """
     obs, action, reward, discount, next_obs, weight, extras = columns
     if frames is not None:
@@ -70,12 +70,12 @@ def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> 
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Turn "auto", a name or a device into a device that is there ("auto": CUDA where there is one).
+    """Return the available device that "auto" (CUDA where there is one), a name or a device stands for.
 
     CUDA without a number is the GPU that is torch's current one now.
 
     Raises:
-        DeviceError: CUDA was asked for and is not there; the message says why.
+        DeviceError: CUDA is not available; the message says why.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -101,11 +101,11 @@ def _require_cuda(device: torch.device) -> None:
 
 
 def with_room(call: Callable[[], T], what: str) -> T:
-    """Call and, where the device has no memory left, give back what torch keeps for later and call once more.
+    """Call and, where the device runs out of memory, empty torch's cache and call once more.
 
     Args:
         call: leaves everything as it was where it runs out of memory.
-        what: what is done, for the message.
+        what: the action, for the message.
 
     Raises:
         DeviceError: there was not enough the second time either.
@@ -124,25 +124,23 @@ def with_room(call: Callable[[], T], what: str) -> T:
         ) from error
 
 
-def to_device(obs: Any, device: torch.device) -> Any:
-    """Return a tree of arrays as a tree of tensors on the device; on the CPU they share memory."""
-    if device.type == "cpu":
-        return tree.map_tree(_share, obs)
-    return tree.map_tree(lambda leaf: _share(leaf).pin_memory().to(device, non_blocking=True), obs)
+def to_device(arrays: Any, device: torch.device) -> Any:
+    """Return a tree of arrays as tensors on the device, on the CPU in the same memory; tensors and None stay."""
+
+    def moved(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, Tensor):
+            return leaf
+        tensor = as_tensor(leaf)
+        return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+    return tree.map_tree(moved, arrays)
 
 
-def _share(array: NDArray[Any]) -> Tensor:
-    if not array.flags.writeable:
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """Return a tensor of the same memory, of a copy where torch cannot take it."""
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = np.array(array)
-    try:
-        return torch.from_numpy(array)
-    except ValueError:  # a stride is negative
-        return torch.from_numpy(np.array(array))
-
-
-def on_device(inputs: Any, device: torch.device) -> Any:
-    """Return a tree of arrays, tensors and None with tensors on the device in the place of arrays."""
-    return tree.map_tree(lambda x: torch.as_tensor(x, device=device) if isinstance(x, np.ndarray) else x, inputs)
+    return torch.from_numpy(array)
 
 
 def scalar(number: float | np.number[Any], device: torch.device) -> Any:
@@ -155,3 +153,59 @@ def scalar(number: float | np.number[Any], device: torch.device) -> Any:
 def legal_mask(obs: Any) -> Tensor | None:
     """Return the mask [B, A] in an observation of tensors, None where there is none."""
     return obs[ACTION_MASK] != 0 if isinstance(obs, dict) and ACTION_MASK in obs else None
+
+
+class Staging:
+    """Pinned memory for batches, in two sets: one is filled while the other is being copied to the device.
+
+    The memory is pinned, so that copies to the device are asynchronous, and kept, as pinning is slow. The returned
+    tensors are overwritten at the second next call, which waits for the device's work that was queued up to the next.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._sets: list[_PinnedSet] = []  # the last one returned is at the end
+
+    def __call__(self, arrays: Any) -> Any:
+        """Return a tree of arrays as tensors in pinned memory; on the CPU, in plain memory."""
+        if self._sets:
+            self._sets[-1].note_queued()
+        layout = [(path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(arrays)]
+        oldest = self._sets.pop(0) if len(self._sets) == 2 else None
+        here = oldest if oldest is not None and oldest.layout == layout else _PinnedSet(arrays, layout, self._device)
+        self._sets.append(here)
+        here.fill(arrays)
+        return here.tensors
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Give a copy memory of its own."""
+        return type(self)(self._device)
+
+
+class _PinnedSet:
+    """Memory for arrays of one layout."""
+
+    def __init__(self, arrays: Any, layout: list[Any], device: torch.device) -> None:
+        is_cuda = device.type == "cuda"
+
+        def empty(array: NDArray[Any]) -> torch.Tensor:
+            dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+            return torch.empty(array.shape, dtype=dtype, pin_memory=is_cuda)
+
+        self.layout = layout
+        self.tensors = tree.map_tree(empty, arrays)
+        self._arrays = [tensor.numpy() for tensor in tree.leaves(self.tensors)]
+        self._device = device
+        self._sent = torch.cuda.Event() if is_cuda else None
+
+    def note_queued(self) -> None:
+        """Note that all work that reads this memory has been queued."""
+        if self._sent is not None:
+            self._sent.record(torch.cuda.current_stream(self._device))
+
+    def fill(self, arrays: Any) -> None:
+        """Copy arrays here, once the work that reads this memory is done."""
+        if self._sent is not None:
+            self._sent.synchronize()
+        for own, array in zip(self._arrays, tree.leaves(arrays), strict=True):
+            np.copyto(own, array)

@@ -12,8 +12,7 @@ from trainkit.core import tree
 from trainkit.core.data import Lookup, TransitionBatch
 from trainkit.core.errors import DeviceError
 from trainkit.core.signatures import checked
-from trainkit.engine.device import resolve_device
-from trainkit.engine.staging import Staging
+from trainkit.engine.device import Staging, resolve_device
 
 _CHUNKS = 64, 16, 4, 1  # images that are sent at once: few sizes, so that the memory they are sent from is used again
 

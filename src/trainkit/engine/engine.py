@@ -1,4 +1,4 @@
-"""Execute what a policy has written: its losses with their gradients, and its forward passes for acting.
+"""The engine of a policy: executes its losses with their gradients, and its forward passes for acting.
 
 | engine | how | for |
 |---|---|---|
@@ -8,7 +8,7 @@
 | "cuda_graph" | one launch of a recorded CUDA graph, optimizer included | CUDA |
 | "auto" | "numpy" on the CPU, for functions that are not large and can be recorded, else "torch" | the default |
 
-All execute the same functions. Which one does is nobody's matter but the engine's.
+All execute the same functions; nothing outside this package depends on which one does.
 """
 
 import copy
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.engine.arguments import tensors_of
+from trainkit.engine.changes import Changes
 from trainkit.engine.compiling import check_compiler
 from trainkit.engine.cuda_graph import check_cuda_graph
-from trainkit.engine.derived import Named
-from trainkit.engine.gradient_step import GradientStep, Taken
-from trainkit.engine.watch import Watch
-from trainkit.engine.watched import Function, GaveUpError, WatchedFunction
+from trainkit.engine.device import to_device
+from trainkit.engine.gradient_step import GradientStep, Taken, denormals_flushed
+from trainkit.engine.numpy_function import Function, GaveUpError, NumpyFunction
+from trainkit.engine.recording import Results
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ EngineName = Literal["auto", "torch", "numpy", "compile", "cuda_graph"]
 
 
 class Engine:
-    """Execute a policy's functions in the way that was asked for.
+    """Execute a policy's functions by the chosen engine.
 
     Args:
         policy: whose functions they are.
@@ -44,7 +44,7 @@ class Engine:
         ignored: attributes of the policy that no loss reads.
 
     Attributes:
-        wanted: what was asked for.
+        wanted: as given.
         is_numpy: whether functions are derived into numpy, as far as they can be.
         gave_up: why numpy is not used any more, None while it is.
     """
@@ -66,37 +66,43 @@ class Engine:
         self._start()
 
     def _start(self) -> None:
-        """Use what was asked for; nothing is known against numpy."""
-        self._functions: dict[tuple[str, str, str], WatchedFunction] = {}  # by name, purpose and the policy's mode
+        """Start with the chosen engine and without recordings."""
+        self._functions: dict[tuple[str, str, str], NumpyFunction] = {}  # by name, purpose and the policy's mode
         self._counts: dict[tuple[str, str, str], dict[str, int]] = {}  # of functions when a state was saved
-        self.gave_up: str | None = None  # why numpy is not used any more
-        self.is_numpy = self._device.type == "cpu" and self.wanted in ("auto", "numpy")  # as far as it can be
+        self.gave_up: str | None = None
+        self.is_numpy = self._device.type == "cpu" and self.wanted in ("auto", "numpy")
 
     @property
     def name(self) -> str:
         """The engine that executes now: never "auto"."""
         if self.wanted in ("compile", "cuda_graph"):
             return self.wanted
-        large = [one.n_multiplications > 0 for one in self._functions.values()]
-        return "numpy" if self.is_numpy and not (large and all(large)) else "torch"
+        return "numpy" if self.is_numpy and not self._reasons_for_torch() else "torch"
 
     @property
     def reason(self) -> str:
         """Why it is that one."""
         if self.gave_up is not None:
             return self.gave_up
+        if self.is_numpy and (reasons := self._reasons_for_torch()):
+            return "; ".join(dict.fromkeys(reasons))
         if self.wanted != "auto":
             return "as asked for"
-        large = {name: one.n_multiplications for (name, *_), one in self._functions.items() if one.n_multiplications}
-        told = [f"{name} takes {n:,} multiplications, for which torch is as fast" for name, n in large.items()]
-        return "; ".join(told) or f"on {'the CPU' if self._device.type == 'cpu' else self._device.type}"
+        return f"on {'the CPU' if self._device.type == 'cpu' else self._device.type}"
+
+    def _reasons_for_torch(self) -> list[str]:
+        """Return why torch executes the functions for now, none where numpy executes one of them."""
+        if not self._functions:
+            return ["a hook is registered"] if Changes(self._policy, self._ignored).is_observed else []
+        reasons = [function.reason_for_torch for function in self._functions.values()]
+        return [reason for reason in reasons if reason is not None] if None not in reasons else []
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
 
     __repr__ = __str__
 
-    # ---- what a policy asks for ----
+    # ---- execution ----
 
     def minimize(
         self,
@@ -119,15 +125,15 @@ class Engine:
             step: the environment step.
 
         Returns:
-            What came of it; `outputs` has the other results by name.
+            The outcome; `shown` has the other results by name.
         """
-        with gradient_step.denormals_flushed():
-            if self.is_numpy:
+        if self.is_numpy:
+            with denormals_flushed(gradient_step.flush_denormals):
                 results = self._by_numpy(name, lambda given: function(prepare(given)), inputs, gradient_step)
                 if results is not None:
-                    loss = results.pop("loss")
-                    return gradient_step.move(loss, results, step=step)
-            rows = prepare(tensors_of(inputs, self._device))
+                    return gradient_step.apply(results.pop("loss"), results, step=step)
+        with denormals_flushed(gradient_step.flush_denormals):
+            rows = prepare(to_device(inputs, self._device))
 
             def loss_and_results() -> tuple[Tensor, Any]:
                 results = dict(function(rows))
@@ -142,19 +148,18 @@ class Engine:
             if results is not None:
                 return results
         with torch.no_grad():
-            tensors = function(tensors_of(inputs, self._device))
+            tensors = function(to_device(inputs, self._device))
             return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
 
     def _by_numpy(
         self, name: str, function: Function, inputs: Any, gradient_step: GradientStep | None = None
-    ) -> Named | None:
+    ) -> Results | None:
         """Return what a function returns, by numpy; None where torch should compute it."""
         purpose, mode = "call" if gradient_step is None else "minimize", "train" if self._policy.training else "eval"
         key = name, purpose, mode
         if key not in self._functions:
-            watch, counts = Watch(self._policy, self._ignored), self._counts.get(key, {})
-            how: dict[str, Any] = {"limited": self.wanted == "auto", **counts}
-            self._functions[key] = WatchedFunction(name, watch, **how)
+            changes, counts = Changes(self._policy, self._ignored), self._counts.get(key, {})
+            self._functions[key] = NumpyFunction(name, changes, is_limited=self.wanted == "auto", **counts)
         try:
             return self._functions[key](function, inputs, gradient_step)
         except GaveUpError as error:
@@ -162,7 +167,7 @@ class Engine:
             return error.results
 
     def give_up(self, reason: str) -> None:
-        """Leave numpy for good."""
+        """Use torch instead of numpy from now on."""
         if self.wanted == "numpy":
             raise ConfigError(
                 f"{type(self._policy).__name__}.engine 'numpy' cannot execute its functions: {reason}. "
@@ -175,7 +180,7 @@ class Engine:
     # ---- copies and checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run has to know."""
+        """Return the state from which a resumed run continues with the same bits."""
         counts = {key: {"n_changed": one.n_changed, "n_new": one.n_new} for key, one in self._functions.items()}
         return {"gave_up": self.gave_up, "counts": [[*key, own] for key, own in counts.items() if any(own.values())]}
 
@@ -192,10 +197,10 @@ class Engine:
         self._functions.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        twin = copy.copy(self)
-        memo[id(self)] = twin
-        twin._policy, twin._functions = copy.deepcopy(self._policy, memo), {}
-        return twin
+        clone = copy.copy(self)
+        memo[id(self)] = clone
+        clone._policy, clone._functions = copy.deepcopy(self._policy, memo), {}
+        return clone
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_functions": {}}

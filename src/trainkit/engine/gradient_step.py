@@ -1,14 +1,14 @@
-"""The one room that turns a loss into a step: gradients, clip, guard, Adam.
+"""Gradient steps: how a loss becomes a step. Gradients, check, clip, Adam.
 
-Parameters that get gradients are kept as views of one flat tensor, and so are their gradients and moments: one norm,
-one fused Adam call, one `zero_`, however many layers there are (`segments`). That is nobody else's matter: a module's
-parameters stay its own, and whoever replaces them (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`) is
-noticed at the next step, which lays them out anew and takes the moments along.
+Parameters that get gradients are kept as views of one flat tensor, and so are their gradients and moments
+(`flat_storage`): one norm and one fused Adam call, however many layers there are. A module's parameters stay its own:
+where they were replaced (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`), the next step lays them out
+again and keeps the moments.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -19,8 +19,8 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.parts import Part
 from trainkit.core.schedules import Schedule, Scheduled, as_schedule
 from trainkit.core.signatures import checked
-from trainkit.engine.compiling import Closure, LossGraph, ask
-from trainkit.engine.segments import Place, Segment, parts_of, places_of
+from trainkit.engine.compiling import Closure, LossGraph, evaluate
+from trainkit.engine.flat_storage import FlatGroup
 
 Scalar = Tensor | float  # on a device, or a plain number already
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -52,7 +52,7 @@ class Adam(Part):
 @checked
 @dataclass(frozen=True, slots=True)
 class Clip(Part):
-    """Specify a gradient clip: of all gradients' norm together, of each parameter's norm, or of each number."""
+    """Specify a gradient clip: by the global norm, by each parameter's norm, or by value."""
 
     limit: float
     by: ClipBy = "global_norm"
@@ -65,30 +65,34 @@ class Clip(Part):
 
 
 class Taken(NamedTuple):
-    """What came of one step, on the device; on the CPU in plain numbers."""
+    """Outcome of one step, on the device; on the CPU in Python numbers."""
 
     loss: Scalar  # before it
     norm: Scalar  # the gradient's, before the clip
     skipped: Scalar  # 1.0 where it was not taken, else 0.0
-    shown: Any  # what the loss returned besides
+    shown: Any  # what the loss returned in addition
 
 
 class GradientStep:
-    """Minimise a loss by Adam, with what `Adam` and `torch.nn.utils.clip_grad_norm_` compute, in fewer calls.
+    """Minimize a loss by Adam: the results of `torch.optim.Adam` and `clip_grad_norm_` in fewer calls.
 
     A step whose loss or gradient is not finite is not taken: parameters, moments and step counts stay as they are.
 
     Args:
         module: whose parameters to move; one that never gets a gradient never moves.
-        optimizer: Adam's numbers.
+        optimizer: Adam's hyperparameters.
         clip: None clips nothing.
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this
             changes the last bits.
         loss: rows -> `Loss`, where an engine executes it; None where each call brings its own.
         compile: compute loss and gradients in one compiled graph from the second step on. A parameter without a
             gradient at the first step never moves then.
-        recorded: calls will be recorded and played back, so no number is looked at, and the learning rate is that of
-            the last `prepare`.
+        recorded: calls will be recorded in a CUDA graph and replayed, so no number is read on the CPU, and the learning
+            rate is that of the last `prepare`.
+
+    Attributes:
+        groups: parameters that move; a new list wherever they are laid out again.
+        lr: the learning rate at an environment step.
     """
 
     def __init__(
@@ -103,188 +107,81 @@ class GradientStep:
         recorded: bool = False,
     ) -> None:
         check_parameters(module)
-        self.loss = loss
-        self.optimizer = optimizer
-        self.clip = clip
-        self.flush_denormals = flush_denormals
-        self._lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
-        self.module = module
-        self._places: list[Place] = []
-        self._segments: list[Segment] = []  # one, and one more for each set of parameters that came to move later
-        self._at_rest: dict[int, dict[str, Tensor]] = {}  # moments of those that do not learn now
-        self._look_at_places()
-        self._scale = torch.ones(
-            (), dtype=torch.float32
-        )  # what gradients on the CPU are divided by, where they are clipped
+        self.module, self.loss = module, loss
+        self.optimizer, self.clip, self.flush_denormals = optimizer, clip, flush_denormals
+        self.lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
+        self.groups: list[FlatGroup] = []  # one, and one more for each set of parameters that came to move later
+        self._frozen: dict[int, dict[str, Tensor]] = {}  # moments of parameters that require no gradient now
+        self._named: list[tuple[str, nn.Parameter]] = []
+        self._find_parameters()
         self.use(compile=compile, recorded=recorded)
 
     def use(self, *, compile: bool = False, recorded: bool = False) -> None:
-        """Compute the next steps in a compiled graph, or as calls that are recorded, as the constructor's words say."""
-        device = self._places[0].parameter.device if self._places else torch.device("cpu")
+        """Compute the next steps in a compiled graph, or as calls that are recorded; see the constructor."""
+        device = self._named[0][1].device if self._named else torch.device("cpu")
         self._graph = LossGraph(self.module) if compile else None
-        self._rate_there = self._lr(0)
-        self._rate = (
-            torch.full((), self._rate_there, device=device, dtype=torch.float32) if recorded else None
+        self._prepared_lr = self.lr(0)
+        self._lr_tensor = (
+            torch.full((), self._prepared_lr, device=device, dtype=torch.float32) if recorded else None
         )  # where recorded calls read it
-
-    def lr(self, step: int) -> float:
-        """Return the learning rate at an environment step."""
-        return self._lr(step)
 
     def prepare(self, step: int) -> None:
         """Write the learning rate of an environment step where recorded calls read it."""
-        rate = self._lr(step)
-        if self._rate is not None and rate != self._rate_there:
-            self._rate.fill_(rate)
-            self._rate_there = rate
+        lr = self.lr(step)
+        if self._lr_tensor is not None and lr != self._prepared_lr:
+            self._lr_tensor.fill_(lr)
+            self._prepared_lr = lr
+
+    # ---- one step ----
 
     def __call__(self, loss: Closure, *, step: int) -> Taken:
-        """Take one step down `loss`, which is called once, or in a graph was once."""
+        """Take one step down `loss`, which is called once unless its graph was compiled."""
         if torch.is_inference_mode_enabled():
             raise ConfigError(
                 f"{type(self.module).__name__} cannot learn inside torch.inference_mode(), whose tensors have no "
                 "gradients: leave it before the update; torch.no_grad() is allowed"
             )
-        with self.denormals_flushed():
-            value, metrics = self._descend(loss)
-            return self._step(value, metrics, self._lr(step) if self._rate is None else self._rate)
+        with denormals_flushed(self.flush_denormals):
+            value, outputs = self._compute_gradients(loss)
+            return self.apply(value, outputs, step=step)
 
-    def move(self, loss: float, outputs: Any, *, step: int) -> Taken:
-        """Take one step along the gradients that there are, on the CPU."""
-        return self._step(loss, outputs, self._lr(step))
-
-    def denormals_flushed(self) -> "_DenormalsFlushed":
-        """Return the context in which a step is computed."""
-        return _DenormalsFlushed(self.flush_denormals)
-
-    @property
-    def layout(self) -> object:
-        """What is replaced whenever the gradients are laid out elsewhere."""
-        return self._segments
-
-    @property
-    def learning(self) -> list[nn.Parameter]:
-        """The module's parameters that require gradients."""
-        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-
-    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Give each parameter of `learning` its gradient, laying them out where they are not; None is no gradient."""
-        pairs = [pair for pair in zip(self.learning, gradients, strict=True) if pair[1] is not None]
-        if self._is_laid_out():
-            moments: Mapping[int, Mapping[str, Tensor]] = self._moments()
-            is_there = all(parameter.grad is not None for parameter, _ in pairs)
-        else:
-            moments, is_there = self._look_at_places(), False
-        if not is_there:
-            for place in self._places:
-                place.parameter.grad = None
-            for parameter, gradient in pairs:
-                parameter.grad = gradient
-            self._lay_out(moments)
-            return
-        self.zero_gradients()
-        for parameter, gradient in pairs:
-            parameter.grad.copy_(gradient)  # type: ignore[union-attr,arg-type]  # both are there
-
-    def zero_gradients(self) -> None:
-        """Set all gradients to 0."""
-        for segment in self._segments:
-            segment.gradient.zero_()
-
-    def _descend(self, loss: Closure) -> tuple[Tensor, Any]:
-        """Compute the gradients, and lay out the parameters that get some where they are not."""
-        if not self._is_laid_out():
-            moments = self._look_at_places()
-            for place in self._places:
-                place.parameter.grad = None
-            value, shown = self._backward(loss)
-            self._lay_out(moments)
-            return value, shown
-        segments = self._segments
-        if self._graph is not None:
-            layouts = [segment.layout for segment in segments]
-            return self._graph(loss, layouts, [one.flat for one in segments], [one.gradient for one in segments])
-        self.zero_gradients()
-        value, shown = self._backward(loss)
-        if self._has_newcomer():
-            self._lay_out(self._moments())
-        return value, shown
-
-    def _backward(self, loss: Closure) -> tuple[Tensor, Any]:
-        """Return (loss, what else it returned) and leave the gradients with the parameters, inside no_grad() too."""
-        with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
-            value, shown = ask(loss)
-        learning = self.learning
-        if learning and value.requires_grad:
-            value.backward(inputs=learning)  # type: ignore[no-untyped-call]  # torch's own
-        if all(parameter.grad is None for parameter in learning) or not value.requires_grad:
-            raise ConfigError(
-                f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "
-                "requires_grad=True: unfreeze one with requires_grad_(True), or do not update"
-            )
-        return value.detach(), shown
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the moments in the form of `torch.optim.Adam.state_dict()`."""
-        group = {"lr": self._lr(0), "betas": self.optimizer.betas, "eps": self.optimizer.eps}
-        group |= {"weight_decay": self.optimizer.weight_decay, "params": list(range(len(self._places)))}
-        return {"state": self._moments(), "param_groups": [group]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over moments, ours or `torch.optim.Adam`'s for the same parameters; the numbers stay as constructed.
-
-        Raises:
-            CheckpointError: they are of parameters of other shapes.
-        """
-        self._look_at_places()
-        for i, moment in state["state"].items():
-            if i >= len(self._places) or moment["exp_avg"].shape != self._places[i].parameter.shape:
-                raise CheckpointError(
-                    f"GradientStep cannot take moments {tuple(moment['exp_avg'].shape)} for parameter {i} of "
-                    f"{[tuple(place.parameter.shape) for place in self._places]}: they are of another module"
-                )
-        for place in self._places:
-            place.parameter.grad = None
-        self._lay_out(state["state"])
-
-    def _step(self, value: Scalar, shown: Any, lr: Scalar) -> Taken:
-        """Clip, and move unless loss or gradient is not finite."""
-        clip = self.clip
-        limit = math.inf if clip is None or clip.by != "global_norm" else clip.limit
+    def apply(self, loss: Scalar, outputs: Any, *, step: int) -> Taken:
+        """Clip the computed gradients and take one step along them, unless loss or gradients are not finite."""
+        groups, clip = self.groups, self.clip
+        limit = clip.limit if clip is not None and clip.by == "global_norm" else math.inf
+        scale: Tensor | None = None  # what gradients are divided by
         skipped: Tensor | None = None
-        scale: Tensor | None = None
-        looks = self._segments[0].flat.is_cpu and self._rate is None  # which costs less there than calculating with it
-        if looks:
-            here = math.sqrt(sum(segment.square_norm() for segment in self._segments))
-            taken = Taken(float(value), here, 0.0, shown)
-            if not math.isfinite(here + taken.loss):
+        if groups[0].parameters.is_cpu and self._lr_tensor is None:
+            norm = math.sqrt(sum(group.square_norm() for group in groups))
+            taken = Taken(float(loss), norm, 0.0, outputs)
+            if not math.isfinite(norm + taken.loss):
                 return taken._replace(skipped=1.0)
-            if here + 1e-6 > limit:
-                scale = self._scale.fill_((here + 1e-6) / limit)
-        else:
-            norm = torch.linalg.vector_norm(torch.stack([one.gradient.norm() for one in self._segments]))
-            skipped = ((norm + value) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
-            taken = Taken(value, norm, skipped, shown)
+            if norm + 1e-6 > limit:
+                scale = torch.tensor((norm + 1e-6) / limit, dtype=torch.float32)
+        else:  # without reading a number, for which the CPU would wait
+            norms = torch.linalg.vector_norm(torch.stack([group.gradient.norm() for group in groups]))
+            skipped = ((norms + loss) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
+            taken = Taken(loss, norms, skipped, outputs)
             if limit < math.inf:
-                scale = ((norm + 1e-6) / limit).clamp_(min=1.0)
+                scale = ((norms + 1e-6) / limit).clamp_(min=1.0)
         if clip is not None and clip.by != "global_norm":
-            for segment in self._segments:
-                (segment.clip_numbers if clip.by == "value" else segment.clip_norms)(clip.limit)
-        self._adam(lr, scale, skipped)
+            for group in groups:
+                (group.clip_values if clip.by == "value" else group.clip_norms)(clip.limit)
+        self._adam(self.lr(step) if self._lr_tensor is None else self._lr_tensor, scale, skipped)
         return taken
 
     def _adam(self, lr: Scalar, scale: Tensor | None, skipped: Tensor | None) -> None:
         """Move by gradients / scale, on a device unless skipped."""
-        segments, adam = self._segments, self.optimizer
-        for segment in segments:
-            segment.count_step(skipped)
+        groups, adam = self.groups, self.optimizer
+        for group in groups:
+            group.count.add_(1.0 if skipped is None else 1.0 - skipped)
         torch._fused_adam_(
-            [segment.flat for segment in segments],
-            [segment.gradient for segment in segments],
-            [segment.mean for segment in segments],
-            [segment.square for segment in segments],
+            [group.parameters for group in groups],
+            [group.gradient for group in groups],
+            [group.mean for group in groups],
+            [group.square for group in groups],
             [],
-            [segment.count for segment in segments],
+            [group.count for group in groups],
             lr=lr,
             beta1=adam.betas[0],
             beta2=adam.betas[1],
@@ -296,46 +193,127 @@ class GradientStep:
             found_inf=skipped,
         )
 
-    def _is_laid_out(self) -> bool:
-        """Whether every parameter is the module's own and the view of a segment that was made of it."""
-        for owner, name, child in self._parts:
-            if owner.get(name) is not child:
-                return False
-        for parameter, learns in self._learning:
-            if parameter.requires_grad is not learns:
-                return False
-        return bool(self._segments) and all(segment.is_live() for segment in self._segments)
+    # ---- gradients ----
 
-    def _look_at_places(self) -> dict[int, Mapping[str, Tensor]]:
-        """Find the parameters to move where they are now, and return the moments of those that were there before.
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """The module's parameters that require gradients."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
-        What must stay as it is for that to stay true is noted.
+    def zero_gradients(self) -> None:
+        """Set all gradients to 0."""
+        for group in self.groups:
+            group.gradient.zero_()
+
+    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """Give each parameter of `trainable` its gradient, laying them out where they are not; None is no gradient."""
+        pairs = list(zip(self.trainable, gradients, strict=True))
+        is_current = self._is_current()
+        if is_current and all(gradient is None or parameter.grad is not None for parameter, gradient in pairs):
+            self.zero_gradients()
+            for parameter, gradient in pairs:
+                if parameter.grad is not None and gradient is not None:
+                    parameter.grad.copy_(gradient)
+            return
+        moments = self._moments() if is_current else self._find_parameters()
+        self._drop_gradients()
+        for parameter, gradient in pairs:
+            parameter.grad = gradient
+        self._lay_out(moments)
+
+    def _compute_gradients(self, loss: Closure) -> tuple[Tensor, Any]:
+        """Return (loss, its other results), and lay out the parameters that got gradients where they are not."""
+        if not self._is_current():
+            moments = self._find_parameters()
+            self._drop_gradients()
+            results = self._backward(loss)
+            self._lay_out(moments)
+            return results
+        if self._graph is not None:
+            return self._graph(loss, self.groups)
+        self.zero_gradients()
+        results = self._backward(loss)
+        n_moved = sum(len(group.indices) for group in self.groups)
+        if n_moved < len(self._named) and n_moved < sum(parameter.grad is not None for _, parameter in self._named):
+            self._lay_out(self._moments())
+        return results
+
+    def _backward(self, loss: Closure) -> tuple[Tensor, Any]:
+        """Return (loss, its other results) and leave the gradients with the parameters, inside no_grad() too."""
+        with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
+            value, outputs = evaluate(loss)
+        trainable = self.trainable
+        if trainable and value.requires_grad:
+            value.backward(inputs=trainable)
+        if all(parameter.grad is None for parameter in trainable) or not value.requires_grad:
+            raise ConfigError(
+                f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "
+                "requires_grad=True: unfreeze one with requires_grad_(True), or do not update"
+            )
+        return value.detach(), outputs
+
+    # ---- storage ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments in the form of `torch.optim.Adam.state_dict()`."""
+        group = {"lr": self.lr(0), "betas": self.optimizer.betas, "eps": self.optimizer.eps}
+        group |= {"weight_decay": self.optimizer.weight_decay, "params": list(range(len(self._named)))}
+        return {"state": self._moments(), "param_groups": [group]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load moments, ours or `torch.optim.Adam`'s for the same parameters; hyperparameters stay as constructed.
+
+        Raises:
+            CheckpointError: they are of parameters of other shapes.
         """
-        before = {self._places[i].path: moment for i, moment in self._moments().items()}
-        self._places = places_of(self.module)
-        self._parts = parts_of(self.module)
-        self._learning = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
+        self._find_parameters()
+        for i, moment in state["state"].items():
+            if i >= len(self._named) or moment["exp_avg"].shape != self._named[i][1].shape:
+                raise CheckpointError(
+                    f"GradientStep cannot take moments {tuple(moment['exp_avg'].shape)} for parameter {i} of "
+                    f"{[tuple(parameter.shape) for _, parameter in self._named]}: they are of another module"
+                )
+        self._drop_gradients()
+        self._lay_out(state["state"])
+
+    def _is_current(self) -> bool:
+        """Return whether the module has the parameters that were laid out, and all are views of their groups."""
+        for table, name, child in self._children:
+            if table.get(name) is not child:
+                return False
+        for parameter, requires_grad in self._requires_grad:
+            if parameter.requires_grad is not requires_grad:
+                return False
+        return bool(self.groups) and all(group.is_current() for group in self.groups)
+
+    def _find_parameters(self) -> dict[int, Mapping[str, Tensor]]:
+        """Note the module's parameters as they are now, and return the moments of those that it had before."""
+        before = {self._named[i][0]: moment for i, moment in self._moments().items()}
+        self._named = list(self.module.named_parameters())
+        tables: list[dict[str, Any]] = [
+            table for part in self.module.modules() for table in (part._modules, part._parameters)
+        ]
+        self._children = [(table, name, child) for table in tables for name, child in table.items()]
+        self._requires_grad = [(parameter, parameter.requires_grad) for _, parameter in self._named]
         sizes = {path: moment["exp_avg"].shape for path, moment in before.items()}
-        return {i: before[p.path] for i, p in enumerate(self._places) if sizes.get(p.path) == p.parameter.shape}
+        return {i: before[path] for i, (path, p) in enumerate(self._named) if sizes.get(path) == p.shape}
 
-    def _has_newcomer(self) -> bool:
-        """Whether a parameter outside all segments has got its first gradient."""
-        n_moved = sum(len(segment.indices) for segment in self._segments)
-        return n_moved < len(self._places) and n_moved < sum(p.parameter.grad is not None for p in self._places)
+    def _drop_gradients(self) -> None:
+        for _, parameter in self._named:
+            parameter.grad = None
 
-    def _moments(self) -> dict[int, dict[str, Tensor]]:
-        """Return {parameter's index: step, exp_avg, exp_avg_sq}, of those at rest too."""
-        return self._at_rest | {i: moment for segment in self._segments for i, moment in segment.moments()}
+    def _moments(self) -> dict[int, Mapping[str, Tensor]]:
+        """Return {parameter's index: step, exp_avg, exp_avg_sq}, of frozen ones too."""
+        return {**self._frozen, **{i: moment for group in self.groups for i, moment in group.moments()}}
 
     def _lay_out(self, moments: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Make segments of the parameters that move, those together that have taken as many steps."""
-        groups: dict[float, list[int]] = {}
-        learns = [place.parameter.requires_grad for place in self._places]
-        self._at_rest = {i: dict(moment) for i, moment in moments.items() if not learns[i]}
-        for i, place in enumerate(self._places):
-            if learns[i] and (i in moments or place.parameter.grad is not None):
-                groups.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
-        self._segments = [Segment(self._places, indices, moments, count) for count, indices in groups.items()]
+        """Lay out the parameters that move, those together that have taken as many steps."""
+        by_count: dict[float, list[int]] = {}
+        self._frozen = {i: dict(moment) for i, moment in moments.items() if not self._named[i][1].requires_grad}
+        for i, (_, parameter) in enumerate(self._named):
+            if parameter.requires_grad and (i in moments or parameter.grad is not None):
+                by_count.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
+        self.groups = [FlatGroup(self._named, indices, moments, count) for count, indices in by_count.items()]
 
 
 def check_parameters(module: nn.Module) -> None:
@@ -357,22 +335,18 @@ def check_parameters(module: nn.Module) -> None:
             )
 
 
-class _DenormalsFlushed:
-    """Within it denormals count as 0 on this thread, if that is wanted."""
-
-    __slots__ = ("_is_wanted", "_was_flushed")
-
-    def __init__(self, is_wanted: bool) -> None:
-        self._is_wanted = is_wanted
-
-    def __enter__(self) -> None:
-        if self._is_wanted:
-            self._was_flushed = _DENORMAL * 1.0 == 0.0  # the processor's switch, which torch does not tell
-            torch.set_flush_denormal(True)
-
-    def __exit__(self, *error: object) -> None:
-        if self._is_wanted:
-            torch.set_flush_denormal(self._was_flushed)
+@contextlib.contextmanager
+def denormals_flushed(is_wanted: bool) -> Iterator[None]:
+    """Count denormals as 0 on this thread, if that is wanted."""
+    if not is_wanted:
+        yield
+        return
+    was_flushed = _DENORMAL * 1.0 == 0.0  # torch has no function that reads the processor's mode
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was_flushed)
 
 
-_DENORMAL = 5e-324  # 0 as soon as anything is done with it where denormals are flushed
+_DENORMAL = 5e-324  # any product with it is 0 where denormals are flushed

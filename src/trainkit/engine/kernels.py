@@ -1,19 +1,19 @@
-"""Numpy calls that write to memory which is there: what the lines of a program are made of.
+"""Kernels: numpy calls that write to existing memory, of which programs are made.
 
 A kernel is given its result's array, its operands' arrays and plain options, and returns the calls that compute the
 one from the others: (function, arguments) each.
 """
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-from trainkit.engine.threads import libraries
+from threadpoolctl import ThreadpoolController
 
 A = NDArray[Any]
 Calls = Sequence[tuple[Callable[..., object], tuple[Any, ...]]]
@@ -132,15 +132,6 @@ def smallest_at(out: A, x: A, axis: int) -> Calls:
     return ((x.argmin, (axis, out)),)
 
 
-def extreme(out: A, x: A, at: A) -> Calls:
-    """Read the number of a vector [N] at an index []."""
-    return ((_pick, (out, x, at)),)
-
-
-def _pick(out: A, x: A, at: A) -> None:
-    out[()] = x[at]
-
-
 # ---- memory ----
 
 
@@ -171,8 +162,9 @@ def add_at(out: A, index: A, source: A) -> Calls:
     return (out.fill, (0,)), (np.add.at, (out, index, source))
 
 
-def embed(out: A, x: A, at: tuple[slice, ...]) -> Calls:
-    """Write zeros, but for x at some slices."""
+def embed(out: A, x: A, bounds: Sequence[tuple[Any, Any, Any]]) -> Calls:
+    """Write zeros, but for x at slices of (start, stop, step)."""
+    at = tuple(slice(*one) for one in bounds)
     return (out.fill, (0,)), (out[at].__setitem__, (..., x))
 
 
@@ -189,11 +181,11 @@ def _check_index(index: A, size: int) -> None:
         raise IndexError(f"an index must be in 0 ... {size - 1}, got {wrong}")
 
 
-# ---- whatever numpy has no call for ----
+# ---- operations that numpy does not have ----
 
 
 def by_torch(*arrays_and_options: Any) -> Calls:
-    """Have torch compute an ATen operation in the same memory.
+    """Compute an ATen operation by torch in the same memory.
 
     Called with the arrays of results and operands, then (operation, n_results, structure of its arguments).
     """
@@ -221,7 +213,7 @@ def by_torch(*arrays_and_options: Any) -> Calls:
 
 
 class Operand(tuple[int]):
-    """The place of an operand among an operation's arguments."""
+    """The position of an operand among an operation's arguments."""
 
     __slots__ = ()
 
@@ -241,8 +233,31 @@ def _is_same(x: A, y: A) -> bool:
     return x.__array_interface__["data"][0] == y.__array_interface__["data"][0] and x.strides == y.strides
 
 
+# ---- the threads of BLAS ----
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Have BLAS multiply on one thread: with small matrices, threads wait for each other longer than they multiply."""
+    changed = [(one, count) for one in blas_libraries() if (count := one.get_num_threads()) != 1]
+    for library, _ in changed:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, count in changed:
+            library.set_num_threads(count)
+
+
+@cache
+def blas_libraries() -> list[Any]:
+    """List the BLAS libraries of the process whose threads can be set; finding them takes some milliseconds."""
+    libraries: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return libraries
+
+
 def is_threaded(x: A, y: A) -> bool:
-    """Whether OpenBLAS would multiply on several threads, where it has them."""
+    """Return whether OpenBLAS would multiply on several threads, where it has them."""
     if x.ndim == y.ndim == 1:
         return len(x) > 10_000
     if 1 in (x.ndim, y.ndim):
@@ -271,5 +286,5 @@ def _n_parts(x: A, y: A) -> int:
 
 @cache
 def spares_packing() -> bool:
-    """Whether numpy multiplies small matrices as they lie."""
-    return any(getattr(library, "architecture", "") in _AVX512 for library in libraries())
+    """Return whether numpy multiplies small matrices as they lie."""
+    return any(getattr(library, "architecture", "") in _AVX512 for library in blas_libraries())

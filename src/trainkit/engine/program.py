@@ -1,19 +1,20 @@
-"""A straight line of numpy calls on memory that is allocated once.
+"""Programs: straight lines of numpy calls on memory that is allocated once.
 
-A `Builder` is told, operation by operation, what to compute. `Builder.build` then decides which calls are needed, in
-whose memory each writes, and returns a `Program`: a list of (function, arguments) whose arguments are arrays that
-already exist, so that running it allocates nothing and looks nothing up.
+A `Builder` collects, operation by operation, what to compute. `Builder.build` then decides which calls are needed and
+in which memory each writes, and returns a `Program`: a list of (function, arguments) whose arguments are arrays that
+already exist, so that running it allocates nothing but copies of its outputs.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.core import tree
 from trainkit.engine import kernels
-from trainkit.engine.threads import OneThread
+from trainkit.engine.recording import Results
 
 Function = tuple[Callable[..., object], tuple[Any, ...]]  # a call, ready to be made
 Kernel = Callable[..., Sequence[Function]]  # (out, operands, options) -> the calls that compute out
@@ -22,15 +23,15 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Memory:
-    """One piece of memory: an input, a parameter, a constant, or room for a result."""
+    """One piece of memory: an input, a parameter, a constant, or a buffer for a result."""
 
-    __slots__ = ("array", "is_constant", "is_room", "target")
+    __slots__ = ("array", "is_buffer", "is_constant", "target")
 
-    def __init__(self, array: NDArray[Any], *, is_room: bool = False, is_constant: bool = False) -> None:
+    def __init__(self, array: NDArray[Any], *, is_buffer: bool = False, is_constant: bool = False) -> None:
         self.array = array  # in C order
-        self.is_room = is_room  # written by the program itself, so that it may be shared
+        self.is_buffer = is_buffer  # written by the program itself, so that it may be shared
         self.is_constant = is_constant  # never written
-        self.target: NDArray[Any] | None = None  # where its content is wanted, of as many bytes
+        self.target: NDArray[Any] | None = None  # the memory of a result that lives outside, of as many bytes
 
 
 class Array:
@@ -56,8 +57,13 @@ class Array:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its memory, in order."""
+        """Whether it is all of its memory, in C order."""
         return self.view.size == self.memory.array.size and bool(self.view.flags.c_contiguous)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it has no gaps, as BLAS takes it: in C order or in Fortran order."""
+        return bool(self.view.flags.c_contiguous or self.view.flags.f_contiguous)
 
     def offset(self) -> int:
         """Return how many bytes after the memory's start it starts."""
@@ -82,7 +88,7 @@ class _Line:
 
 
 class Builder:
-    """Collect what a program is to compute; the same computation asked for twice is made once."""
+    """Collect what a program computes; equal computations on the same arrays are one."""
 
     def __init__(self) -> None:
         self._lines: list[_Line] = []
@@ -92,7 +98,7 @@ class Builder:
         self._inputs: list[Array] = []
         self._results: list[Array] = []
 
-    # ---- arrays that are there already ----
+    # ---- existing arrays ----
 
     def input(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return the next argument of the program, which is copied here at each call."""
@@ -175,7 +181,7 @@ class Builder:
         """
         key = kernel, tuple(map(id, operands)), options, shape, np.dtype(dtype)
         if key not in self._known:
-            out = self._room(shape, np.dtype(dtype), like)
+            out = self._new(shape, np.dtype(dtype), like)
             self._known[key] = out
             if all(x.memory.is_constant for x in operands):
                 return self._folded(key, kernel, operands, options)
@@ -183,14 +189,14 @@ class Builder:
         return self._known[key]
 
     def known(self, kernel: Kernel, *operands: Array, shape: tuple[int, ...], dtype: Any) -> Array | None:
-        """Return what a kernel computes if it was asked for before."""
+        """Return what a kernel computes if a call has computed it before."""
         return self._known.get((kernel, tuple(map(id, operands)), (), shape, np.dtype(dtype)))
 
     def call_many(
         self, kernel: Kernel, *operands: Array, results: Sequence[tuple[tuple[int, ...], Any]], options: tuple[Any, ...]
     ) -> tuple[Array, ...]:
         """Return what a kernel of several results computes, whose shapes and dtypes are given."""
-        outs = tuple(self._room(shape, np.dtype(dtype), None) for shape, dtype in results)
+        outs = tuple(self._new(shape, np.dtype(dtype), None) for shape, dtype in results)
         self._add(_Line(kernel, outs, operands, options))
         return outs
 
@@ -207,46 +213,47 @@ class Builder:
         return (None, (), ()) if line is None else (line.kernel, line.operands, line.options)
 
     def result(self, x: Array, target: NDArray[Any] | None = None) -> Array:
-        """Keep an array until the program's end, where `target` says, which lies in C order, or in the program's own.
+        """Keep an array until the program's end, in `target`, which is in C order, or in the program's own memory.
 
-        Returns the array whose view has the content when the program has run.
+        Returns the array whose view has the content after a run.
         """
-        is_free = x.memory.is_room and x.memory.target is None and x.is_whole
+        is_free = x.memory.is_buffer and x.memory.target is None and x.is_whole
         if not is_free or any(x.memory is other.memory for other in self._results):
-            x = self._copied(x)
+            x = self._own_copy(x)
         if target is not None:
             x.memory.target = target
         self._results.append(x)
         return x
 
-    def build(self, *, shares_memory: bool = True) -> tuple["Program", Callable[[Array], NDArray[Any]]]:
-        """Return the program of all that the results and checks need, and what finds the array of a result in it.
+    def build(self, outputs: Mapping[str, Any], *, shares_memory: bool = True) -> "Program":
+        """Return the program of all that the results and checks need.
 
         Args:
-            shares_memory: let results that are needed at different times lie in one place; False is for tests.
+            outputs: results by name, or dicts of them, that the program returns.
+            shares_memory: let results that are needed at different times share memory; False is for tests.
         """
         lines = self._needed()
-        rooms = _rooms_of(lines, self._results, shares_memory=shares_memory)
+        buffers = _buffers_of(lines, self._results, shares_memory=shares_memory)
 
-        def there(x: Array) -> NDArray[Any]:
+        def allocated(x: Array) -> NDArray[Any]:
             """Return the array that stands for x when the program runs."""
-            room = rooms.get(x.memory)
-            if room is None or x.view.size == 0:
+            buffer = buffers.get(x.memory)
+            if buffer is None or x.view.size == 0:
                 return x.view
-            return np.ndarray(x.shape, x.dtype, room, x.offset(), x.view.strides)
+            return np.ndarray(x.shape, x.dtype, buffer, x.offset(), x.view.strides)
 
         calls: list[Function] = []
         for line in lines:
-            calls += line.kernel(*map(there, line.outs), *map(there, line.operands), *line.options)
+            calls += line.kernel(*map(allocated, line.outs), *map(allocated, line.operands), *line.options)
         products = [line.operands for line in lines if line.kernel in (kernels.product, kernels.stacked_product)]
-        program = Program(
+        return Program(
             calls,
-            inputs=[there(x) for x in self._inputs],
-            kept=list(rooms.values()),
+            inputs=[allocated(x) for x in self._inputs],
+            outputs=tree.map_tree(allocated, outputs),
             kernels=[line.kernel for line in lines],
             is_threaded=any(kernels.is_threaded(x.view, y.view) for x, y in products),
+            n_bytes=sum({id(one.base): one.nbytes for one in buffers.values()}.values()),
         )
-        return program, there
 
     def _folded(self, key: Any, kernel: Kernel, operands: Sequence[Array], options: tuple[Any, ...]) -> Array:
         """Compute a kernel of constants now."""
@@ -258,17 +265,17 @@ class Builder:
         self._known[key] = Array(Memory(out.memory.array, is_constant=True), out.view, is_index=out.is_index)
         return self._known[key]
 
-    def _room(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None) -> Array:
+    def _new(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None) -> Array:
         if like is None or like.view.ndim < 2 or like.view.flags.c_contiguous:
             array = np.empty(shape, dtype)
-            return Array(Memory(array, is_room=True), array)
+            return Array(Memory(array, is_buffer=True), array)
         order = np.argsort([-abs(stride) for stride in like.view.strides], kind="stable")
         array = np.empty([shape[axis] for axis in order], dtype)
-        return Array(Memory(array, is_room=True), array.transpose(np.argsort(order)))
+        return Array(Memory(array, is_buffer=True), array.transpose(np.argsort(order)))
 
-    def _copied(self, x: Array) -> Array:
-        """Return a copy that nobody else reads."""
-        out = self._room(x.shape, x.dtype, None)
+    def _own_copy(self, x: Array) -> Array:
+        """Return a copy that no other operation reads."""
+        out = self._new(x.shape, x.dtype, None)
         self._add(_Line(_copy, (out,), (x,), reusable=(0,)))
         return out
 
@@ -292,8 +299,8 @@ class Program:
 
     Attributes:
         calls: (function, arguments), in order.
-        kernels: what computes each line, for whoever wants to know what it is made of.
-        is_threaded: whether a product is so large that it would be computed on several threads.
+        kernels: what computes each line.
+        is_threaded: whether BLAS would compute a product on several threads.
         n_bytes: of the program's own memory.
     """
 
@@ -302,21 +309,23 @@ class Program:
         calls: Sequence[Function],
         *,
         inputs: Sequence[NDArray[Any]],
-        kept: Sequence[NDArray[Any]],
+        outputs: Results,
         kernels: Sequence[Kernel],
         is_threaded: bool,
+        n_bytes: int,
     ) -> None:
-        self.calls, self.kernels, self.is_threaded = calls, kernels, is_threaded
-        self.n_bytes = sum({id(array.base): array.nbytes for array in kept}.values())
-        self._inputs = inputs
+        self.calls, self.kernels, self.is_threaded, self.n_bytes = calls, kernels, is_threaded, n_bytes
+        self._inputs, self._outputs = inputs, outputs
 
-    def __call__(self, inputs: Sequence[NDArray[Any]]) -> None:
-        """Compute the results for inputs of the shapes that the program was built for, on one thread."""
+    def __call__(self, inputs: Sequence[NDArray[Any]]) -> Results:
+        """Compute on one thread, for inputs of the recorded shapes, and return outputs; scalars are Python floats."""
         for own, array in zip(self._inputs, inputs, strict=True):
             own[...] = array
-        with OneThread() if self.is_threaded else _NOTHING, np.errstate(all="ignore"):
+        with kernels.one_thread() if self.is_threaded else _NOTHING, np.errstate(all="ignore"):
             for function, arguments in self.calls:
                 function(*arguments)
+        results: Results = tree.map_tree(_copied, self._outputs)
+        return results
 
     def __str__(self) -> str:
         lines = []
@@ -333,7 +342,12 @@ def _copy(out: NDArray[Any], x: NDArray[Any]) -> Sequence[Function]:
     return ((out.__setitem__, (..., x)),)
 
 
-def _rooms_of(
+def _copied(output: NDArray[Any]) -> Any:
+    """Return a copy of an output, which the next call overwrites; a float32 scalar as a Python float."""
+    return output.item() if output.shape == () and output.dtype == np.float32 else output.copy()
+
+
+def _buffers_of(
     lines: Sequence[_Line], results: Sequence[Array], *, shares_memory: bool
 ) -> dict[Memory, NDArray[np.uint8]]:
     """Return memory for whatever the lines write, the same for results that are needed at different times."""
@@ -342,32 +356,32 @@ def _rooms_of(
         for x in line.operands:
             last_use[x.memory] = position
     last_use |= {x.memory: len(lines) for x in results}
-    rooms: dict[Memory, NDArray[np.uint8]] = {}
+    buffers: dict[Memory, NDArray[np.uint8]] = {}
     free: dict[int, list[NDArray[np.uint8]]] = {}  # by size
 
-    def room_for(memory: Memory) -> NDArray[np.uint8]:
+    def buffer_for(memory: Memory) -> NDArray[np.uint8]:
         if memory.target is not None:
             return _bytes_of(memory.target)
         size = _rounded(memory.array.nbytes)
         return free[size].pop() if free.get(size) else _allocated(size)
 
     for position, line in enumerate(lines):
-        done = {x.memory for x in line.operands if x.memory in rooms and last_use[x.memory] == position}
+        done = {x.memory for x in line.operands if x.memory in buffers and last_use[x.memory] == position}
         for i, out in enumerate(line.outs):
             heirs = line.reusable if i == 0 and shares_memory and out.memory.target is None else ()
             given = next((line.operands[j] for j in heirs if _can_inherit(line, j, done)), None)
-            rooms[out.memory] = room_for(out.memory) if given is None else rooms[given.memory]
+            buffers[out.memory] = buffer_for(out.memory) if given is None else buffers[given.memory]
             if given is not None:
                 done.discard(given.memory)
         if shares_memory:
             for memory in done:
                 if memory.target is None:
-                    free.setdefault(len(rooms[memory]), []).append(rooms[memory])
-    return rooms
+                    free.setdefault(len(buffers[memory]), []).append(buffers[memory])
+    return buffers
 
 
 def _can_inherit(line: _Line, i: int, done: set[Memory]) -> bool:
-    """Whether a line's result may be written over its operand i, which nobody reads afterwards."""
+    """Return whether a line's result may be written over its operand i, which no later line reads."""
     x, out = line.operands[i], line.outs[0]
     if x.memory not in done or x.memory.target is not None or x.memory.array.nbytes != out.memory.array.nbytes:
         return False

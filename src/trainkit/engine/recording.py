@@ -1,20 +1,42 @@
 """Record what torch computes, as ATen operations, during one real pass.
 
 A `Recorder` sees every operation below autograd: those of the forward pass and those of the backward pass. What it
-records is a list of calls whose tensors are replaced by nodes; `program` turns the list into numpy. Recording never
-changes a result. Where something cannot be recorded, `Recorder.reason` says why, and the pass continues unrecorded.
+records is a list of calls whose tensors are replaced by nodes; `operations` has their counterparts in numpy. Recording
+never changes a result. Where something cannot be recorded, `Recorder.reason` says why, and the pass continues
+unrecorded.
 """
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainkit.core import tree
+
+Results = dict[str, Any]  # tensors or arrays by name, or such dicts; in numpy, scalars are Python floats
+_NUMPY_DTYPES: Mapping[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int16: np.int16,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
+
+
+class NotDerivableError(Exception):
+    """Something recorded has no counterpart in numpy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +45,14 @@ class Node:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The counterpart of the dtype in numpy."""
+        if self.dtype not in _NUMPY_DTYPES:
+            raise NotDerivableError(f"numpy has no {self.dtype}")
+        dtype: np.dtype[Any] = np.dtype(_NUMPY_DTYPES[self.dtype])
+        return dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +100,12 @@ class Call:
         return name.removeprefix("aten::").rstrip("_")
 
 
-_Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]  # address, shape, strides, dtype
+_View = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]  # address, shape, strides, dtype
 _DRAWS = torch.Tag.nondeterministic_seeded
 _DEPENDS_ON_DATA = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+class Recorder(TorchDispatchMode):
     """Record the operations of the code that runs inside `with recorder:`.
 
     Args:
@@ -93,7 +123,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         self.calls: list[Call] = []
         self.read: list[Tensor] = []
         self.reason: str | None = None
-        self._nodes: dict[_Place, tuple[Node, int]] = {}  # and the writes to its memory when it was noted
+        self._nodes: dict[_View, tuple[Node, int]] = {}  # and the writes to its memory when it was noted
         self._n_writes: Counter[int] = Counter()  # by address of a tensor's memory
         self._fixed: set[int] = set()  # memory that is not the code's own
         self._alive: list[Any] = []  # so that no address is used twice
@@ -124,7 +154,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
     def node_of(self, tensor: Tensor) -> Node | None:
         """Return the node of a tensor, None where it is none of the recording's."""
-        found = self._nodes.get(_place(tensor))
+        found = self._nodes.get(_view(tensor))
         if found is None or found[1] != self._n_writes[_memory(tensor)]:
             return None
         return found[0]
@@ -155,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         if isinstance(node, Held):
             self.read.append(node.tensor)
         if node is None and self.reason is None:
-            is_stale = _place(leaf) in self._nodes
+            is_stale = _view(leaf) in self._nodes
             self.reason = (
                 "it reads a view of a tensor that was written in place since"
                 if is_stale
@@ -189,9 +219,43 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
     def _note(self, tensor: Tensor, node: Node, *, is_fixed: bool = False) -> None:
         self._alive.append(tensor)
         memory = _memory(tensor)
-        self._nodes[_place(tensor)] = node, self._n_writes[memory]
+        self._nodes[_view(tensor)] = node, self._n_writes[memory]
         if is_fixed:
             self._fixed.add(memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Results of one pass by torch."""
+
+    outputs: Results
+    gradients: Sequence[Tensor | None]  # of the parameters, None where one has no influence
+    recorder: Recorder | None = None
+
+
+def torch_pass(
+    function: Callable[[Sequence[Tensor]], Mapping[str, Any]],
+    inputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    *,
+    record: Iterable[Tensor] | None = None,
+) -> Pass:
+    """Call a function and differentiate its output "loss", if there are parameters.
+
+    Args:
+        function: inputs -> tensors by name.
+        inputs: on the CPU.
+        parameters: what to differentiate by.
+        record: parameters and buffers that the function may read, to record the pass; None records nothing.
+    """
+    recorder = None if record is None else Recorder(inputs, record)
+    with torch.set_grad_enabled(bool(parameters)), contextlib.nullcontext() if recorder is None else recorder:
+        outputs = dict(function(inputs))
+        gradients: Sequence[Tensor | None] = [None] * len(parameters)
+        if parameters and outputs["loss"].requires_grad:
+            gradients = torch.autograd.grad(outputs["loss"], parameters, allow_unused=True)
+        outputs = tree.map_tree(lambda output: output.detach(), outputs)
+    return Pass(outputs, gradients, recorder)
 
 
 def _cost(call: Call) -> int:
@@ -228,7 +292,7 @@ def _written(operation: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _draws(func: Any, args: Any) -> bool:
-    """Whether an operation draws random numbers; attention does not, unless it has dropout."""
+    """Return whether an operation draws random numbers; attention does not, unless it has dropout."""
     if _DRAWS not in func.tags:
         return False
     names = [argument.name for argument in func._schema.arguments]
@@ -236,13 +300,13 @@ def _draws(func: Any, args: Any) -> bool:
 
 
 def _has_whole_indices(func: Any, args: Any) -> bool:
-    """Whether this is indexing by integers, whose result's shape does not depend on them."""
+    """Return whether this is indexing by integers, whose result's shape does not depend on them."""
     if func is not torch.ops.aten.index.Tensor:
         return False
     return all(index is None or index.dtype in (torch.int64, torch.int32) for index in args[1])
 
 
-def _place(tensor: Tensor) -> _Place:
+def _view(tensor: Tensor) -> _View:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 

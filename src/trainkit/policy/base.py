@@ -30,12 +30,21 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_space_keys
 from trainkit.core.structured_actions import flat_actions, structure_of
 from trainkit.engine.cuda_graph import CudaGraph
-from trainkit.engine.device import CPU, TensorBatch, in_float32, resolve_device, rows_of, scalar, to_device, with_room
+from trainkit.engine.device import (
+    CPU,
+    Staging,
+    TensorBatch,
+    in_float32,
+    resolve_device,
+    rows_of,
+    scalar,
+    to_device,
+    with_room,
+)
 from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
 from trainkit.engine.loss import Loss, objective
-from trainkit.engine.staging import Staging
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts

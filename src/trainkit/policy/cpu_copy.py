@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from trainkit.core.data import Obs
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.engine.changes import Changes
 from trainkit.engine.device import legal_mask
 from trainkit.engine.engine import Engine
-from trainkit.engine.watch import Watch
 from trainkit.policy.draws import Draw, ask
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value
@@ -146,7 +146,7 @@ class _Original:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.acting = Acting(*parts)
-        self.watch = Watch(self.acting)
+        self.watch = Changes(self.acting)
         self.tensors = _tensors_of(self.acting)
         self.hides = [type(module).__name__ for module in self.acting.modules() if _hides(module)]
         self._written: list[tuple[Tensor, Tensor, int]] = []

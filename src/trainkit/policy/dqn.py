@@ -17,7 +17,7 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, zeros_of
 from trainkit.core.structured_actions import JointActions, joint_actions
-from trainkit.engine.device import TensorBatch, blank_row, legal_mask, on_device, to_device
+from trainkit.engine.device import TensorBatch, blank_row, legal_mask, to_device
 from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
@@ -334,7 +334,7 @@ class DQNPolicy(Policy):
         extras = self._blank_extras()
         if extras is not None:
             streams = self.streams_state()
-            inputs = on_device(self._inputs(1, self.last_step), self.device)
+            inputs = to_device(self._inputs(1, self.last_step), self.device)
             self.load_streams_state(streams)
             rows = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
             refuse_losses(parts, lambda: self.loss(rows))

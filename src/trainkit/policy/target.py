@@ -13,7 +13,7 @@ from trainkit.core.errors import Checks
 from trainkit.core.parts import Part
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
-from trainkit.engine.segments import joined, lay_flat
+from trainkit.engine.flat_storage import joined, lay_flat
 
 
 @checked

@@ -1,7 +1,7 @@
-"""Notice what a recorded function cannot: modules, tensors, attributes, methods and modes that were replaced since.
+"""Detect changes after a recording: modules, tensors, attributes, methods and modes that were replaced.
 
 What a loss reads from anywhere else, a global variable, a closure, a counter in a list, is not watched; the engine
-finds it when it compares, at updates 4, 8, 16 ... 1,024 and then at every 1,024th.
+finds it by comparison, at updates 4, 8, 16 ... 1,024 and then at every 1,024th.
 """
 
 from collections.abc import Iterable
@@ -28,12 +28,12 @@ _of_parameter = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate
 _forward = attrgetter("forward")
 
 
-class Watch:
-    """Remember how modules and parts are made, and say whether they still are.
+class Changes:
+    """Changes of modules and parts since the last `look`.
 
     Watched are an owner's modules, its attributes and theirs: which objects they are, where tensors are stored, which
-    of them learn, the modes of modules that have modes, the `forward` of every class of modules and the methods of
-    parts. A part is an attribute that is an object with attributes of its own, as a backup or a penalty.
+    require gradients, the modes of modules that have modes, the `forward` of every class of modules and the methods of
+    parts. A part is an attribute that is an object with attributes of its own, such as a backup or a penalty.
 
     Args:
         owner: the policy.
@@ -41,7 +41,7 @@ class Watch:
 
     Attributes:
         tensors: the parameters and buffers, and the tensors among the attributes.
-        is_observed: whether a hook waits for what torch does with a module or a parameter.
+        is_observed: whether a hook was registered at the last `look`, on a module, on a parameter or globally.
     """
 
     def __init__(self, owner: nn.Module, ignored: frozenset[str] = frozenset()) -> None:
@@ -80,8 +80,8 @@ class Watch:
         self._tables = [table for table in (*tables, *lists, *map(vars, parts)) if table]
         self._kinds = {id(vars(part)): type(part).__name__ for part in parts}  # by their tables
         plain = [table for module, table in zip(modules, own, strict=True) if type(module) in _PLAIN]
-        settled = {id(table[name]) for table in plain for name in _TABLES}
-        self._counted = [*own, *(table for table in tables if not table and id(table) not in settled)]
+        in_plain = {id(table[name]) for table in plain for name in _TABLES}
+        self._counted = [*own, *(table for table in tables if not table and id(table) not in in_plain)]
         self._classes = list(dict.fromkeys(map(type, modules)))
         self._methods = [vars(kind) for kind in dict.fromkeys(map(type, parts))]
         found = chain(values, chain.from_iterable(map(_values, self._tables)))
@@ -95,11 +95,14 @@ class Watch:
         self._single = [item for item in items if isinstance(item[2], Tensor) and item[2].numel() == 1]
         self._kept = [x.detach() for x in watched]  # so that no other tensor is stored there
         self._state = self._now()
-        has_hooks = any(hooks for x in self._parameters for hooks in _of_parameter(x)[1:])
-        self.is_observed = has_hooks or any(self._hooks)
+        self.is_observed = self.has_hooks()
+
+    def has_hooks(self) -> bool:
+        """Return whether a hook is registered now on what was there at the last `look`."""
+        return any(self._hooks) or any(hooks for x in self._parameters for hooks in _of_parameter(x)[1:])
 
     def has_changed(self) -> bool:
-        """Return whether anything is other than at the last `look`."""
+        """Return whether there is any since the last `look`."""
         try:
             if self._now() != self._state:
                 return True
@@ -107,8 +110,8 @@ class Watch:
             return True
         return any(table[name] is not tensor for table, name, tensor in self._single)
 
-    def changed(self) -> str | None:
-        """Name something that is other than at the last `look`, None where nothing is."""
+    def first(self) -> str | None:
+        """Name one change since the last `look`, None where there is none."""
         if not self.has_changed():
             return None
         names = self._names + [
@@ -140,7 +143,7 @@ class Watch:
         )
 
     def _matters(self, module: nn.Module) -> bool:
-        """Whether the function uses a module, as far as is known."""
+        """Return whether the function uses a module, as far as is known."""
         if not self._read or module is self._owner:
             return True
         own = [*module.parameters(), *module.buffers()]
@@ -156,6 +159,6 @@ class Watch:
 
 
 def _is_part(value: object) -> bool:
-    """Whether an attribute is an object with attributes of its own, which is not torch's, numpy's or gymnasium's."""
+    """Return whether an attribute is an object with attributes, and not torch's, numpy's or gymnasium's."""
     is_own = type(value).__module__.split(".")[0] not in ("torch", "numpy", "gymnasium", "builtins", "functools")
     return is_own and hasattr(value, "__dict__") and not isinstance(value, (Tensor, nn.Module, type, FunctionType))

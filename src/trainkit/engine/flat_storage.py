@@ -1,39 +1,12 @@
-"""Parameters laid out flat: each, its gradient and its moments are views of one tensor for all that move together."""
+"""Flat storage: parameters, gradients and Adam's moments as views of one tensor each for all that move together."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import ConfigError
-
-
-def parts_of(module: nn.Module) -> list[tuple[dict[str, Any], str, object]]:
-    """List all modules and parameters within a module: (where it is kept, its name, what it is)."""
-    tables: list[dict[str, Any]] = [t for part in module.modules() for t in (part._modules, part._parameters)]
-    return [(table, name, child) for table in tables for name, child in table.items()]
-
-
-class Place(NamedTuple):
-    """A parameter of a module."""
-
-    parameter: nn.Parameter
-    path: str  # from the module
-
-
-def places_of(module: nn.Module) -> list[Place]:
-    """Find all parameters, in the order of `module.parameters()`, each once."""
-    seen: set[int] = set()
-    places: list[Place] = []
-    for prefix, part in module.named_modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
-                places.append(Place(parameter, f"{prefix}.{name}" if prefix else name))
-    return places
 
 
 def lay_flat(parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -47,9 +20,9 @@ def lay_flat(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def joined(*columns: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Return columns of equal length with as few rows: those that are neighbors in memory in all columns are one.
+    """Join rows of tensors that are neighbors in memory in every column; columns have equal lengths.
 
-    Rows of one tensor per column come back as they are, without gradient, longer ones as a view [N] of each column.
+    A single row is returned as it is, without gradient, several as one row of views [N].
     """
     runs: list[list[tuple[Tensor, ...]]] = []
     for row in zip(*columns, strict=True):
@@ -61,7 +34,7 @@ def joined(*columns: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
 
 
 def _is_next(before: Tensor, tensor: Tensor) -> bool:
-    """Return whether a tensor begins in memory where the one before ends."""
+    """Return whether a tensor starts in memory where the one before ends."""
     return (
         before.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
         and before.dtype == tensor.dtype
@@ -79,38 +52,42 @@ def _whole(neighbors: Sequence[Tensor]) -> Tensor:
     return first.as_strided((sum(tensor.numel() for tensor in neighbors),), (1,))
 
 
-_ONE = np.ones((), np.float32)  # numpy is quicker with it than with Python's
+class FlatGroup:
+    """Parameters that have taken as many steps as each other; each is a view of one piece of every tensor here.
 
-
-class Segment:
-    """The flat layout of parameters that move together: each is a view of one piece of every tensor here."""
+    Attributes:
+        indices: of these parameters among the module's.
+        layout: {path of a parameter: its number of elements, its shape}, in the order of the pieces.
+        parameters, gradient: flat.
+        mean, square: Adam's moments, flat.
+        count: steps taken.
+    """
 
     def __init__(
         self,
-        places: Sequence[Place],
+        named: Sequence[tuple[str, nn.Parameter]],
         indices: Sequence[int],
         moments: Mapping[int, Mapping[str, Tensor]],
         count: float,
     ) -> None:
         self.indices = list(indices)
-        self._moved = [places[i].parameter for i in indices]
-        sizes = [p.numel() for p in self._moved]
-        self.layout = {places[i].path: (places[i].parameter.numel(), places[i].parameter.shape) for i in indices}
-        first = self._moved[0]
-        if any(p.dtype != first.dtype or p.device != first.device for p in self._moved):
+        self._members = [named[i][1] for i in indices]
+        self.layout = {named[i][0]: (named[i][1].numel(), named[i][1].shape) for i in indices}
+        first = self._members[0]
+        if any(p.dtype != first.dtype or p.device != first.device for p in self._members):
             raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
-        self.flat = lay_flat(self._moved)
-        self.gradient = torch.zeros_like(self.flat)
-        self.mean = torch.zeros_like(self.flat)  # Adam's first moment
-        self.square = torch.zeros_like(self.flat)  # Adam's second moment
-        self.count = torch.tensor(count, dtype=torch.float32, device=first.device)  # steps taken
-        self._here = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
-        self._count_here = self.count.numpy() if first.is_cpu else None  # numpy's calls are the cheaper ones
+        self.parameters = lay_flat(self._members)
+        self.gradient = torch.zeros_like(self.parameters)
+        self.mean = torch.zeros_like(self.parameters)
+        self.square = torch.zeros_like(self.parameters)
+        self.count = torch.tensor(count, dtype=torch.float32, device=first.device)
+        self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
         self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
+        sizes = [p.numel() for p in self._members]
         with torch.no_grad():
             columns = (self.gradient, self.mean, self.square)
             pieces = zip(*(torch.split(column, sizes) for column in columns), strict=True)
-            for i, parameter, piece in zip(indices, self._moved, pieces, strict=True):
+            for i, parameter, piece in zip(indices, self._members, pieces, strict=True):
                 gradient, mean, square = (flat.view_as(parameter) for flat in piece)
                 if parameter.grad is not None:
                     gradient.copy_(parameter.grad)
@@ -119,33 +96,26 @@ class Segment:
                     square.copy_(moments[i]["exp_avg_sq"])
                 parameter.grad = gradient
                 self._views.append((gradient, mean, square))
-        self._addresses = [parameter.data_ptr() for parameter in self._moved]
+        self._addresses = [parameter.data_ptr() for parameter in self._members]
 
-    def is_live(self) -> bool:
-        """Whether the parameters still are the views made here, and so are their gradients."""
-        for parameter, address, (gradient, _, _) in zip(self._moved, self._addresses, self._views, strict=True):
+    def is_current(self) -> bool:
+        """Return whether the parameters and their gradients still are the views made here."""
+        for parameter, address, (gradient, _, _) in zip(self._members, self._addresses, self._views, strict=True):
             if parameter.data_ptr() != address or parameter.grad is not gradient:
                 return False
         return True
 
     def square_norm(self) -> float:
         """Return the squared norm of the gradient, which is on the CPU."""
-        if self._here is not None:
-            square = float(self._here.dot(self._here))
-            if math.isfinite(square):  # else it may be the square alone that is not
+        if self._gradient_array is not None:
+            square = float(self._gradient_array.dot(self._gradient_array))
+            if math.isfinite(square):  # else only the square may have overflowed
                 return square
         norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
         return norm * norm
 
-    def count_step(self, skipped: Tensor | None) -> None:
-        """Count a step, unless it is skipped where nobody looks."""
-        if skipped is None and self._count_here is not None:
-            self._count_here += _ONE
-        else:
-            self.count.add_(1.0 if skipped is None else 1.0 - skipped)
-
-    def clip_numbers(self, limit: float) -> None:
-        """Clip each number of the gradient."""
+    def clip_values(self, limit: float) -> None:
+        """Clip each element of the gradient."""
         self.gradient.clamp_(-limit, limit)
 
     def clip_norms(self, limit: float) -> None:

@@ -1,0 +1,311 @@
+"""A policy's function in numpy: recorded in one pass by torch, derived, and compared with torch from time to time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit.core import tree
+from trainkit.engine.changes import Changes
+from trainkit.engine.device import as_tensor
+from trainkit.engine.gradient_step import GradientStep
+from trainkit.engine.operations import aten_table
+from trainkit.engine.program import Array, Builder, Program
+from trainkit.engine.recording import Constant, Held, Input, Node, NotDerivableError, Pass, Results, torch_pass
+
+Function = Callable[[Any], Mapping[str, Any]]  # a tree of tensors -> tensors by name, or dicts of them
+
+MOST_MULTIPLICATIONS = 1_000_000_000  # of one call, over torch's threads: beyond, torch is as fast
+_MOST_SHAPES, _MOST_BYTES = 256, 2**27  # kept at a time
+_MOST_IN_A_ROW = 8  # calls at each of which a function is recorded again
+_TOLERANCE = {"loss": 1e-4, "gradient": 1e-4}  # of a comparison, relative; 1e-3 for all else
+
+
+class GaveUpError(Exception):
+    """Numpy cannot be used for a function any more.
+
+    Attributes:
+        results: those of the call in which that was found, by torch; None where torch has not computed them.
+    """
+
+    def __init__(self, reason: str, results: Results | None = None) -> None:
+        super().__init__(reason)
+        self.results = results
+
+
+class NumpyFunction:
+    """A function that is recorded when it is called with arrays of new shapes, and again after something has changed.
+
+    Args:
+        name: for errors.
+        changes: of all that the function may read.
+        is_limited: whether calls of many multiplications are left to torch.
+        n_changed, n_new: see below.
+
+    Attributes:
+        n_changed: calls in a row, up to the last one, before each of which something had changed.
+        n_new: calls in a row, up to the last one, that were recorded.
+    """
+
+    def __init__(self, name: str, changes: Changes, *, is_limited: bool, n_changed: int = 0, n_new: int = 0) -> None:
+        self._name, self._changes, self._is_limited = name, changes, is_limited
+        self.n_changed, self.n_new = n_changed, n_new
+        self._lock = RLock()
+        self._derived: dict[tuple[Any, ...], _Derived] = {}  # by shapes and dtypes
+        self._large: dict[tuple[Any, ...], int] = {}  # multiplications of calls that are left to torch
+        self._wrote: _Derived | None = None  # what wrote the gradients last
+
+    @property
+    def reason_for_torch(self) -> str | None:
+        """Why torch executes this function now; None where numpy does."""
+        if self._changes.has_hooks():
+            return "a hook is registered"
+        if self._large and not self._derived:
+            n_multiplications = list(self._large.values())[-1]
+            return f"{self._name} takes {n_multiplications:,} multiplications, for which torch is as fast"
+        return None
+
+    def __call__(self, function: Function, inputs: Any, gradient_step: GradientStep | None = None) -> Results | None:
+        """Return a function's results, and write its gradients to the parameters of a gradient step, if there is one.
+
+        Returns None where torch should compute it.
+
+        Raises:
+            GaveUpError: it cannot be derived, differs from torch, or would be recorded at every call.
+        """
+        with self._lock:  # all calls compute in the same memory
+            if self._changes.has_changed():
+                if self.n_changed == _MOST_IN_A_ROW:
+                    raise GaveUpError(f"{self._changes.first()} changes between all calls of {self._name}")
+                self._forget()
+            if self._changes.is_observed:
+                return None
+            self.n_changed = 0 if self._derived or self._large else self.n_changed + 1
+            arrays: list[NDArray[Any]] = []
+            structure: list[Any] = []
+            flatten(inputs, arrays, structure)
+            layout = tuple(structure)
+            derived = self._derived.get(layout)
+            groups = None if gradient_step is None else gradient_step.groups
+            if derived is None or derived.groups is not groups:
+                # Torch is faster than a recording of every call.
+                if layout in self._large or (gradient_step is not None and self.n_new == _MOST_IN_A_ROW):
+                    self._wrote = None
+                    return None
+                self.n_new += 1
+                return self._record(function, inputs, arrays, layout, gradient_step)
+            self.n_new = 0
+            if gradient_step is not None and derived is not self._wrote:
+                gradient_step.zero_gradients()
+                self._wrote = derived
+            derived.n_calls += 1
+            results = derived.program(arrays)
+            if derived.is_due():
+                parameters = [] if gradient_step is None else gradient_step.trainable
+                tensors = list(map(as_tensor, arrays))
+                by_torch = torch_pass(lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters)
+                self._compare(derived, results, gradient_step, by_torch)
+            return results
+
+    def _forget(self) -> None:
+        """Record everything again."""
+        self._derived.clear()
+        self._large.clear()
+        self._changes.look(forget=True)
+
+    def _record(
+        self,
+        function: Function,
+        inputs: Any,
+        arrays: Sequence[NDArray[Any]],
+        layout: tuple[Any, ...],
+        gradient_step: GradientStep | None,
+    ) -> Results | None:
+        """Compute by torch and record it; return the results of the program derived from it, else torch's."""
+        tensors = [torch.from_numpy(np.array(x, order="C")) for x in arrays]  # two may share memory
+        parameters = [] if gradient_step is None else gradient_step.trainable
+
+        def record() -> Pass:
+            return torch_pass(
+                lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, record=self._changes.tensors
+            )
+
+        recorded, changed = record(), None
+        if self._changes.has_changed():  # a first call makes what later ones read, or every call changes something
+            self._forget()
+            again = record()
+            changed = self._changes.first()
+            recorded = again if changed is None else recorded
+        assert recorded.recorder is not None, "the pass was recorded"
+        if gradient_step is not None and all(gradient is None for gradient in recorded.gradients):
+            return None  # torch's own step says what is wrong
+        targets: list[NDArray[np.float32]] = []
+        if gradient_step is not None:
+            gradient_step.set_gradients(recorded.gradients)
+            pairs = zip(parameters, recorded.gradients, strict=True)
+            targets = [p.grad.numpy() for p, gradient in pairs if gradient is not None and p.grad is not None]
+            if changed is None and self._changes.has_changed():  # as the parameters are stored elsewhere now
+                self._forget()
+        if changed is not None:
+            raise GaveUpError(f"{self._name} changes {changed} while it runs", _as_numpy(recorded.outputs))
+        n_multiplications = recorded.recorder.n_multiplications()
+        if self._is_limited and n_multiplications * torch.get_num_threads() > MOST_MULTIPLICATIONS:
+            self._large[layout] = n_multiplications
+            return _as_numpy(recorded.outputs)
+        try:
+            program = derive_program(tensors, recorded, targets)
+        except NotDerivableError as error:
+            raise GaveUpError(str(error), _as_numpy(recorded.outputs)) from error
+        self._changes.narrow(recorded.recorder.read)
+        derived = _Derived(program, None if gradient_step is None else gradient_step.groups)
+        self._derived[layout] = self._wrote = derived
+        self._drop_oldest()
+        results = derived.program(arrays)
+        self._compare(derived, results, gradient_step, recorded)
+        return results
+
+    def _drop_oldest(self) -> None:
+        """Keep no more programs than memory allows."""
+
+        def n_bytes() -> int:
+            return sum(one.program.n_bytes for one in self._derived.values())
+
+        while len(self._derived) > _MOST_SHAPES or (len(self._derived) > 1 and n_bytes() > _MOST_BYTES):
+            self._derived.pop(next(iter(self._derived)))
+
+    def _compare(
+        self, derived: "_Derived", results: Results, gradient_step: GradientStep | None, by_torch: Pass
+    ) -> None:
+        """Give up at the second difference in a row: a single one may be a tie that rounding broke."""
+        different = _difference(results, [] if gradient_step is None else gradient_step.trainable, by_torch)
+        derived.n_differences = 0 if different is None else derived.n_differences + 1
+        if derived.n_differences == 2:
+            if gradient_step is not None:
+                gradient_step.set_gradients(by_torch.gradients)
+            reason = f"numpy and torch differ in {different} of {self._name}: it reads something that changes unseen"
+            raise GaveUpError(reason, _as_numpy(by_torch.outputs))
+
+
+@dataclass(slots=True, eq=False)
+class _Derived:
+    """A program for arrays of one layout, and its comparisons with torch."""
+
+    program: Program
+    groups: object  # of the gradient step, to whose gradients it writes
+    n_calls: int = 1
+    n_differences: int = 0  # in a row
+
+    def is_due(self) -> bool:
+        """Return whether to compare this call: 1 to 4, 8, 16 ... 1,024, 2,048, 3,072 ..."""
+        n = self.n_calls
+        return n <= 4 or self.n_differences > 0 or n % 1024 == 0 or (n < 1024 and n & (n - 1) == 0)
+
+
+def derive_program(
+    inputs: Sequence[Tensor],
+    recorded: Pass,
+    targets: Sequence[NDArray[np.float32]] = (),
+    *,
+    shares_memory: bool = True,
+) -> Program:
+    """Return the program that computes in numpy what a pass by torch computed.
+
+    Args:
+        inputs: those it was recorded with.
+        recorded: the pass.
+        targets: where the program writes the gradients that are not None, arrays in C order.
+        shares_memory: see `Builder.build`.
+
+    Raises:
+        NotDerivableError: there is no numpy for it.
+    """
+    recorder = recorded.recorder
+    assert recorder is not None, "the pass was recorded"
+    if recorder.reason is not None:
+        raise NotDerivableError(recorder.reason)
+    b = Builder()
+    of_inputs = [b.input(tuple(x.shape), x.numpy().dtype) for x in inputs]
+    arrays: dict[Node, Array] = {}
+
+    def array_of(node: Node) -> Array:
+        if node in arrays:
+            return arrays[node]
+        if isinstance(node, Input):
+            return of_inputs[node.position]
+        if isinstance(node, Held):
+            assert node.numpy_dtype is not None, "numpy has the dtype"
+            return b.held(node.tensor.detach().numpy())
+        assert isinstance(node, Constant), "results of calls are known"
+        return b.constant(node.array)
+
+    def array_of_result(tensor: Tensor) -> Array:
+        node = recorder.node_of(tensor)
+        if node is None:
+            raise NotDerivableError("a result is a tensor that no recorded operation returned")
+        return array_of(node)
+
+    for call in recorder.calls:
+        arrays.update(zip(call.results, aten_table.derive(b, call, array_of), strict=True))
+    gradients = [gradient for gradient in recorded.gradients if gradient is not None]
+    for gradient, target in zip(gradients, targets, strict=True):
+        b.result(array_of_result(gradient), target)
+    outputs = tree.map_tree(lambda output: b.result(array_of_result(output)), recorded.outputs)
+    return b.build(outputs, shares_memory=shares_memory)
+
+
+def flatten(node: Any, arrays: list[NDArray[Any]], structure: list[Any]) -> None:
+    """Append a tree's leaves to `arrays`, and their shapes and dtypes, keys, lengths and None to `structure`."""
+    if isinstance(node, tuple):
+        structure.append(len(node))
+        for child in node:
+            flatten(child, arrays, structure)
+    elif isinstance(node, dict):
+        structure.append(tuple(node))
+        for child in node.values():
+            flatten(child, arrays, structure)
+    elif node is None:
+        structure.append(None)
+    else:
+        array = node if isinstance(node, np.ndarray) else node.numpy()
+        arrays.append(array)
+        structure += (array.shape, array.dtype)
+
+
+def with_leaves(inputs: Any, leaves: Sequence[Tensor]) -> Any:
+    """Return a tree with other leaves, in the order of `flatten`."""
+    queue = iter(leaves)
+    return tree.map_tree(lambda leaf: None if leaf is None else next(queue), inputs)
+
+
+def _difference(results: Results, parameters: Sequence[nn.Parameter], by_torch: Pass) -> str | None:
+    """Return the name of a result that differs from torch's by more than rounding; None where none does."""
+    ours, theirs = (dict(tree.named_leaves(outputs)) for outputs in (results, by_torch.outputs))
+    pairs = [(name, np.asarray(ours[name]), tensor.numpy()) for name, tensor in theirs.items()]
+    both = [
+        (parameter.grad.numpy().ravel(), gradient.numpy().ravel())
+        for parameter, gradient in zip(parameters, by_torch.gradients, strict=True)
+        if gradient is not None and parameter.grad is not None
+    ]
+    if both:
+        own, other = (np.concatenate(side) for side in zip(*both, strict=True))
+        pairs.append(("gradient", own, other))
+    for name, own, other in pairs:
+        if own.dtype.kind != "f" or not np.isfinite(other).all():
+            continue  # a tie may change an integer; the step checks for non-finite results
+        error = np.linalg.norm((own - other).astype(np.float64))
+        if error > _TOLERANCE.get(name, 1e-3) * np.linalg.norm(other.astype(np.float64)) + 1e-5:
+            return name
+    return None
+
+
+def _as_numpy(outputs: Results) -> Results:
+    """Return outputs of torch as a program returns its own."""
+    results: Results = tree.map_tree(
+        lambda x: x.item() if not x.shape and x.dtype == torch.float32 else x.numpy(), outputs
+    )
+    return results

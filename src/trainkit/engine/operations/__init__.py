@@ -1,0 +1,1 @@
+"""ATen operations in numpy, by kind; `table` lists them all."""
