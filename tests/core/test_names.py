@@ -27,8 +27,8 @@ def message(call: Any, *args: Any, **options: Any) -> str:
 
 def our_options() -> set[str]:
     """Return every option of a public call or preset."""
-    settings = {name for preset in presets.PRESETS.values() for name in preset.known.__annotations__}
-    required = {"max_epoch", "step_per_epoch", "batch_size", "train_collector", "update_per_epoch"}
+    settings = {name for preset in presets.PRESETS.values() for name in preset.option_types}
+    required = {"env", "max_epoch", "step_per_epoch", "batch_size", "train_collector", "update_per_epoch"}
     return {*options_by_owner(), *settings, *CommonOptions.__annotations__, *required}
 
 

@@ -38,8 +38,6 @@ def run(options: argparse.Namespace) -> int:
     ]
     say(f"{preset.name}: {preset.summary}\n")
     say(table(rows, left=len(rows[0])))
-    if preset.switches.__annotations__:
-        say(f"\nand switches of speed: {', '.join(preset.switches.__annotations__)}")
     say("\nand the options of its trainer: max_env_step, max_seconds, log_every, episode_per_test ...")
     say("what a number is from, and where it differs from the paper, stands beside it in trainkit/presets")
     return 0

@@ -63,8 +63,22 @@ def list_options(public: Function) -> None:
 
 def options_of(public: Function) -> dict[str, Any]:
     """Return {option: annotation} of a class, class method, function or callable object, forwarded options included."""
+    if hasattr(public, "__signature__"):
+        return {one.name: one.annotation for one in inspect.signature(public).parameters.values()}
     known = _known_options(*_resolve(public))[0]
     return {name: annotation for name, annotation in known.items() if name not in ("self", "cls", "return")}
+
+
+def check_options(subject: str, options: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for options that have no annotation, and for values of another type than theirs."""
+    problems = []
+    for name, value in options.items():
+        if name not in annotations:
+            problems.append(f"{subject}: unknown option {name!r}{_hint(name, annotations)}")
+        elif problem := mismatch(value, annotations[name]):
+            problems.append(f"{subject}.{name} {problem}")
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _checked_function(function: Function) -> Any:

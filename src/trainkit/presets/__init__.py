@@ -3,42 +3,36 @@
     trainer = tk.presets.rainbow("CartPole-v1", seed=1)
     for epoch, stats, info in trainer: ...
 
-    trainer = tk.presets.cql(buffer, "CartPole-v1", seed=1)  # offline: from rows that are there
+    trainer = tk.presets.cql(buffer, "CartPole-v1", seed=1)  # offline: from the rows of a buffer
 
-Each preset is a table of settings for each domain, vectors, continuous actions and images; any of them can be
-overridden by name, and an unknown name is refused with the nearest one. `settings("rainbow")` and
-`settings("rainbow", "atari")` return them.
+Each preset has a table of settings for each domain: vectors, continuous actions, images. Any of them can be overridden
+by name, and an unknown name is answered with the nearest one. `settings("rainbow")` and `settings("rainbow", "atari")`
+return them.
 """
 
 from typing import Any
 
 from trainkit.core.errors import refuse_unknown
 from trainkit.core.signatures import checked
-from trainkit.presets.base import Preset, Settings
-from trainkit.presets.continuous import SACOverrides, SACPreset, SACSettings, sac
-from trainkit.presets.off_policy import OffpolicySettings
-from trainkit.presets.offline_tables import (
+from trainkit.presets.base import EnvPreset, EnvSettings, Preset, PresetConfig, Settings
+from trainkit.presets.off_policy import OffpolicySettings, SACPreset, SACSettings, sac
+from trainkit.presets.offline_learning import (
     BCPreset,
     BCQPreset,
+    BCQSettings,
+    BCSettings,
     CQLPreset,
-    OfflineOverrides,
+    CQLSettings,
     OfflinePreset,
     OfflineSettings,
     bc,
     bcq,
     cql,
 )
-from trainkit.presets.on_policy_tables import (
-    OnpolicyOverrides,
-    OnpolicyPreset,
-    OnpolicySettings,
-    a2c,
-    ppo,
-    reinforce,
-)
-from trainkit.presets.preset_config import PresetConfig
-from trainkit.presets.q_learning import QOverrides, QPreset, QSettings
-from trainkit.presets.q_tables import (
+from trainkit.presets.policy_gradient import OnpolicyPreset, OnpolicySettings, a2c, ppo, reinforce
+from trainkit.presets.q_learning import (
+    QPreset,
+    QSettings,
     c51,
     double_dqn,
     dqn,
@@ -51,47 +45,34 @@ from trainkit.presets.q_tables import (
     rainbow,
 )
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset[..., Any, Any]] = {
     preset.name: preset
     for preset in (
-        dqn,
-        double_dqn,
-        dueling_dqn,
-        prioritized_dqn,
-        noisy_dqn,
-        c51,
-        qrdqn,
-        iqn,
-        munchausen_dqn,
-        rainbow,
-        ppo,
-        a2c,
-        reinforce,
-        sac,
-        bc,
-        cql,
-        bcq,
+        *(dqn, double_dqn, dueling_dqn, prioritized_dqn, noisy_dqn, c51, qrdqn, iqn, munchausen_dqn, rainbow),
+        *(ppo, a2c, reinforce),
+        *(sac, bc, cql, bcq),
     )
 }
 
 __all__ = [
-    "PRESETS",
-    "OffpolicySettings",
     "BCPreset",
-    "OfflineOverrides",
-    "OfflinePreset",
     "BCQPreset",
+    "BCQSettings",
+    "BCSettings",
     "CQLPreset",
+    "CQLSettings",
+    "EnvPreset",
+    "EnvSettings",
+    "OfflinePreset",
     "OfflineSettings",
-    "OnpolicyOverrides",
+    "OffpolicySettings",
     "OnpolicyPreset",
     "OnpolicySettings",
+    "PRESETS",
     "Preset",
     "PresetConfig",
-    "QOverrides",
     "QPreset",
     "QSettings",
-    "SACOverrides",
     "SACPreset",
     "SACSettings",
     "Settings",

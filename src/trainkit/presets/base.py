@@ -1,7 +1,10 @@
-"""How a table of settings becomes a trainer: what all presets share."""
+"""A preset: a table of settings for each domain, and how a table becomes a trainer."""
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypedDict
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -10,193 +13,259 @@ from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError, refuse_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.core.signatures import list_options, mismatch
+from trainkit.core.signatures import check_options, checked
+from trainkit.engine import Adam
 from trainkit.engine.engine import EngineName
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.make import EnvSpec, has_own_number
+from trainkit.envs.make import EnvSpec, says_how_many
 from trainkit.nets import Preprocess
-from trainkit.trainer.options import CommonOptions, TrainerOptions
+from trainkit.trainer import Trainer
+from trainkit.trainer.options import Options
+
+# Sticky actions and the minimal action set follow Machado et al. (2018) as Dopamine does (Castro et al., 2018). A game
+# starts with FIRE where it has one: a greedy policy might wait forever.
+ATARI_ENVS: Mapping[str, Any] = {
+    "backend": "vector",
+    "stack": 4,
+    "env_kwargs": {
+        "stack_num": 1,
+        "reward_clipping": False,
+        "repeat_action_probability": 0.25,
+        "noop_max": 0,
+        "use_fire_reset": True,
+    },
+}
 
 
-class Settings(TypedDict, total=False):
-    """What every preset may override, beside the options of every trainer.
+@dataclass(frozen=True, kw_only=True)
+class Settings(Options):
+    """Options of every preset: those of every trainer, and the settings below.
 
-    Schedules may be `Linear`, over the run's max_epoch * step_per_epoch steps. `evaluation=None` or
-    `test_collector=None` switches evaluation off.
+    Schedules may be `Linear`, over the whole run. `evaluation=None` or `test_collector=None` switches evaluation off.
     """
 
-    n_envs: int
-    test_env: EnvSpec | None
-    n_test_envs: int
-    env_options: dict[str, Any]  # of make_envs, for training and evaluation
-    lives_key: str | None  # of training alone: evaluation plays whole games
+    episode_per_test: int = 20
+    n_test_envs: int = 10
+    env_options: Mapping[str, Any] = field(default_factory=dict)  # of make_envs, for training and evaluation
     hidden: tuple[int, ...]
-    normalize_obs: bool
-    gamma: float
-    reward: Any
+    normalize_obs: bool = False
     lr: Scheduled | Linear
     adam_eps: float
     max_grad_norm: float | None
+    batch_size: int | None
     max_epoch: int
+    stop_return: float | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSettings(Settings):
+    """Options of presets that train in an environment."""
+
+    n_envs: int
+    test_env: EnvSpec | None = None  # None: the training environment again
+    lives_key: str | None = None  # of training only: evaluation plays whole games
+    gamma: float
+    reward: Any = None  # as in `Horizon`
     step_per_epoch: int
-    stop_return: float | None
-    device: str
+    engine: EngineName = "auto"
 
 
-class Switches(TypedDict, total=False):
-    """How a policy computes: no matter of a table, as the policy's own unless given."""
+P = ParamSpec("P")
+SettingsT = TypeVar("SettingsT", bound=Settings)
+EnvSettingsT = TypeVar("EnvSettingsT", bound=EnvSettings)
+TrainerT = TypeVar("TrainerT", bound=Trainer, covariant=True)
 
-    engine: EngineName
+_TRAINER_OPTIONS = frozenset(item.name for item in fields(Options))
 
 
-class Preset:
-    """A named table of settings per domain; called with an environment, it returns a trainer.
+class Preset(Generic[P, SettingsT, TrainerT]):
+    """A named table of settings per domain; called with an environment or a buffer, it returns a trainer.
 
-    A subclass says what its settings are, and makes policy and trainer of them.
-
-    Attributes:
+    Args:
         name: as in `tk.presets`.
         summary: the algorithm and its paper, in a line.
+        settings: the dataclass of the options, which types the keywords of a call.
+        tables: {domain: settings}, the usual domain first.
+        parts: settings of the algorithm, in every domain.
+        domains: settings that differ from the table of a domain, by its name.
     """
 
-    known: ClassVar[type]  # the TypedDict of its settings
-    switches: ClassVar[type] = Switches
-    __call__: Callable[..., Any]  # with an environment, a seed and settings by name, as the subclass types them
+    __call__: Callable[..., TrainerT]
 
     def __init__(
         self,
         name: str,
         summary: str,
-        tables: Mapping[str, Any],
+        settings: Callable[P, SettingsT],
+        tables: Mapping[str, SettingsT],
         *,
         parts: Mapping[str, Any] | None = None,
         **domains: Mapping[str, Any],
     ) -> None:
         self.name, self.summary = name, summary
-        self._tables: dict[str, dict[str, Any]] = {
-            domain: {**table, **(parts or {}), **domains.get(domain, {})} for domain, table in tables.items()
+        self._tables: dict[str, SettingsT] = {
+            domain: replace(table, **{**(parts or {}), **domains.get(domain, {})}) for domain, table in tables.items()
         }
         self.__doc__ = f"{summary}.\n\n{type(self).__call__.__doc__}"
-        list_options(self)
+        self.__signature__ = self._signature()  # completion in notebooks: type checkers have it by `settings`
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains it has a table for, the usual one first."""
+        """The domains that have a table, the usual one first."""
         return tuple(self._tables)
+
+    @property
+    def option_types(self) -> dict[str, Any]:
+        """{option: annotation} of everything that a call accepts by name."""
+        return {item.name: item.type for item in fields(self.table())}
+
+    def _signature(self) -> inspect.Signature:
+        """Return the signature of a call, every option by its name."""
+        call = inspect.signature(self.__call__)
+        positional = [one for one in call.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+        options = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=getattr(self.table(), name), annotation=kind
+            )
+            for name, kind in self.option_types.items()
+        ]
+        return call.replace(parameters=[*positional, *options])
 
     def __repr__(self) -> str:
         return f"presets.{self.name}"
 
     def settings(self, domain: str | None = None) -> dict[str, Any]:
         """Return the table of a domain; None is the first."""
+        table = self.table(domain)
+        names = [item.name for item in fields(table) if item.name not in _TRAINER_OPTIONS]
+        return {name: getattr(table, name) for name in names}
+
+    def table(self, domain: str | None = None) -> SettingsT:
+        """Return the settings of a domain, options of the trainer included; None is the first."""
         domain = self.domains[0] if domain is None else domain
         refuse_unknown(repr(self), [domain], self._tables)
-        return dict(self._tables[domain])
+        return self._tables[domain]
 
     def domain_of_id(self, env: object) -> str | None:
-        """Say by an environment's id which table to take; None where it tells nothing."""
+        """Return the domain of an environment's id; None where an id does not decide it."""
         domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
         return domain if domain in self.domains else None
 
-    def _domain(self, envs: EnvSpaces) -> str:
-        """Say by the spaces which table to take."""
-        return "atari" if Preprocess(envs.observation_space).sees_images else "classic"
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for options that this preset does not have, or of another type than their annotation."""
+        check_options(repr(self), options, self.option_types)
 
-    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
-        """Say why a setting does nothing beside the others chosen; None where it does something."""
+    def _domain_of(self, spaces: EnvSpaces) -> str:
+        """Return the domain of an environment's spaces."""
+        return "atari" if Preprocess(spaces.observation_space).sees_images else "classic"
+
+    def _no_effect(self, name: str, settings: SettingsT) -> str | None:
+        """Return why a setting has no effect in combination with the others; None where it has one."""
         return None
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise ConfigError for options that this preset does not know, or that are not what their annotations say."""
-        known = {*self.settings(), *self.switches.__annotations__, *TrainerOptions.__annotations__}
-        refuse_unknown(repr(self), options, known)
-        self._refuse_misfits(options)
-
-    def _refuse_misfits(self, overrides: Mapping[str, Any]) -> None:
-        """Refuse settings that are not what their annotations say; what is done with them may come much later."""
+    def _check_effects(self, options: Mapping[str, Any], settings: SettingsT, table: SettingsT) -> None:
+        """Raise `ConfigError` for options without an effect, unless they equal the table, which may be passed back."""
         checks = Checks(repr(self))
-        hints = self.known.__annotations__ | self.switches.__annotations__
-        for name, value in overrides.items():
-            wrong = mismatch(value, hints.get(name, Any))
-            checks.require(wrong is None, f".{name} {wrong}")
+        for name, value in options.items():
+            reason = self._no_effect(name, settings)
+            checks.require(reason is None or getattr(table, name) == value, f".{name} has no effect: {reason}")
         checks.done()
 
-    def _refuse_idle(self, chosen: Mapping[str, Any], table: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        """Refuse what was changed and does nothing."""
-        checks = Checks(repr(self))
-        for name in overrides:
-            reason = self._why_idle(name, chosen)
-            if reason is not None:
-                same = name in table and table[name] == overrides[name]  # a whole table may be passed back
-                checks.require(same, f".{name} does nothing here: {reason}")
-        checks.done()
-
-    def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> Any:
-        raise TypeError(f"{type(self).__name__} must define _policy")
-
-    def _trainer(self, policy: Any, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]) -> Any:
-        raise TypeError(f"{type(self).__name__} must define _trainer")
-
-    def _compose(self, env: EnvSpec, seed: int | None, overrides: Mapping[str, Any]) -> Any:
-        """Make environments, policy and trainer of the table and what overrides it."""
-        self._refuse_misfits(overrides)
-        evaluates = self._evaluates(overrides, "test_env")
-        domain = self.domain_of_id(env)
-        making = {**self.settings(domain), **overrides}
-        envs = self._make(env, "n_envs", making, overrides, lives_key=making["lives_key"])
-        table = self.settings(self._domain(envs) if domain is None else domain)
-        chosen = over_the_run({**table, **overrides})
-        self._refuse_idle(chosen, table, overrides)
-        policy = self._policy(envs, chosen)
-        common = {key: value for key, value in overrides.items() if key in CommonOptions.__annotations__}
-        if evaluates:
-            again = self._again(env) if chosen["test_env"] is None else chosen["test_env"]
-            common["test_collector"] = Collector(policy, self._make(again, "n_test_envs", making, overrides))
-        common.setdefault("episode_per_test", 20)
-        self._add_stop(common, chosen["stop_return"])
-        return self._trainer(policy, envs, chosen, {**common, "seed": seed})
-
-    def _evaluates(self, overrides: Mapping[str, Any], where: str) -> bool:
-        """Return whether to evaluate: unless `evaluation` or `test_collector` is given as None, which switches it off.
+    def _evaluates(self, options: Mapping[str, Any], env_option: str) -> bool:
+        """Return whether to evaluate: unless `evaluation` or `test_collector` is given, as None.
 
         Args:
-            overrides: what the preset is called with.
-            where: the argument that says in which environment to evaluate.
+            options: what the preset is called with.
+            env_option: the option that names the environment of evaluation.
         """
-        given = [option for option in ("evaluation", "test_collector") if option in overrides]
+        given = [option for option in ("evaluation", "test_collector") if option in options]
         for option in given:
-            if overrides[option] is not None:
-                raise ConfigError(f"{self} makes the policy, which {option} would have to share: give {where}")
-        if given and overrides.get("test_env") is not None:
+            if options[option] is not None:
+                raise ConfigError(f"{self} makes the policy, which {option} would have to share: give {env_option}")
+        if given and options.get("test_env") is not None:
             raise ConfigError(
                 f"{self} was given test_env, and {given[0]}=None, which switches evaluation off: give one"
             )
         return not given
 
-    def _add_stop(self, common: dict[str, Any], stop_return: float | None) -> None:
-        """Say among the trainer's options which return ends the run."""
-        if stop_return is None:
-            return
-        if "stop_fn" in common:
-            raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
-        common["stop_fn"] = lambda score: score >= stop_return
+    def _trainer_options(self, options: Mapping[str, Any], settings: SettingsT) -> dict[str, Any]:
+        """Return the keywords of the trainer among the options, with the `stop_fn` that `stop_return` means."""
+        common = {name: value for name, value in options.items() if name in _TRAINER_OPTIONS}
+        common["episode_per_test"] = settings.episode_per_test
+        if (stop_return := settings.stop_return) is not None:
+            if "stop_fn" in common:
+                raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
+            common["stop_fn"] = lambda score: score >= stop_return
+        return common
 
-    def _make(
-        self,
-        env: EnvSpec,
-        count: str,
-        making: Mapping[str, Any],
-        overrides: Mapping[str, Any],
-        lives_key: str | None = None,
-    ) -> Envs:
-        """Make environments; where `env` itself says how many and how, only what the user asked for is passed on."""
+    def _check_by_name(self, surplus: tuple[object, ...]) -> None:
+        """Raise `ConfigError` for options that were given by position."""
+        if surplus:
+            raise ConfigError(f"{self} takes options by name, got {', '.join(map(repr, surplus))} by position")
+
+
+class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
+    """A preset that trains in an environment."""
+
+    @checked
+    def __call__(self, env: EnvSpec, *args: P.args, **options: P.kwargs) -> TrainerT:
+        """Return a trainer.
+
+        Args:
+            env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). Its id
+                or its spaces choose the table: ids "ALE/..." and observations that are images "atari", Gymnasium's ids
+                of MuJoCo "mujoco", actions in a Box "continuous", all others "classic", where there is one.
+            args: none; options are given by name.
+            options: `seed`, of everything; any of `settings()`; options of the trainer.
+        """
+        self._check_by_name(args)
+        self.check_options(options)
+        return self._build(env, options)
+
+    def config(self, env: EnvSpec, *args: P.args, **options: P.kwargs) -> "PresetConfig[TrainerT]":
+        """Return the arguments as a frozen object, from which to build."""
+        self._check_by_name(args)
+        given: dict[str, Any] = dict(options)
+        return PresetConfig(preset=self, env=env, seed=given.pop("seed", None), options=given)
+
+    def _policy(self, envs: Envs, settings: EnvSettingsT) -> Any:
+        """Make the policy."""
+        raise NotImplementedError
+
+    def _trainer(self, policy: Any, envs: Envs, settings: EnvSettingsT, common: Mapping[str, Any]) -> TrainerT:
+        """Make the trainer, with a collector and a buffer for its environments."""
+        raise NotImplementedError
+
+    def _build(self, env: EnvSpec, options: Mapping[str, Any]) -> TrainerT:
+        """Make environments, policy and trainer from a table and the options that override it."""
+        evaluates = self._evaluates(options, "test_env")
+        domain = self.domain_of_id(env)
+        making = replace(self.table(domain), **options)  # for environments whose spaces will choose the table
+        envs = self._make_envs(env, "n_envs", making, options)
+        table = self.table(self._domain_of(envs) if domain is None else domain)
+        settings = replace(table, **options)
+        settings = over_the_run(settings, settings.max_epoch * settings.step_per_epoch)
+        self._check_effects(options, settings, table)
+        policy = self._policy(envs, settings)
+        common = self._trainer_options(options, settings)
+        if evaluates:
+            again = self._same_again(env) if settings.test_env is None else settings.test_env
+            common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
+        return self._trainer(policy, envs, settings, common)
+
+    def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:
+        """Make environments; of one that has a number and options of its own, only what was given is passed on."""
         is_made = isinstance(env, (VectorEnv, Envs))
-        n = int((overrides if has_own_number(env) else making).get(count, 1))
-        options = (overrides if is_made else making).get("env_options", {})
-        return make_envs(env, n, lives_key=lives_key, in_evaluation=count == "n_test_envs", **options)
+        n = options.get(count, 1) if says_how_many(env) else getattr(settings, count)
+        env_options = options.get("env_options", {}) if is_made else settings.env_options
+        is_test = count == "n_test_envs"
+        return make_envs(
+            env, n, lives_key=None if is_test else settings.lives_key, in_evaluation=is_test, **env_options
+        )
 
-    def _again(self, env: EnvSpec) -> EnvSpec:
-        """Return what evaluation's own environments can be made of."""
+    def _same_again(self, env: EnvSpec) -> EnvSpec:
+        """Return what environments of evaluation can be made from."""
         if isinstance(env, VectorEnv) and env.spec is not None and not _is_changed(env):
             return env.spec.id
         if isinstance(env, (VectorEnv, Envs)):
@@ -204,9 +273,79 @@ class Preset:
         return env
 
 
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetConfig(Generic[TrainerT]):
+    """The arguments of a preset, checked and frozen; `copy` returns another with changes.
+
+        config = tk.presets.dqn.config("CartPole-v1", seed=1, lr=1e-3)
+        for seed in range(5):
+            config.copy(seed=seed, n_step=3).build().run()
+
+    Unknown options and values of another type raise `ConfigError` here.
+
+    Attributes:
+        preset: builds the trainer.
+        env: the environment; offline, where to evaluate.
+        buffer: the rows to learn from; None unless offline.
+        seed: of everything.
+        options: settings of the preset and options of its trainer, by name; read-only.
+    """
+
+    preset: "Preset[..., Any, TrainerT]"
+    env: Any
+    buffer: Any = None
+    seed: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        self.preset.check_options(self.options)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of an option or, unless it was given, of the preset's table, for the environment's id."""
+        if name in self.options:
+            return self.options[name]
+        return self.preset.settings(self.preset.domain_of_id(self.env))[name]
+
+    def copy(self, **changes: Any) -> "PresetConfig[TrainerT]":
+        """Return another with some of env, buffer, seed and options changed; other options stay."""
+        own = {item.name for item in fields(self)} - {"preset", "options"}
+        parts = {name: value for name, value in changes.items() if name in own}
+        options = {name: value for name, value in changes.items() if name not in own}
+        return replace(self, **parts, options={**self.options, **options})
+
+    def build(self) -> TrainerT:
+        """Make the trainer; every call makes another."""
+        data = () if self.buffer is None else (self.buffer,)
+        return self.preset(*data, self.env, seed=self.seed, **self.options)
+
+
+def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:
+    """Return the settings with every `Linear` stretched over the steps of the run, those in mappings too."""
+
+    def stretched(value: Any) -> Any:
+        if isinstance(value, Linear):
+            return value.over(n_steps)
+        return {key: stretched(own) for key, own in value.items()} if isinstance(value, Mapping) else value
+
+    return replace(settings, **{item.name: stretched(getattr(settings, item.name)) for item in fields(settings)})
+
+
+def make_adam(settings: Settings) -> Adam:
+    """Make the optimizer."""
+    return Adam(scheduled(settings.lr), eps=settings.adam_eps)
+
+
+def scheduled(value: Scheduled | Linear) -> Scheduled:
+    """Return a schedule of settings that went through `over_the_run`."""
+    assert not isinstance(value, Linear), "stretched by over_the_run"
+    return value
+
+
 def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether a vector environment was made with more than its id says."""
-    assert env.spec is not None, "asked of those with an id"
+    """Return whether a vector environment was made with more than its id says."""
+    assert env.spec is not None, "only for environments with an id"
     usual = {**gym.spec(env.spec.id).kwargs, "max_episode_steps": gym.spec(env.spec.id).max_episode_steps}
     given = {key: value for key, value in env.spec.kwargs.items() if key not in ("num_envs", "vectorization_mode")}
     return any(usual.get(key) != value for key, value in given.items())
@@ -217,23 +356,6 @@ def _is_ale(env: object) -> bool:
 
 
 def _is_mujoco(env: object) -> bool:
-    """Whether an id is one of Gymnasium's own that MuJoCo simulates."""
+    """Return whether an id is one of Gymnasium's own that MuJoCo simulates."""
     spec = gym.registry.get(env) if isinstance(env, str) else None
     return spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
-
-
-def given(switches: type, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those switches that somebody has set."""
-    return {name: chosen[name] for name in switches.__annotations__ if name in chosen}
-
-
-def over_the_run(chosen: Mapping[str, Any], per_epoch: str = "step_per_epoch") -> dict[str, Any]:
-    """Stretch what is `Linear` over all steps of the run, in nested settings too."""
-    n_steps = chosen["max_epoch"] * chosen[per_epoch]
-
-    def stretched(value: Any) -> Any:
-        if isinstance(value, Linear):
-            return value.over(n_steps)
-        return {key: stretched(own) for key, own in value.items()} if isinstance(value, dict) else value
-
-    return {key: stretched(value) for key, value in chosen.items()}

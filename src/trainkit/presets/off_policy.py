@@ -1,64 +1,138 @@
-"""What the presets of off-policy learners share: their buffer, and the rates of their trainer."""
+"""Off-policy presets: the settings of a replay buffer and its trainer, and SAC with its tables."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from trainkit.buffer import buffer_from_config
 from trainkit.collector import Collector
-from trainkit.core.protocols import Learner
+from trainkit.core.protocols import EnvSpaces, Learner
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine import DeviceFrames
 from trainkit.envs import Envs
-from trainkit.presets.base import Settings, given
+from trainkit.policy import SACPolicy
+from trainkit.presets.base import EnvPreset, EnvSettings, P, make_adam, scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.updates import Refresh
 
 LearnerT = TypeVar("LearnerT", bound=Learner)
 
 
-class OffpolicySettings(Settings, total=False):
-    """What every preset of an off-policy learner may override, beside the options of every trainer."""
+@dataclass(frozen=True, kw_only=True)
+class OffpolicySettings(EnvSettings):
+    """Options of presets that learn from a replay buffer."""
 
-    n_step: int | tuple[int, int]
-    prioritized: bool
-    alpha: float
-    beta: Scheduled | Linear
+    n_step: int | tuple[int, int] = 1
+    prioritized: bool = False
+    alpha: float = 0.6
+    beta: Scheduled | Linear = Linear(0.4, 1.0)
     capacity: int
-    batch_size: int | None
+    buffer: Mapping[str, Any] = field(default_factory=dict)  # as in `buffer_from_config`: overrides the four above
+    frames_on_device: bool = False  # images on the policy's device too, as `DeviceFrames`
     step_per_collect: int | None
+    episode_per_collect: int | None = None  # together with step_per_collect=None
     update_per_step: float
+    updates_per_round: int = 1
+    refresh_priorities: Refresh = "update"
+    overlap: bool = False
     learning_starts: int
     warmup: Literal["policy", "random"]
 
 
-class OffpolicySwitches(TypedDict, total=False):
-    """When updates are taken and priorities written: as `OffpolicyTrainer` does unless given."""
-
-    episode_per_collect: int | None  # together with step_per_collect=None
-    refresh_priorities: Refresh
-    updates_per_round: int
-    overlap: bool
-    buffer: Mapping[str, Any]  # see `buffer_from_config`: overrides what prioritized, alpha, beta and capacity say
-
-
-class BufferSwitches(TypedDict, total=False):
-    """Where the buffer keeps its rows: in ordinary memory alone unless given."""
-
-    frames_on_device: bool  # images on the policy's device too
-
-
 def offpolicy_trainer(
-    policy: LearnerT, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
+    policy: LearnerT, envs: Envs, settings: OffpolicySettings, common: Mapping[str, Any]
 ) -> OffpolicyTrainer[LearnerT]:
-    """Make the trainer of a policy, with the buffer that the settings name."""
-    table: dict[str, Any] = {"type": "ReplayBuffer", "capacity": chosen["capacity"]}
-    if chosen["prioritized"]:
-        table |= {"type": "PrioritizedReplayBuffer", "alpha": chosen["alpha"], "beta": chosen["beta"]}
-    config = dict(chosen.get("buffer", {}))
-    if chosen.get("frames_on_device"):
-        config["frames"] = DeviceFrames(chosen["device"])
-    buffer = buffer_from_config(config, default=table)
-    names = ("max_epoch", "step_per_epoch", "batch_size", "step_per_collect", "update_per_step", "learning_starts")
-    rates = {name: chosen[name] for name in (*names, "warmup")} | given(OffpolicySwitches, chosen)
-    rates.pop("buffer", None)
-    return OffpolicyTrainer(policy, Collector(policy, envs, buffer), **rates, **common)
+    """Make the trainer of a policy, with the buffer of its settings."""
+    default: dict[str, Any] = {"type": "ReplayBuffer", "capacity": settings.capacity}
+    if settings.prioritized:
+        default |= {"type": "PrioritizedReplayBuffer", "alpha": settings.alpha, "beta": settings.beta}
+    config = dict(settings.buffer)
+    if settings.frames_on_device:
+        config["frames"] = DeviceFrames(settings.device)
+    return OffpolicyTrainer(
+        policy,
+        Collector(policy, envs, buffer_from_config(config, default=default)),
+        max_epoch=settings.max_epoch,
+        step_per_epoch=settings.step_per_epoch,
+        batch_size=settings.batch_size,
+        step_per_collect=settings.step_per_collect,
+        episode_per_collect=settings.episode_per_collect,
+        update_per_step=settings.update_per_step,
+        learning_starts=settings.learning_starts,
+        warmup=settings.warmup,
+        refresh_priorities=settings.refresh_priorities,
+        updates_per_round=settings.updates_per_round,
+        overlap=settings.overlap,
+        **common,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACSettings(OffpolicySettings):
+    """Options of `presets.sac`.
+
+    Defaults: Haarnoja et al. (2018), "Soft actor-critic algorithms and applications", table 1; others have their source
+    named.
+    """
+
+    n_envs: int = 1
+    hidden: tuple[int, ...] = (256, 256)
+    gamma: float = 0.99
+    lr: Scheduled | Linear = 3e-4
+    adam_eps: float = 1e-8  # torch's
+    max_grad_norm: float | None = None
+    tau: Scheduled | Linear = 0.005
+    temperature: Literal["auto"] | Scheduled | Linear = "auto"
+    initial_temperature: float = 1.0  # their code
+    target_entropy: float | None = None  # None: minus the number of components of an action
+    capacity: int = 1_000_000
+    batch_size: int | None = 256
+    step_per_collect: int | None = None
+    update_per_step: float = 1.0
+    learning_starts: int = 1_000  # their code, for most tasks
+    warmup: Literal["policy", "random"] = "random"  # their code
+    max_epoch: int = 20  # Pendulum-v1 is solved by then
+    step_per_epoch: int = 1_000
+
+
+class SACPreset(EnvPreset[P, SACSettings, OffpolicyTrainer[SACPolicy]]):
+    """A preset of SAC, for actions in a bounded Box."""
+
+    def _domain_of(self, spaces: EnvSpaces) -> str:
+        return "continuous"
+
+    def _policy(self, envs: Envs, settings: SACSettings) -> SACPolicy:
+        return SACPolicy.for_envs(
+            envs,
+            hidden=settings.hidden,
+            normalize_obs=settings.normalize_obs,
+            n_step=settings.n_step,
+            gamma=settings.gamma,
+            reward=settings.reward,
+            optimizer=make_adam(settings),
+            max_grad_norm=settings.max_grad_norm,
+            tau=scheduled(settings.tau),
+            temperature=settings.temperature,
+            initial_temperature=settings.initial_temperature,
+            target_entropy=settings.target_entropy,
+            device=settings.device,
+            engine=settings.engine,
+        )
+
+    def _trainer(
+        self, policy: SACPolicy, envs: Envs, settings: SACSettings, common: Mapping[str, Any]
+    ) -> OffpolicyTrainer[SACPolicy]:
+        return offpolicy_trainer(policy, envs, settings, common)
+
+
+sac = SACPreset(
+    "sac",
+    "SAC: act well and unpredictably, taught by two critics (Haarnoja et al., 2018)",
+    SACSettings,
+    {
+        "continuous": SACSettings(),
+        "mujoco": SACSettings(
+            learning_starts=10_000, max_epoch=100, step_per_epoch=10_000
+        ),  # theirs, of 1 to 3 million
+    },
+)

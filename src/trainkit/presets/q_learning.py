@@ -1,15 +1,17 @@
-"""The presets of the Q-learner: which parts their words stand for."""
+"""Q-learning presets, DQN to Rainbow: their settings, and the table of each algorithm.
+
+`QSettings` is DQN on vectors; `_ATARI` is DQN on images. A preset adds `parts`, the algorithm, and what else differs in
+a domain: on vectors found on CartPole-v1, on images as in the paper.
+"""
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal, Unpack
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.core.signatures import checked
-from trainkit.engine import Adam
 from trainkit.envs import Envs
-from trainkit.envs.make import EnvSpec
 from trainkit.policy import (
     CategoricalValue,
     DoubleBackup,
@@ -29,112 +31,138 @@ from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
 from trainkit.policy.precision import Precision
-from trainkit.presets.base import Preset, Switches, given
-from trainkit.presets.off_policy import BufferSwitches, OffpolicySettings, OffpolicySwitches, offpolicy_trainer
-from trainkit.presets.preset_config import PresetConfig
+from trainkit.presets.base import ATARI_ENVS, EnvPreset, P, Preset, Settings, make_adam, scheduled
+from trainkit.presets.off_policy import OffpolicySettings, offpolicy_trainer
 from trainkit.trainer import OffpolicyTrainer
-from trainkit.trainer.options import TrainerOptions
 
 
-class QSettings(OffpolicySettings, total=False):
-    """What a preset of the Q-learner may override, beside the options of every trainer."""
+@dataclass(frozen=True, kw_only=True)
+class ActionValueSettings:
+    """Settings of a network of action values and its target, online and offline."""
 
-    head: tuple[int, ...]
-    dueling: bool
-    noisy: bool
-    sigma0: float
-    value: Literal["expected", "categorical", "quantile", "implicit"] | Value
+    head: tuple[int, ...] = ()
+    dueling: bool = False
+    value: Literal["expected", "categorical", "quantile", "implicit"] | Value = "expected"
     loss: Literal["huber", "mse"]  # of an expected value
-    rescale: float | None  # of all values but the categorical
-    atoms: int
-    v_min: float
+    rescale: float | None = None  # of all values but the categorical
+    atoms: int = 51
+    v_min: float = 0.0
     v_max: float
-    quantiles: int | None  # None: as many as the value's paper
-    double: bool
-    munchausen: bool
-    entropy_temperature: float  # of munchausen
-    epsilon: Scheduled | Linear | None
-    temperature: Scheduled | Linear | None  # of a soft exploration, instead of epsilon
+    quantiles: int | None = None  # None: as many as in the value's paper
     target_every: int
-    target_tau: Scheduled | Linear
+    target_tau: Scheduled | Linear = 1.0
 
 
-class LearningSwitches(Switches, total=False):
-    """How a Q-learner computes: as `DQNPolicy` does unless given."""
+# Defaults: rl-zoo's DQN for CartPole-v1. Closer to its lr, gamma and batch the returns keep oscillating after 475 is
+# reached; the deviations named below hold them there. Found on seeds 11 to 15; benchmarks/learning.py tests on others.
+@dataclass(frozen=True, kw_only=True)
+class QSettings(ActionValueSettings, OffpolicySettings):
+    """Options of the Q-learning presets."""
 
-    precision: Precision
-    act_on: ActOn
+    n_envs: int = 8
+    hidden: tuple[int, ...] = (128, 128)  # rl-zoo: 256, 256
+    noisy: bool = False
+    sigma0: float = 0.5
+    loss: Literal["huber", "mse"] = "huber"
+    v_max: float = 50.0  # 1 / (1 - gamma): a return that never ends, at one reward per step
+    double: bool = False
+    munchausen: bool = False
+    entropy_temperature: float = 0.03  # of munchausen
+    gamma: float = 0.98  # rl-zoo: 0.99
+    lr: Scheduled | Linear = ((0, 1e-3), (30_000, 2e-4), (60_000, 2e-5))  # rl-zoo: 2.3e-3 throughout
+    adam_eps: float = 1.5e-4  # Hessel et al. (2018); rl-zoo: 1e-8
+    max_grad_norm: float | None = 10.0  # rl-zoo (stable-baselines3's default)
+    epsilon: Scheduled | Linear | None = ((0, 1.0), (8_000, 0.04))  # rl-zoo: to 0.04
+    temperature: Scheduled | Linear | None = None  # of softmax exploration, instead of epsilon
+    target_every: int = 80  # 40 updates; rl-zoo: once per 128
+    capacity: int = 100_000  # rl-zoo
+    batch_size: int | None = 128  # rl-zoo: 64
+    step_per_collect: int | None = 8
+    update_per_step: float = 0.5  # rl-zoo: 128 updates per 256 steps
+    learning_starts: int = 1_000  # rl-zoo
+    warmup: Literal["policy", "random"] = "policy"
+    max_epoch: int = 12
+    step_per_epoch: int = 5_000
+    precision: Precision = "float32"
+    act_on: ActOn = "policy"
 
 
-class QSwitches(LearningSwitches, OffpolicySwitches, BufferSwitches, total=False):
-    """All switches of a Q-learner's preset."""
+# Mnih et al. (2015) as Dopamine runs it (Castro et al., 2018), in environment steps of 4 frames: Adam in RMSProp's
+# place. 8 environments are stepped together, with as many updates per step.
+_ATARI = QSettings(
+    n_test_envs=8,
+    env_options=ATARI_ENVS,
+    hidden=(),
+    head=(512,),
+    v_min=-10.0,  # Bellemare et al. (2017)
+    v_max=10.0,
+    gamma=0.99,
+    reward="sign",
+    lr=6.25e-5,
+    epsilon=((0, 1.0), (250_000, 0.01)),  # Mnih et al.: to 0.1 over 1,000,000
+    target_every=8_000,  # Mnih et al.: 10,000 updates
+    capacity=1_000_000,
+    batch_size=32,
+    update_per_step=0.25,
+    learning_starts=20_000,  # Mnih et al.: 50,000
+    max_epoch=200,
+    step_per_epoch=250_000,
+)
+
+_TABLES = {"classic": QSettings(), "atari": _ATARI}
 
 
-class QOverrides(QSettings, QSwitches, TrainerOptions, total=False):
-    """All overrides of a Q-learner's preset."""
+class QPreset(EnvPreset[P, QSettings, OffpolicyTrainer[DQNPolicy]]):
+    """A preset of `DQNPolicy`, whose parts the settings name."""
 
+    def _no_effect(self, name: str, settings: QSettings) -> str | None:
+        return no_effect(name, settings)
 
-class QPreset(Preset):
-    """A Q-learner's table of settings; called with an environment, it returns a trainer."""
-
-    known = QSettings
-    switches = QSwitches
-
-    @checked
-    def __call__(
-        self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]
-    ) -> OffpolicyTrainer[DQNPolicy]:
-        """Return a trainer.
-
-        Args:
-            env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). Ids
-                "ALE/..." and observations that are images take the "atari" table.
-            seed: of everything.
-            overrides: of `settings()`, switches of `DQNPolicy`, `frames_on_device` (as `DeviceFrames`), or options of
-                `OffpolicyTrainer`.
-        """
-        trainer: OffpolicyTrainer[DQNPolicy] = self._compose(env, seed, overrides)
-        return trainer
-
-    def config(
-        self, env: EnvSpec, *, seed: int | None = None, **overrides: Unpack[QOverrides]
-    ) -> PresetConfig[OffpolicyTrainer[DQNPolicy]]:
-        """Return the arguments as a frozen object, from which to build."""
-        return PresetConfig(preset=self, env=env, seed=seed, options=dict(overrides))
-
-    def _why_idle(self, name: str, chosen: Mapping[str, Any]) -> str | None:
-        return why_idle(name, chosen)
-
-    def _policy(self, envs: Envs, chosen: Mapping[str, Any]) -> DQNPolicy:
-        """Make the Q-learner of the parts that settings name."""
+    def _policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
         return DQNPolicy.for_envs(
             envs,
-            hidden=chosen["hidden"],
-            head=chosen["head"],
-            dueling=chosen["dueling"],
-            noisy=chosen["noisy"],
-            sigma0=chosen["sigma0"],
-            normalize_obs=chosen["normalize_obs"],
-            value=value_of(self, chosen),
-            backup=_backup(self, chosen),
-            exploration=_exploration(self, chosen),
-            n_step=chosen["n_step"],
-            gamma=chosen["gamma"],
-            reward=chosen["reward"],
-            optimizer=Adam(chosen["lr"], eps=chosen["adam_eps"]),
-            max_grad_norm=chosen["max_grad_norm"],
-            target=Target(chosen["target_every"], tau=chosen["target_tau"]),
-            device=chosen["device"],
-            **given(LearningSwitches, chosen),
+            hidden=settings.hidden,
+            head=settings.head,
+            dueling=settings.dueling,
+            noisy=settings.noisy,
+            sigma0=settings.sigma0,
+            normalize_obs=settings.normalize_obs,
+            value=make_value(self, settings),
+            backup=self._backup(settings),
+            exploration=self._exploration(settings),
+            n_step=settings.n_step,
+            gamma=settings.gamma,
+            reward=settings.reward,
+            optimizer=make_adam(settings),
+            max_grad_norm=settings.max_grad_norm,
+            target=make_target(settings),
+            device=settings.device,
+            engine=settings.engine,
+            precision=settings.precision,
+            act_on=settings.act_on,
         )
 
+    def _backup(self, settings: QSettings) -> Backup:
+        if settings.double and settings.munchausen:
+            raise ConfigError(f"{self} was given both double and munchausen, which define the next value: give one")
+        if settings.munchausen:
+            return MunchausenBackup(settings.entropy_temperature)
+        return DoubleBackup() if settings.double else MaxBackup()
+
+    def _exploration(self, settings: QSettings) -> Exploration:
+        if settings.temperature is None:
+            return Greedy() if settings.epsilon is None else EpsilonGreedy(scheduled(settings.epsilon))
+        if settings.epsilon is not None:
+            raise ConfigError(f"{self} was given both epsilon and temperature, two ways to explore: set one to None")
+        return SoftQ(scheduled(settings.temperature))
+
     def _trainer(
-        self, policy: DQNPolicy, envs: Envs, chosen: Mapping[str, Any], common: Mapping[str, Any]
+        self, policy: DQNPolicy, envs: Envs, settings: QSettings, common: Mapping[str, Any]
     ) -> OffpolicyTrainer[DQNPolicy]:
-        return offpolicy_trainer(policy, envs, chosen, common)
+        return offpolicy_trainer(policy, envs, settings, common)
 
 
-# {setting: (another, what it must be for the first to do something)}
+# {setting: (another, values of it with which the first has an effect)}
 _NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "sigma0": ("noisy", (True,)),
     "loss": ("value", ("expected",)),
@@ -148,48 +176,144 @@ _NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 
 
-def why_idle(name: str, chosen: Mapping[str, Any]) -> str | None:
-    """Say which other setting makes this one of a Q-learner do nothing, None if none does."""
-    other, working = _NEEDS.get(name, ("", ()))
-    if other not in chosen or chosen[other] in working:
+def no_effect(name: str, settings: Settings) -> str | None:
+    """Return why a setting of a Q-learner has no effect in combination with the others; None where it has one."""
+    if name not in _NEEDS:
         return None
-    return f"{other} is {chosen[other]!r}, and it is for {' or '.join(map(repr, working))}"
+    other, working = _NEEDS[name]
+    value = getattr(settings, other)
+    return None if value in working else f"{other} is {value!r}, and {name} needs {' or '.join(map(repr, working))}"
 
 
-def value_of(preset: Preset, chosen: Mapping[str, Any]) -> Value:
-    """Return the value part that settings name, or a copy of the one they have."""
-    kind, rescale, n = chosen["value"], chosen["rescale"], chosen["quantiles"]
+def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
+    """Make the value part that the settings name, or copy the one they have: a part moves to its policy's device."""
+    kind, rescale, n = settings.value, settings.rescale, settings.quantiles
     if not isinstance(kind, str):
         if rescale is not None:
             raise ConfigError(f"{preset} cannot rescale a value part, which was given: give the part its own rescale")
-        part: Value = copy.deepcopy(kind)  # as a part moves to its policy's device
-        return part
+        return copy.deepcopy(kind)
     if kind == "expected":
-        return ExpectedValue(chosen["loss"], rescale=rescale)
+        return ExpectedValue(settings.loss, rescale=rescale)
     if kind == "quantile":
         return QuantileValue(200 if n is None else n, rescale=rescale)
     if kind == "implicit":
         n = 64 if n is None else n
         return ImplicitQuantileValue(n, target_quantiles=n, rescale=rescale)
-    if kind != "categorical":
-        raise ConfigError(f"{preset}.value must be 'expected', 'categorical', 'quantile' or 'implicit', got {kind!r}")
     if rescale is not None:
         raise ConfigError(f"{preset} cannot rescale a categorical value, whose returns are fixed: set v_min and v_max")
-    return CategoricalValue(chosen["atoms"], chosen["v_min"], chosen["v_max"])
+    return CategoricalValue(settings.atoms, settings.v_min, settings.v_max)
 
 
-def _backup(preset: QPreset, chosen: Mapping[str, Any]) -> Backup:
-    if chosen["double"] and chosen["munchausen"]:
-        raise ConfigError(f"{preset} was told both double and munchausen, each says what the next value is: choose one")
-    if chosen["munchausen"]:
-        return MunchausenBackup(chosen["entropy_temperature"])
-    return DoubleBackup() if chosen["double"] else MaxBackup()
+def make_target(settings: ActionValueSettings) -> Target:
+    """Make the part that updates the target network."""
+    return Target(settings.target_every, tau=scheduled(settings.target_tau))
 
 
-def _exploration(preset: QPreset, chosen: Mapping[str, Any]) -> Exploration:
-    epsilon, temperature = chosen["epsilon"], chosen["temperature"]
-    if temperature is None:
-        return Greedy() if epsilon is None else EpsilonGreedy(epsilon)
-    if epsilon is not None:
-        raise ConfigError(f"{preset} was told both epsilon and temperature, each says how to explore: set one to None")
-    return SoftQ(temperature)
+dqn = QPreset(
+    "dqn",
+    "DQN: a replay buffer and a target network (Mnih et al., 2015)",
+    QSettings,
+    _TABLES,
+)
+
+double_dqn = QPreset(
+    "double_dqn",
+    "Double DQN: the online network chooses, the target network judges (van Hasselt et al., 2016)",
+    QSettings,
+    _TABLES,
+    parts={"double": True},
+)
+
+dueling_dqn = QPreset(
+    "dueling_dqn",
+    "Dueling double DQN: a value and advantages (Wang et al., 2016)",
+    QSettings,
+    _TABLES,
+    parts={"double": True, "dueling": True},
+    classic={"head": (128,)},
+)
+
+prioritized_dqn = QPreset(
+    "prioritized_dqn",
+    "Double DQN with proportional prioritised replay (Schaul et al., 2016)",
+    QSettings,
+    _TABLES,
+    parts={"double": True, "prioritized": True, "alpha": 0.6, "beta": Linear(0.4, 1.0)},
+)
+
+noisy_dqn = QPreset(
+    "noisy_dqn",
+    "NoisyNet-DQN: noise in the weights explores (Fortunato et al., 2018)",
+    QSettings,
+    _TABLES,
+    parts={"noisy": True, "epsilon": None, "warmup": "random"},  # else a first guess may never meet another action
+    classic={"head": (128,), "sigma0": 0.1},  # paper: 0.5
+)
+
+c51 = QPreset(
+    "c51",
+    "C51: a distribution over 51 fixed returns (Bellemare et al., 2017)",
+    QSettings,
+    _TABLES,
+    parts={"value": "categorical", "atoms": 51},
+    atari={"lr": 2.5e-4, "adam_eps": 0.01 / 32},
+)
+
+qrdqn = QPreset(
+    "qrdqn",
+    "QR-DQN: quantiles of the return at fixed fractions (Dabney et al., 2018)",
+    QSettings,
+    _TABLES,
+    parts={"value": "quantile"},
+    classic={"quantiles": 21},  # paper: 200
+    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
+)
+
+iqn = QPreset(
+    "iqn",
+    "IQN: quantiles of the return at drawn fractions (Dabney et al., 2018)",
+    QSettings,
+    _TABLES,
+    parts={"value": "implicit"},
+    classic={"quantiles": 8},  # paper: 64
+    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
+)
+
+munchausen_dqn = QPreset(
+    "munchausen_dqn",
+    "Munchausen DQN: a soft policy, rewarded for being sure (Vieillard et al., 2020)",
+    QSettings,
+    _TABLES,
+    parts={"munchausen": True, "entropy_temperature": 0.03, "loss": "mse"},
+    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
+)
+
+# Hessel et al. (2018): all six parts, with their alpha 0.5, beta 0.4 -> 1, 51 atoms and n = 3. What else differs for
+# vectors is named; sigma0 matters most: at their 0.5 no seed tried reached 475.
+rainbow = QPreset(
+    "rainbow",
+    "Rainbow: double, dueling, noisy, categorical, 3-step, prioritised (Hessel et al., 2018)",
+    QSettings,
+    _TABLES,
+    parts={
+        "double": True,
+        "dueling": True,
+        "noisy": True,
+        "epsilon": None,
+        "value": "categorical",
+        "atoms": 51,
+        "n_step": 3,
+        "prioritized": True,
+        "alpha": 0.5,
+        "beta": Linear(0.4, 1.0),
+    },
+    classic={
+        "head": (128,),
+        "sigma0": 0.1,  # Tianshou's Rainbow for CartPole
+        "gamma": 0.97,
+        "v_max": 34.0,  # 1 / (1 - gamma)
+        "lr": 2e-3,
+        "target_every": 50,  # 12 updates
+        "update_per_step": 0.25,
+    },
+)

@@ -1,5 +1,6 @@
-"""A preset's arguments as a frozen object: checked when made, copied with changes, built from."""
+"""What all presets share: options checked and typed by name, and their arguments as a frozen object."""
 
+import inspect
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -9,8 +10,25 @@ import trainkit as tk
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
+from trainkit.trainer.options import TrainerOptions
 
+EVERY = pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=repr)
 TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidden": (8,)}
+
+
+@EVERY
+def test_the_signature_of_a_preset_has_every_option_by_name(preset: Any) -> None:
+    named = inspect.signature(preset).parameters
+    options = {name for name, one in named.items() if one.kind is one.KEYWORD_ONLY}
+    assert options == {*preset.settings(), *TrainerOptions.__annotations__, "seed"}
+    assert [name for name in named if name not in options][-1] == "env"
+
+
+def test_options_by_position_are_rejected() -> None:
+    with pytest.raises(tk.ConfigError, match=r"presets\.dqn takes options by name, got 1 by position"):
+        presets.dqn("CartPole-v1", 1)  # type: ignore[call-arg]
+    with pytest.raises(tk.ConfigError, match=r"presets\.bc takes options by name, got 3 by position"):
+        presets.bc.config(tk.ReplayBuffer(5), None, 3)  # type: ignore[call-arg]
 
 
 def config(**more: Any) -> presets.PresetConfig[Any]:

@@ -1,6 +1,5 @@
 """Presets of the on-policy learners: a ready trainer in one line, any setting by name, none that does nothing."""
 
-import inspect
 from typing import Any
 
 import gymnasium as gym
@@ -8,10 +7,9 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.presets.test_presets import Lives, Screen, limit_of
+from tests.presets.test_q_learning import Lives, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
-from trainkit.trainer.options import TrainerOptions
 
 LEARNERS = {"ppo": tk.PPOPolicy, "a2c": tk.A2CPolicy, "reinforce": tk.ReinforcePolicy}
 TINY: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 64, "n_test_envs": 2, "episode_per_test": 2, "verbose": False}
@@ -64,7 +62,7 @@ def test_the_spaces_choose_the_table(preset: Any) -> None:
 @pytest.mark.parametrize("domain", ["classic", "continuous", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
-    assert set(preset.settings(domain)) == set(presets.OnpolicySettings.__annotations__)
+    assert set(preset.settings(domain)) == set(presets.ppo.settings())
     assert presets.settings(preset.name, domain) == preset.settings(domain)
 
 
@@ -104,6 +102,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._stop_fn.holds(x))),
     "device": ("cpu", lambda t: t.policy.device.type),
+    "engine": ("torch", lambda t: t.policy.engine.name),
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "episode_per_collect": {"step_per_collect": None},
@@ -115,7 +114,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("setting", presets.OnpolicySettings.__annotations__)
+@pytest.mark.parametrize("setting", presets.ppo.settings())
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":
@@ -154,11 +153,3 @@ def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
 def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:
     with pytest.raises(tk.ConfigError, match="needs exactly one of step_per_collect and episode_per_collect"):
         tiny(presets.ppo, episode_per_collect=3)
-
-
-@every
-def test_the_overrides_are_typed_for_completion(preset: Any) -> None:
-    annotation = inspect.signature(type(preset).__call__).parameters["overrides"].annotation
-    assert annotation.__args__ == (presets.OnpolicyOverrides,)
-    known = {*presets.OnpolicySettings.__annotations__, "engine", *TrainerOptions.__annotations__}
-    assert set(presets.OnpolicyOverrides.__annotations__) == known

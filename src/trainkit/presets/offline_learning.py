@@ -1,0 +1,266 @@
+"""Offline presets: behavior cloning, CQL and discrete BCQ, which make a trainer from a buffer; settings and tables."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from gymnasium.vector import VectorEnv
+
+from trainkit.collector import Collector
+from trainkit.core.errors import ConfigError
+from trainkit.core.protocols import Dataset, EnvSpaces, Learner
+from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.signatures import checked
+from trainkit.envs import Envs, make_envs
+from trainkit.envs.make import EnvSpec
+from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy
+from trainkit.presets.base import P, Preset, PresetConfig, Settings, make_adam, over_the_run
+from trainkit.presets.q_learning import ActionValueSettings, make_target, make_value, no_effect
+from trainkit.trainer import OfflineTrainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineSettings(Settings):
+    """Options of every offline preset. Schedules count updates, and may be `Linear`, over all of the run's."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    normalize_obs: bool = True  # by the mean and deviation of all rows; never images
+    lr: Scheduled | Linear = Linear(1e-3, 0.0)
+    adam_eps: float = 1e-8
+    max_grad_norm: float | None = None
+    batch_size: int | None = 256
+    max_epoch: int = 5
+    update_per_epoch: int = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCSettings(OfflineSettings):
+    """Options of `presets.bc`."""
+
+    action_scaling: bool = True  # of Box actions: to the bounds of the space
+    loss: Literal["likelihood", "mse"] = "likelihood"
+
+
+# Chosen on CartPole-v1, seeds 11 to 16 of benchmarks/offline.py, and tested on others; docs/algorithms/cql.md says why.
+# gamma is low, few data support no long plan (Jiang et al., 2015; Hu et al., 2022): rewards that come late need 0.99.
+@dataclass(frozen=True, kw_only=True)
+class OfflineQSettings(ActionValueSettings, OfflineSettings):
+    """Options of offline Q-learners."""
+
+    loss: Literal["huber", "mse"] = "mse"
+    v_max: float = 10.0  # 1 / (1 - gamma)
+    n_step: int | tuple[int, int] = 3
+    gamma: float = 0.9
+    reward: Any = None  # as in `Horizon`
+    target_every: int = 100
+    max_grad_norm: float | None = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CQLSettings(OfflineQSettings):
+    """Options of `presets.cql`."""
+
+    double: bool = True
+    penalty_weight: float = 0.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCQSettings(OfflineQSettings):
+    """Options of `presets.bcq`."""
+
+    threshold: float = 0.3
+    logit_weight: float = 1e-2
+
+
+# Agarwal et al. (2020), "An optimistic perspective on offline RL", whose data and numbers both papers take for images.
+_Q_ON_IMAGES: dict[str, Any] = {
+    "hidden": (),
+    "head": (512,),
+    "normalize_obs": False,
+    "loss": "huber",
+    "v_min": -10.0,
+    "v_max": 10.0,
+    "reward": "sign",
+    "lr": 5e-5,
+    "adam_eps": 0.01 / 32,
+    "batch_size": 32,
+    "n_step": 1,
+    "gamma": 0.99,
+    "target_every": 2_000,
+    "max_epoch": 200,
+    "update_per_epoch": 62_500,
+}
+
+OfflineSettingsT = TypeVar("OfflineSettingsT", bound=OfflineSettings)
+
+
+class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
+    """A preset that learns from a buffer."""
+
+    @checked
+    def __call__(
+        self, buffer: Dataset, env: EnvSpec | EnvSpaces | None = None, *args: P.args, **options: P.kwargs
+    ) -> OfflineTrainer:
+        """Return a trainer.
+
+        Args:
+            buffer: has the rows, as a `ReplayBuffer` does.
+            env: an id or a factory, to evaluate in; or anything with `observation_space` and `action_space`, without
+                evaluation. None: the buffer has its spaces itself.
+            args: none; options are given by name.
+            options: `seed`, of everything; any of `settings()`; options of `OfflineTrainer`. `evaluation=None` switches
+                evaluation off.
+        """
+        self._check_by_name(args)
+        if not isinstance(buffer, Dataset):
+            raise ConfigError(
+                f"{self} learns from a replay buffer, which comes first, got {buffer!r}: give load_dataset(path)"
+            )
+        self.check_options(options)
+        return self._build(buffer, env, options)
+
+    def config(
+        self, buffer: Dataset, env: EnvSpec | EnvSpaces | None = None, *args: P.args, **options: P.kwargs
+    ) -> PresetConfig[OfflineTrainer]:
+        """Return the arguments as a frozen object, from which to build."""
+        self._check_by_name(args)
+        given: dict[str, Any] = dict(options)
+        return PresetConfig(preset=self, buffer=buffer, env=env, seed=given.pop("seed", None), options=given)
+
+    def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Learner:
+        """Make the policy."""
+        raise NotImplementedError
+
+    def _build(self, buffer: Dataset, env: EnvSpec | EnvSpaces | None, options: Mapping[str, Any]) -> OfflineTrainer:
+        """Make the policy and the trainer, with environments for evaluation where there are any."""
+        evaluates = self._evaluates(options, "env")
+        envs, spaces = self._evaluation_envs(buffer, env, options)
+        if envs is not None and not evaluates:
+            if envs is not env and not isinstance(env, VectorEnv):  # made above, for their spaces
+                envs.close()
+            envs = None
+        table = self.table(self._domain_of(spaces))
+        settings = replace(table, **options)
+        settings = over_the_run(settings, settings.max_epoch * settings.update_per_epoch)
+        self._check_effects(options, settings, table)
+        policy = self._policy(spaces, settings)
+        common = self._trainer_options(options, settings)
+        if envs is not None:
+            common["test_collector"] = Collector(policy, envs)
+        return OfflineTrainer(
+            policy,
+            buffer,
+            max_epoch=settings.max_epoch,
+            update_per_epoch=settings.update_per_epoch,
+            batch_size=settings.batch_size,
+            **common,
+        )
+
+    def _evaluation_envs(
+        self, buffer: Dataset, env: EnvSpec | EnvSpaces | None, options: Mapping[str, Any]
+    ) -> tuple[Envs | None, EnvSpaces]:
+        """Return the environments of evaluation, None where `env` is spaces alone, and the spaces."""
+        source: Any = buffer if env is None else env
+        is_made = isinstance(source, (VectorEnv, Envs))
+        has_spaces = hasattr(source, "observation_space") and hasattr(source, "action_space")
+        if has_spaces and not (callable(source) or is_made):
+            return None, source
+        if env is None:
+            raise ConfigError(f"{self} needs env, to evaluate in or for its spaces: {buffer!r} has no spaces")
+        making = replace(self.table(), **options)
+        n = options.get("n_test_envs", 1) if is_made else making.n_test_envs
+        envs = make_envs(source, n, in_evaluation=True, **making.env_options)
+        return envs, envs
+
+
+class BCPreset(OfflinePreset[P, BCSettings]):
+    """A preset of `BCPolicy`."""
+
+    def _policy(self, spaces: EnvSpaces, settings: BCSettings) -> BCPolicy:
+        return BCPolicy.for_envs(
+            spaces,
+            hidden=settings.hidden,
+            normalize_obs=settings.normalize_obs,
+            action_scaling=settings.action_scaling,
+            loss=settings.loss,
+            optimizer=make_adam(settings),
+            max_grad_norm=settings.max_grad_norm,
+            device=settings.device,
+        )
+
+
+class CQLPreset(OfflinePreset[P, CQLSettings]):
+    """A preset of `DQNPolicy` with a conservative penalty."""
+
+    def _no_effect(self, name: str, settings: CQLSettings) -> str | None:
+        return no_effect(name, settings)
+
+    def _policy(self, spaces: EnvSpaces, settings: CQLSettings) -> DQNPolicy:
+        penalty = ConservativePenalty(settings.penalty_weight)
+        return DQNPolicy.for_envs(spaces, double=settings.double, penalty=penalty, **_q_arguments(self, settings))
+
+
+class BCQPreset(OfflinePreset[P, BCQSettings]):
+    """A preset of `DiscreteBCQPolicy`."""
+
+    def _no_effect(self, name: str, settings: BCQSettings) -> str | None:
+        return no_effect(name, settings)
+
+    def _policy(self, spaces: EnvSpaces, settings: BCQSettings) -> DiscreteBCQPolicy:
+        return DiscreteBCQPolicy.for_envs(
+            spaces,
+            threshold=settings.threshold,
+            logit_weight=settings.logit_weight,
+            **_q_arguments(self, settings),
+        )
+
+
+def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> dict[str, Any]:
+    """Return the arguments of `for_envs` that both Q-learners have."""
+    return {
+        "hidden": settings.hidden,
+        "head": settings.head,
+        "dueling": settings.dueling,
+        "normalize_obs": settings.normalize_obs,
+        "value": make_value(preset, settings),
+        "exploration": Greedy(),
+        "n_step": settings.n_step,
+        "gamma": settings.gamma,
+        "reward": settings.reward,
+        "optimizer": make_adam(settings),
+        "max_grad_norm": settings.max_grad_norm,
+        "target": make_target(settings),
+        "device": settings.device,
+    }
+
+
+bc = BCPreset(
+    "bc",
+    "Behavior cloning: do what the data's actors did (Pomerleau, 1989)",
+    BCSettings,
+    {
+        "classic": BCSettings(),
+        "atari": BCSettings(
+            hidden=(512,), normalize_obs=False, lr=1e-4, batch_size=32, max_epoch=40, update_per_epoch=25_000
+        ),
+    },
+)
+
+cql = CQLPreset(
+    "cql",
+    "CQL: a Q-learner that pays for values of actions not in the data (Kumar et al., 2020)",
+    CQLSettings,
+    {
+        "classic": CQLSettings(),
+        "atari": CQLSettings(
+            **{**_Q_ON_IMAGES, "value": "quantile", "quantiles": 200, "penalty_weight": 4.0}  # theirs, for 1 % of data
+        ),
+    },
+)
+
+bcq = BCQPreset(
+    "bcq",
+    "Discrete BCQ: a Q-learner that chooses among plausible actions (Fujimoto et al., 2019)",
+    BCQSettings,
+    {"classic": BCQSettings(), "atari": BCQSettings(**_Q_ON_IMAGES)},
+)

@@ -1,0 +1,218 @@
+"""Policy-gradient presets: PPO, A2C and REINFORCE, their settings and the table of each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gymnasium import spaces as gym_spaces
+
+from trainkit.buffer import RolloutBuffer
+from trainkit.collector import Collector
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.structured_actions import StructuredHybrid
+from trainkit.envs import Envs
+from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
+from trainkit.policy.on_policy import OnpolicyPolicy
+from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P
+from trainkit.trainer import OnpolicyTrainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnpolicySettings(EnvSettings):
+    """Options of the policy-gradient presets. Defaults: rl-zoo's PPO for CartPole-v1."""
+
+    n_envs: int = 8
+    hidden: tuple[int, ...] = (64, 64)
+    shared: bool = False
+    action_scaling: bool = True  # of Box actions: to the bounds of the space
+    action_bound_method: Literal["clip", "tanh"] = "clip"  # of Box actions
+    log_std: float | None = None  # of Box actions
+    gamma: float = 0.98
+    lr: Scheduled | Linear = Linear(1e-3, 0.0)
+    adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
+    max_grad_norm: float | None = 0.5
+    lam: float = 0.8  # of PPO and A2C
+    clip_ratio: Scheduled | Linear | None = Linear(0.2, 0.0)  # of PPO
+    clip_value: float | None = None  # of PPO
+    target_kl: float | None = None  # of PPO
+    value_weight: float = 0.5  # of PPO and A2C
+    entropy_weight: Scheduled | Linear = 0.0  # of PPO and A2C
+    normalize_advantage: bool = True
+    step_per_collect: int | None = 256
+    episode_per_collect: int | None = None  # together with step_per_collect=None
+    repeat_per_collect: int = 20
+    batch_size: int | None = 256
+    max_epoch: int = 20
+    step_per_epoch: int = 5_000
+
+
+_CLASSIC = OnpolicySettings()
+
+# PPO's of rl-zoo for Pendulum-v1, but for its 4 environments.
+_CONTINUOUS = OnpolicySettings(
+    gamma=0.9,
+    lr=1e-3,
+    lam=0.95,
+    clip_ratio=0.2,
+    step_per_collect=4_096,
+    repeat_per_collect=10,
+    batch_size=64,
+    max_epoch=10,
+    step_per_epoch=20_480,
+)
+
+# stable-baselines3's PPO, whose numbers are those of Schulman et al. (2017), table 3, with its VecNormalize.
+_MUJOCO = OnpolicySettings(
+    n_envs=1,
+    normalize_obs=True,
+    gamma=0.99,
+    reward="return_scale",
+    lr=3e-4,
+    lam=0.95,
+    clip_ratio=0.2,
+    step_per_collect=2_048,
+    repeat_per_collect=10,
+    batch_size=64,
+    step_per_epoch=51_200,
+)
+
+# Schulman et al. (2017), table 5, in environment steps of 4 frames, on the environments of `presets.dqn`.
+_ATARI = OnpolicySettings(
+    n_test_envs=8,
+    env_options=ATARI_ENVS,
+    hidden=(512,),
+    shared=True,
+    gamma=0.99,
+    reward="sign",
+    lr=Linear(2.5e-4, 0.0),
+    lam=0.95,
+    clip_ratio=Linear(0.1, 0.0),
+    value_weight=1.0,
+    entropy_weight=0.01,
+    step_per_collect=1_024,
+    repeat_per_collect=3,
+    max_epoch=40,
+    step_per_epoch=250_000,
+)
+
+_TABLES = {"classic": _CLASSIC, "continuous": _CONTINUOUS, "mujoco": _MUJOCO, "atari": _ATARI}
+
+_OF_ACTOR_CRITIC = ("lam", "value_weight", "entropy_weight", "normalize_advantage")
+_OF_LEARNER: dict[type[OnpolicyPolicy], tuple[str, ...]] = {
+    PPOPolicy: (*_OF_ACTOR_CRITIC, "clip_ratio", "clip_value", "target_kl"),
+    A2CPolicy: _OF_ACTOR_CRITIC,
+    ReinforcePolicy: ("normalize_advantage",),
+}
+
+
+class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPolicy]]):
+    """A preset of a policy that learns from rollouts.
+
+    Args:
+        learner: the policy's class.
+        preset: as in `Preset`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        settings: Callable[P, OnpolicySettings],
+        tables: Mapping[str, OnpolicySettings],
+        *,
+        learner: type[OnpolicyPolicy],
+        parts: Mapping[str, Any] | None = None,
+        **domains: Mapping[str, Any],
+    ) -> None:
+        super().__init__(name, summary, settings, tables, parts=parts, **domains)
+        self._learner = learner
+
+    def _domain_of(self, spaces: EnvSpaces) -> str:
+        domain = super()._domain_of(spaces)
+        has_box = isinstance(spaces.action_space, (gym_spaces.Box, StructuredHybrid))
+        return "continuous" if domain == "classic" and has_box else domain
+
+    def _no_effect(self, name: str, settings: OnpolicySettings) -> str | None:
+        is_others = name in _OF_LEARNER[PPOPolicy] and name not in _OF_LEARNER[self._learner]
+        return f"{self._learner.__name__} has no such option" if is_others else None
+
+    def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
+        return self._learner.for_envs(
+            envs,
+            hidden=settings.hidden,
+            shared=settings.shared,
+            normalize_obs=settings.normalize_obs,
+            action_scaling=settings.action_scaling,
+            action_bound_method=settings.action_bound_method,
+            log_std=settings.log_std,
+            gamma=settings.gamma,
+            reward=settings.reward,
+            lr=settings.lr,
+            adam_eps=settings.adam_eps,
+            max_grad_norm=settings.max_grad_norm,
+            device=settings.device,
+            engine=settings.engine,
+            **{name: getattr(settings, name) for name in _OF_LEARNER[self._learner]},
+        )
+
+    def _trainer(
+        self, policy: OnpolicyPolicy, envs: Envs, settings: OnpolicySettings, common: Mapping[str, Any]
+    ) -> OnpolicyTrainer[OnpolicyPolicy]:
+        return OnpolicyTrainer(
+            policy,
+            Collector(policy, envs, RolloutBuffer()),
+            max_epoch=settings.max_epoch,
+            step_per_epoch=settings.step_per_epoch,
+            step_per_collect=settings.step_per_collect,
+            episode_per_collect=settings.episode_per_collect,
+            repeat_per_collect=settings.repeat_per_collect,
+            batch_size=settings.batch_size,
+            **common,
+        )
+
+
+ppo = OnpolicyPreset(
+    "ppo",
+    "PPO: as far as the clip allows, several times over (Schulman et al., 2017)",
+    OnpolicySettings,
+    _TABLES,
+    learner=PPOPolicy,
+)
+
+# From stable-baselines3's A2C; Adam in RMSProp's place.
+a2c = OnpolicyPreset(
+    "a2c",
+    "A2C: one step down the policy gradient per rollout (Mnih et al., 2016, in step)",
+    OnpolicySettings,
+    _TABLES,
+    learner=A2CPolicy,
+    parts={
+        "clip_ratio": None,
+        "repeat_per_collect": 1,
+        "batch_size": None,
+        "normalize_advantage": False,
+        "lam": 1.0,
+        "gamma": 0.99,
+    },
+    classic={"lr": Linear(1e-3, 0.0), "step_per_collect": 64},
+    continuous={"gamma": 0.9, "lam": 0.9, "step_per_collect": 64},
+    mujoco={"n_envs": 8, "step_per_collect": 64},
+    atari={"lr": Linear(7e-4, 0.0), "value_weight": 0.25, "step_per_collect": 40},
+)
+
+reinforce = OnpolicyPreset(
+    "reinforce",
+    "REINFORCE: follow the return itself, episode by episode (Williams, 1992)",
+    OnpolicySettings,
+    _TABLES,
+    learner=ReinforcePolicy,
+    parts={
+        "clip_ratio": None,
+        "step_per_collect": None,
+        "episode_per_collect": 8,
+        "repeat_per_collect": 1,
+        "batch_size": None,
+    },
+    classic={"lr": Linear(5e-3, 0.0), "gamma": 0.99},
+)
