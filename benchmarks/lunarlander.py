@@ -29,25 +29,25 @@ FINAL, SOLVED = 100, 200.0  # the episodes that judge, and their bar
 
 # Found on seed 11. A landing is worth a hundred times what a step of hovering costs, hundreds of steps later: sums over
 # three steps reach it sooner, and a target that follows softly keeps it.
-SETTINGS: dict[str, Any] = dict(
-    n_test_envs=20,
-    double=True,
-    n_step=3,
-    gamma=0.99,
-    reward=0.05,  # a scale: most errors are of the size at which huber is still square
-    lr=[(0, 1e-3), (100_000, 5e-4), (300_000, 1e-4)],
-    adam_eps=1e-5,
-    epsilon=[(0, 1.0), (50_000, 0.1), (200_000, 0.02)],
-    target_every=4,  # every update
-    target_tau=0.005,
-    capacity=300_000,  # the whole run
-    batch_size=64,
-    update_per_step=0.25,
-    learning_starts=5_000,
-    warmup="random",
-    stop_return=STOP,
-    device="cpu",
-)
+SETTINGS: dict[str, Any] = {
+    "n_test_envs": 20,
+    "double": True,
+    "n_step": 3,
+    "gamma": 0.99,
+    "reward": 0.05,  # a scale: most errors are of the size at which huber is still square
+    "lr": [(0, 1e-3), (100_000, 5e-4), (300_000, 1e-4)],
+    "adam_eps": 1e-5,
+    "epsilon": [(0, 1.0), (50_000, 0.1), (200_000, 0.02)],
+    "target_every": 4,  # every update
+    "target_tau": 0.005,
+    "capacity": 300_000,  # the whole run
+    "batch_size": 64,
+    "update_per_step": 0.25,
+    "learning_starts": 5_000,
+    "warmup": "random",
+    "stop_return": STOP,
+    "device": "cpu",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

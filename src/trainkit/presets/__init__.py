@@ -14,7 +14,7 @@ from typing import Any
 
 from trainkit.core.errors import refuse_unknown
 from trainkit.core.signatures import checked
-from trainkit.presets.base import EnvPreset, EnvSettings, Preset, PresetConfig, Settings
+from trainkit.presets.base import Preset, PresetConfig, Settings
 from trainkit.presets.off_policy import OffpolicySettings, SACPreset, SACSettings, sac
 from trainkit.presets.offline_learning import (
     BCPreset,
@@ -61,8 +61,6 @@ __all__ = [
     "BCSettings",
     "CQLPreset",
     "CQLSettings",
-    "EnvPreset",
-    "EnvSettings",
     "OfflinePreset",
     "OfflineSettings",
     "OffpolicySettings",

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -47,12 +47,9 @@ class Settings(Options):
     episode_per_test: int = 20
     n_test_envs: int = 10
     env_options: Mapping[str, Any] = field(default_factory=dict)  # of make_envs, for training and evaluation
-    hidden: tuple[int, ...]
     normalize_obs: bool = False
     lr: Scheduled | Linear
     adam_eps: float
-    max_grad_norm: float | None
-    batch_size: int | None
     max_epoch: int
     stop_return: float | None = None
     device: str = "auto"
@@ -65,7 +62,6 @@ class EnvSettings(Settings):
     n_envs: int
     test_env: EnvSpec | None = None  # None: the training environment again
     lives_key: str | None = None  # of training only: evaluation plays whole games
-    gamma: float
     reward: Any = None  # as in `Horizon`
     step_per_epoch: int
     engine: EngineName = "auto"
@@ -75,6 +71,8 @@ P = ParamSpec("P")
 SettingsT = TypeVar("SettingsT", bound=Settings)
 EnvSettingsT = TypeVar("EnvSettingsT", bound=EnvSettings)
 TrainerT = TypeVar("TrainerT", bound=Trainer, covariant=True)
+
+Needs = tuple[str, tuple[Any, ...]]  # another setting, and its values with which a setting has an effect
 
 _TRAINER_OPTIONS = frozenset(item.name for item in fields(Options))
 
@@ -89,8 +87,12 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         tables: {domain: settings}, the usual domain first.
         parts: settings of the algorithm, in every domain.
         domains: settings that differ from the table of a domain, by its name.
+
+    Attributes:
+        needs: {setting: what it needs to have an effect}.
     """
 
+    needs: ClassVar[Mapping[str, Needs]] = {}
     __call__: Callable[..., TrainerT]
 
     def __init__(
@@ -124,11 +126,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Return the signature of a call, every option by its name."""
         call = inspect.signature(self.__call__)
         positional = [one for one in call.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+        kind, table = inspect.Parameter.KEYWORD_ONLY, self.table()
         options = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=getattr(self.table(), name), annotation=kind
-            )
-            for name, kind in self.option_types.items()
+            inspect.Parameter(name, kind, default=getattr(table, name), annotation=annotation)
+            for name, annotation in self.option_types.items()
         ]
         return call.replace(parameters=[*positional, *options])
 
@@ -162,7 +163,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def _no_effect(self, name: str, settings: SettingsT) -> str | None:
         """Return why a setting has no effect in combination with the others; None where it has one."""
-        return None
+        other, values = self.needs.get(name, ("", ()))
+        if not other or (value := getattr(settings, other)) in values:
+            return None
+        return f"{other} is {value!r}, and {name} needs {' or '.join(map(repr, values))}"
 
     def _check_effects(self, options: Mapping[str, Any], settings: SettingsT, table: SettingsT) -> None:
         """Raise `ConfigError` for options without an effect, unless they equal the table, which may be passed back."""

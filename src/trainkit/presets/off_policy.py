@@ -15,8 +15,6 @@ from trainkit.presets.base import EnvPreset, EnvSettings, P, make_adam, schedule
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.updates import Refresh
 
-LearnerT = TypeVar("LearnerT", bound=Learner)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OffpolicySettings(EnvSettings):
@@ -27,6 +25,7 @@ class OffpolicySettings(EnvSettings):
     alpha: float = 0.6
     beta: Scheduled | Linear = Linear(0.4, 1.0)
     capacity: int
+    batch_size: int | None
     buffer: Mapping[str, Any] = field(default_factory=dict)  # as in `buffer_from_config`: overrides the four above
     frames_on_device: bool = False  # images on the policy's device too, as `DeviceFrames`
     step_per_collect: int | None
@@ -39,32 +38,38 @@ class OffpolicySettings(EnvSettings):
     warmup: Literal["policy", "random"]
 
 
-def offpolicy_trainer(
-    policy: LearnerT, envs: Envs, settings: OffpolicySettings, common: Mapping[str, Any]
-) -> OffpolicyTrainer[LearnerT]:
-    """Make the trainer of a policy, with the buffer of its settings."""
-    default: dict[str, Any] = {"type": "ReplayBuffer", "capacity": settings.capacity}
-    if settings.prioritized:
-        default |= {"type": "PrioritizedReplayBuffer", "alpha": settings.alpha, "beta": settings.beta}
-    config = dict(settings.buffer)
-    if settings.frames_on_device:
-        config["frames"] = DeviceFrames(settings.device)
-    return OffpolicyTrainer(
-        policy,
-        Collector(policy, envs, buffer_from_config(config, default=default)),
-        max_epoch=settings.max_epoch,
-        step_per_epoch=settings.step_per_epoch,
-        batch_size=settings.batch_size,
-        step_per_collect=settings.step_per_collect,
-        episode_per_collect=settings.episode_per_collect,
-        update_per_step=settings.update_per_step,
-        learning_starts=settings.learning_starts,
-        warmup=settings.warmup,
-        refresh_priorities=settings.refresh_priorities,
-        updates_per_round=settings.updates_per_round,
-        overlap=settings.overlap,
-        **common,
-    )
+OffpolicySettingsT = TypeVar("OffpolicySettingsT", bound=OffpolicySettings)
+LearnerT = TypeVar("LearnerT", bound=Learner)
+
+
+class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[LearnerT]]):
+    """A preset that learns from a replay buffer."""
+
+    def _trainer(
+        self, policy: LearnerT, envs: Envs, settings: OffpolicySettingsT, common: Mapping[str, Any]
+    ) -> OffpolicyTrainer[LearnerT]:
+        default: dict[str, Any] = {"type": "ReplayBuffer", "capacity": settings.capacity}
+        if settings.prioritized:
+            default |= {"type": "PrioritizedReplayBuffer", "alpha": settings.alpha, "beta": settings.beta}
+        config = dict(settings.buffer)
+        if settings.frames_on_device:
+            config["frames"] = DeviceFrames(settings.device)
+        return OffpolicyTrainer(
+            policy,
+            Collector(policy, envs, buffer_from_config(config, default=default)),
+            max_epoch=settings.max_epoch,
+            step_per_epoch=settings.step_per_epoch,
+            batch_size=settings.batch_size,
+            step_per_collect=settings.step_per_collect,
+            episode_per_collect=settings.episode_per_collect,
+            update_per_step=settings.update_per_step,
+            learning_starts=settings.learning_starts,
+            warmup=settings.warmup,
+            refresh_priorities=settings.refresh_priorities,
+            updates_per_round=settings.updates_per_round,
+            overlap=settings.overlap,
+            **common,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ class SACSettings(OffpolicySettings):
     step_per_epoch: int = 1_000
 
 
-class SACPreset(EnvPreset[P, SACSettings, OffpolicyTrainer[SACPolicy]]):
+class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
     """A preset of SAC, for actions in a bounded Box."""
 
     def _domain_of(self, spaces: EnvSpaces) -> str:
@@ -118,11 +123,6 @@ class SACPreset(EnvPreset[P, SACSettings, OffpolicyTrainer[SACPolicy]]):
             device=settings.device,
             engine=settings.engine,
         )
-
-    def _trainer(
-        self, policy: SACPolicy, envs: Envs, settings: SACSettings, common: Mapping[str, Any]
-    ) -> OffpolicyTrainer[SACPolicy]:
-        return offpolicy_trainer(policy, envs, settings, common)
 
 
 sac = SACPreset(

@@ -15,7 +15,7 @@ from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec
 from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy
 from trainkit.presets.base import P, Preset, PresetConfig, Settings, make_adam, over_the_run
-from trainkit.presets.q_learning import ActionValueSettings, make_target, make_value, no_effect
+from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
 from trainkit.trainer import OfflineTrainer
 
 
@@ -192,8 +192,7 @@ class BCPreset(OfflinePreset[P, BCSettings]):
 class CQLPreset(OfflinePreset[P, CQLSettings]):
     """A preset of `DQNPolicy` with a conservative penalty."""
 
-    def _no_effect(self, name: str, settings: CQLSettings) -> str | None:
-        return no_effect(name, settings)
+    needs = ACTION_VALUE_NEEDS
 
     def _policy(self, spaces: EnvSpaces, settings: CQLSettings) -> DQNPolicy:
         penalty = ConservativePenalty(settings.penalty_weight)
@@ -203,8 +202,7 @@ class CQLPreset(OfflinePreset[P, CQLSettings]):
 class BCQPreset(OfflinePreset[P, BCQSettings]):
     """A preset of `DiscreteBCQPolicy`."""
 
-    def _no_effect(self, name: str, settings: BCQSettings) -> str | None:
-        return no_effect(name, settings)
+    needs = ACTION_VALUE_NEEDS
 
     def _policy(self, spaces: EnvSpaces, settings: BCQSettings) -> DiscreteBCQPolicy:
         return DiscreteBCQPolicy.for_envs(

@@ -5,7 +5,6 @@ a domain: on vectors found on CartPole-v1, on images as in the paper.
 """
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,9 +30,8 @@ from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
 from trainkit.policy.precision import Precision
-from trainkit.presets.base import ATARI_ENVS, EnvPreset, P, Preset, Settings, make_adam, scheduled
-from trainkit.presets.off_policy import OffpolicySettings, offpolicy_trainer
-from trainkit.trainer import OffpolicyTrainer
+from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, make_adam, scheduled
+from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +110,24 @@ _ATARI = QSettings(
 _TABLES = {"classic": QSettings(), "atari": _ATARI}
 
 
-class QPreset(EnvPreset[P, QSettings, OffpolicyTrainer[DQNPolicy]]):
+ACTION_VALUE_NEEDS: dict[str, Needs] = {
+    "loss": ("value", ("expected",)),
+    "atoms": ("value", ("categorical",)),
+    "v_min": ("value", ("categorical",)),
+    "v_max": ("value", ("categorical",)),
+    "quantiles": ("value", ("quantile", "implicit")),
+}
+
+
+class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
     """A preset of `DQNPolicy`, whose parts the settings name."""
 
-    def _no_effect(self, name: str, settings: QSettings) -> str | None:
-        return no_effect(name, settings)
+    needs = ACTION_VALUE_NEEDS | {
+        "sigma0": ("noisy", (True,)),
+        "entropy_temperature": ("munchausen", (True,)),
+        "alpha": ("prioritized", (True,)),
+        "beta": ("prioritized", (True,)),
+    }
 
     def _policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
         return DQNPolicy.for_envs(
@@ -155,34 +166,6 @@ class QPreset(EnvPreset[P, QSettings, OffpolicyTrainer[DQNPolicy]]):
         if settings.epsilon is not None:
             raise ConfigError(f"{self} was given both epsilon and temperature, two ways to explore: set one to None")
         return SoftQ(scheduled(settings.temperature))
-
-    def _trainer(
-        self, policy: DQNPolicy, envs: Envs, settings: QSettings, common: Mapping[str, Any]
-    ) -> OffpolicyTrainer[DQNPolicy]:
-        return offpolicy_trainer(policy, envs, settings, common)
-
-
-# {setting: (another, values of it with which the first has an effect)}
-_NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "sigma0": ("noisy", (True,)),
-    "loss": ("value", ("expected",)),
-    "atoms": ("value", ("categorical",)),
-    "v_min": ("value", ("categorical",)),
-    "v_max": ("value", ("categorical",)),
-    "quantiles": ("value", ("quantile", "implicit")),
-    "entropy_temperature": ("munchausen", (True,)),
-    "alpha": ("prioritized", (True,)),
-    "beta": ("prioritized", (True,)),
-}
-
-
-def no_effect(name: str, settings: Settings) -> str | None:
-    """Return why a setting of a Q-learner has no effect in combination with the others; None where it has one."""
-    if name not in _NEEDS:
-        return None
-    other, working = _NEEDS[name]
-    value = getattr(settings, other)
-    return None if value in working else f"{other} is {value!r}, and {name} needs {' or '.join(map(repr, working))}"
 
 
 def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
