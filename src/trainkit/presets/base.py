@@ -17,7 +17,7 @@ from trainkit.core.signatures import check_options, checked
 from trainkit.engine import Adam
 from trainkit.engine.engine import EngineName
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.make import EnvSpec, says_how_many
+from trainkit.envs.make import EnvSpec, has_own_number
 from trainkit.nets import Preprocess
 from trainkit.trainer import Trainer
 from trainkit.trainer.options import Options
@@ -261,7 +261,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
     def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:
         """Make environments; of one that has a number and options of its own, only what was given is passed on."""
         is_made = isinstance(env, (VectorEnv, Envs))
-        n = options.get(count, 1) if says_how_many(env) else getattr(settings, count)
+        n = options.get(count, 1) if has_own_number(env) else getattr(settings, count)
         env_options = options.get("env_options", {}) if is_made else settings.env_options
         is_test = count == "n_test_envs"
         return make_envs(
