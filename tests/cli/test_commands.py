@@ -138,7 +138,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
         assert train("--checkpoint-every", "100") == 130
     told = capsys.readouterr()
     assert told.err == "trainkit: interrupted\n"
-    (line,) = re.findall(r"stopped at step 60; to go on: trainkit (.*)", told.out)
+    (line,) = re.findall(r"stopped at step 60; to resume: trainkit (.*)", told.out)
     assert tk.trainer.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
     assert main([*shlex.split(line), "--quiet"]) == 0
     assert RunFolder.read("runs/dqn-CartPole-v1/seed1").rows[-1]["step"] == 120
@@ -157,7 +157,7 @@ def test_sigterm_saves_ends_with_143_and_begins_no_other_seed(
     monkeypatch.setattr(tk.OffpolicyTrainer, "_train_step", terminated)
     assert train("--seeds", "2") == 128 + 15
     assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
-    (step,) = re.findall(r"stopped at step (\d+); to go on: trainkit train dqn", capsys.readouterr().out)
+    (step,) = re.findall(r"stopped at step (\d+); to resume: trainkit train dqn", capsys.readouterr().out)
     assert step in ("80", "82")
     progress = tk.trainer.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]
     assert progress["env_step"] == int(step)
@@ -180,7 +180,7 @@ def test_an_offline_preset_learns_from_files(here: Path, capsys: pytest.CaptureF
 # ---- what others make of it ----
 
 
-def test_eval_plays_what_was_learnt(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_plays_what_was_learned(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs / "dqn-CartPole-v1" / "seed1"
     assert main(["eval", str(folder), "--episodes", "3", "--seed", "5"]) == 0
     told = capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         tk.plot.curves(seeds(tmp_path, [1.0]), middle="mean", band="interval")
     with pytest.raises(tk.ConfigError, match=r"plot.curves.middle must be one of .* did you mean 'median'"):
         tk.plot.curves(seeds(tmp_path / "b", [1.0]), middle="medan")  # type: ignore[arg-type]  # the mistake
-    with pytest.raises(tk.ConfigError, match="no epoch had a number there"):
+    with pytest.raises(tk.ConfigError, match="no epoch logged a number there"):
         tk.plot.curves(make_trainer())
 
 

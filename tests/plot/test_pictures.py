@@ -12,7 +12,7 @@ import trainkit as tk
 from tests.buffer.test_samplers import ranked
 from tests.loggers.test_runs import make_run
 from tests.trainer.toys import Walk, make_policy, make_trainer
-from trainkit.plot.episode_values import discounted, quantiles
+from trainkit.plot.learner import discounted, quantiles
 
 pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
 

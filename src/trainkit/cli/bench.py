@@ -1,10 +1,9 @@
-"""`trainkit bench`: how fast this machine trains, and what it waits for."""
+"""`trainkit bench`: how fast this machine trains, and where the time goes."""
 
 import argparse
 
-from trainkit.cli.output import Commands, Parser, add_command, say, table
+from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
 from trainkit.core.errors import ConfigError, refuse_unknown
-from trainkit.core.stats import CollectStats, TimeStats
 from trainkit.presets import PRESETS
 
 _EXAMPLES = """\
@@ -16,7 +15,7 @@ Small networks are fastest on one thread: OMP_NUM_THREADS=1 trainkit bench --qui
 _STEPS, _QUICK_STEPS = 20_000, 4_000
 
 
-def add(commands: "Commands[Parser]") -> None:
+def add_bench(commands: "Commands[Parser]") -> None:
     """Add the command."""
     parser = add_command(commands, "bench", run, about="measure how fast this machine trains", examples=_EXAMPLES)
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK_STEPS:,} steps each instead of {_STEPS:,}")
@@ -37,17 +36,13 @@ def run(options: argparse.Namespace) -> int:
         with PRESETS[name](options.env, seed=1, **overrides, **quiet) as trainer:
             next(trainer)  # to warm up
             before, stats = trainer.gradient_step, next(trainer).stats
-            if stats.train.is_empty:
-                raise ConfigError(f"{name} collects more than {n_steps} steps at once: raise --steps")
-            rows.append([name, *rates(stats.train, stats.time, trainer.gradient_step - before)])
-    say(table(rows))
-    say("\nsteps/s of the whole loop; collect and update are shares of the time; milliseconds are per vector step")
+            n_updates, train, time = trainer.gradient_step - before, stats.train, stats.time
+        if train.is_empty:
+            raise ConfigError(f"{name} collects more than {n_steps} steps at once: raise --steps")
+        rates = [f"{time.steps_per_second:,.0f}", f"{n_updates / time.seconds:,.0f}"]
+        shares = [f"{100 * time.collect:.0f} %", f"{100 * time.update:.0f} %"]
+        parts = [f"{part or 0.0:.3f}" for part in (train.env_ms, train.act_ms, train.store_ms)]
+        rows.append([name, *rates, *shares, *parts])
+    print_line(format_table(rows))
+    print_line("\nsteps/s of the whole loop; collect and update are shares of its time; milliseconds per vector step")
     return 0
-
-
-def rates(train: CollectStats, time: TimeStats, n_updates: int) -> list[str]:
-    """Tell an epoch in a table's cells."""
-    parts = [train.env_ms, train.act_ms, train.store_ms]
-    shares = [f"{100 * time.collect:.0f} %", f"{100 * time.update:.0f} %"]
-    told = [f"{time.steps_per_second:,.0f}", f"{n_updates / time.seconds:,.0f}", *shares]
-    return [*told, *(f"{part or 0.0:.3f}" for part in parts)]

@@ -1,11 +1,11 @@
-"""`trainkit compare`: who is better, over seeds and tasks, and how sure that is."""
+"""`trainkit compare`: the scores of runs over seeds and tasks, with intervals; and which runs count."""
 
 import argparse
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-from trainkit.cli.choosing import each_seed_once, that_tell
-from trainkit.cli.output import Commands, Parser, add_command, say, table
-from trainkit.loggers.runs import RunFolder, find_runs, grouped
+from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line, print_note
+from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs, grouped
 from trainkit.plot.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
 
 _EXAMPLES = """\
@@ -18,12 +18,12 @@ A run's score is the last number of the tag. Shown is the interquartile mean ove
 scale first, 0 the lowest and 1 the highest of all runs in that task. Fewer than 5 seeds say little; a task's only seed
 has no interval. A seed that was run again counts once, by its newest run."""
 
-_FEW = 5  # seeds below which an interval is told to be narrow by luck
+_FEW = 5  # seeds below which an interval is too narrow
 
 Scores = dict[str, dict[str, list[float]]]  # {label: {task: [seeds]}}
 
 
-def add(commands: "Commands[Parser]") -> None:
+def add_compare(commands: "Commands[Parser]") -> None:
     """Add the command."""
     about = "compare runs by interquartile means with intervals"
     parser = add_command(commands, "compare", run, about=about, examples=_EXAMPLES)
@@ -33,44 +33,83 @@ def add(commands: "Commands[Parser]") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table per task, and one over all tasks."""
-    groups = each_seed_once(grouped(that_tell(find_runs(options.runs), options.tag)))
-    scores = scores_of(groups, options.tag)
-    tasks = list(dict.fromkeys(task for own in scores.values() for task in own))
-    for task in tasks:
-        there = {label: {task: own[task]} for label, own in scores.items() if task in own}
-        steps = [int(run.series(options.tag)[0][-1]) for own in groups.values() for run in own if run.task == task]
-        span = f"step {steps[0]:,}" if len(set(steps)) == 1 else f"steps {min(steps):,} to {max(steps):,}, not the same"
-        say(f"{task}: {options.tag}, the last, of {span}\n{report(there)}\n")
-    everywhere = {label: own for label, own in scores.items() if len(own) == len(tasks)}
-    if len(tasks) > 1 and everywhere:
-        say(f"over {len(tasks)} tasks, 0 the lowest score of each and 1 the highest")
-        say(f"{report(on_one_scale(everywhere))}\n")
+    groups = newest_of_each_seed(grouped(runs_with(find_runs(options.runs), options.tag)))
+    scores: Scores = {}
+    ends: dict[str, list[int]] = {}  # {task: the last step of each run}
+    for label, own in groups.items():
+        for one in own:
+            steps, numbers = one.series(options.tag)
+            scores.setdefault(label, {}).setdefault(one.task, []).append(float(numbers[-1]))
+            ends.setdefault(one.task, []).append(int(steps[-1]))
+    for task, own_ends in ends.items():
+        of_task = {label: {task: own[task]} for label, own in scores.items() if task in own}
+        first, last = min(own_ends), max(own_ends)
+        span = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}, not the same"
+        print_line(f"{task}: {options.tag}, the last, of {span}\n{report(of_task)}\n")
+    in_all_tasks = {label: own for label, own in scores.items() if len(own) == len(ends)}
+    if len(ends) > 1 and in_all_tasks:
+        print_line(f"over {len(ends)} tasks, 0 the lowest score of each and 1 the highest")
+        print_line(f"{report(on_one_scale(in_all_tasks))}\n")
     n_least = min(len(seeds) for own in scores.values() for seeds in own.values())
     if n_least < _FEW:
         alone = "" if n_least > 1 else ", and of one there is none"
         seeds = "seeds say" if n_least > 1 else "seed says"
-        say(f"{n_least} {seeds} little: below {_FEW} an interval is too narrow{alone}")
+        print_line(f"{n_least} {seeds} little: below {_FEW} an interval is too narrow{alone}")
     return 0
 
 
-def scores_of(groups: Mapping[str, Sequence[RunFolder]], tag: str) -> Scores:
-    """Return every run's last number of the tag, of {label: runs}."""
-    scores: Scores = {}
+def runs_with(runs: Sequence[RunFolder], tag: str) -> list[RunFolder]:
+    """Return the runs that logged a tag; the others are skipped with a note.
+
+    Raises:
+        ConfigError: none did.
+    """
+    chosen = [run for run in runs if run.tells(tag)]
+    if not chosen:
+        runs[0].series(tag)  # which names the nearest tag
+    if skipped := [str(run.path) for run in runs if not run.tells(tag)]:
+        print_note(f"skipped, without {tag}: {', '.join(skipped)}")
+    return chosen
+
+
+def newest_of_each_seed(groups: Mapping[str, Sequence[RunFolder]]) -> dict[str, list[RunFolder]]:
+    """Return of {label: runs} the newest of each task and seed: a second run of a seed is no second sample.
+
+    Runs without a known seed all count.
+    """
+    chosen: dict[str, list[RunFolder]] = {}
     for label, own in groups.items():
-        for one in own:
-            scores.setdefault(label, {}).setdefault(one.task, []).append(float(one.series(tag)[1][-1]))
-    return scores
+        newest: dict[object, RunFolder] = {}
+        for run in sorted(own, key=_last_started):
+            newest[run.path if run.seed is None else (run.task, run.seed)] = run
+        chosen[label] = [run for run in own if run in newest.values()]
+        if old := [str(run.path) for run in own if run not in newest.values()]:
+            print_note(f"{label}: a seed counts once, by its newest run; skipped: {', '.join(old)}")
+    return chosen
+
+
+def _last_started(run: RunFolder) -> tuple[float, float]:
+    """Return when a run started or was last resumed, then when it last logged something, in seconds."""
+    logged = (run.path / NUMBERS).stat().st_mtime
+    try:
+        return datetime.fromisoformat(run.config["began"]).timestamp(), logged
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):  # not made by the shell
+        return logged, logged
 
 
 def on_one_scale(scores: Scores) -> Scores:
-    """Put the scores of each task between 0, the lowest of all, and 1, the highest."""
+    """Return the scores of each task between 0, the lowest of all, and 1, the highest; equal ones are in the middle."""
     bounds: dict[str, tuple[float, float]] = {}
     for own in scores.values():
         for task, seeds in own.items():
             low, high = bounds.get(task, (seeds[0], seeds[0]))
             bounds[task] = min(low, *seeds), max(high, *seeds)
+
+    def scaled(score: float, low: float, high: float) -> float:
+        return 0.5 if high == low else (score - low) / (high - low)
+
     return {
-        label: {task: [_scaled(score, *bounds[task]) for score in seeds] for task, seeds in own.items()}
+        label: {task: [scaled(score, *bounds[task]) for score in seeds] for task, seeds in own.items()}
         for label, own in scores.items()
     }
 
@@ -84,21 +123,16 @@ def report(scores: Scores) -> str:
     rows = [["", "runs", "IQM", "95 % interval", f"less {first}", "95 % interval", ""]]
     for label, own in scores.items():
         ours, theirs = list(own.values()), list(reference.values())
-        told = interval(ours)
-        row = [label, str(sum(map(len, ours))), f"{told.estimate:.4g}", _bounds(told) if can_vary(ours) else ""]
+        mean = interval(ours)
+        row = [label, str(sum(map(len, ours))), f"{mean.estimate:.4g}", _bounds(mean) if can_vary(ours) else ""]
         if label != first:
             gap = difference_over_tasks(ours, theirs)
             is_known = can_vary(ours) and can_vary(theirs)
             row += [f"{gap.estimate:+.4g}", *((_bounds(gap), gap.verdict(label, first)) if is_known else ("", ""))]
         row += [""] * (len(rows[0]) - len(row))
         rows.append(row)
-    return table(rows)
+    return format_table(rows)
 
 
-def _bounds(told: Interval | Difference) -> str:
-    return f"[{told.low:.4g}, {told.high:.4g}]"
-
-
-def _scaled(score: float, low: float, high: float) -> float:
-    """Return where a score lies between two; where all are the same, all are in the middle."""
-    return 0.5 if high == low else (score - low) / (high - low)
+def _bounds(estimate: Interval | Difference) -> str:
+    return f"[{estimate.low:.4g}, {estimate.high:.4g}]"

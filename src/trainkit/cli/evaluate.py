@@ -1,32 +1,43 @@
-"""`trainkit eval`: play with what a run learnt, to look or to measure."""
+"""`trainkit eval` and `trainkit export`: play with what a run learned, or write it as one ONNX file."""
 
 import argparse
 import functools
 from pathlib import Path
 from typing import Any
 
-from trainkit.cli.films import Filmed
-from trainkit.cli.making import Recipe, dict_of, env_of, env_options_of
-from trainkit.cli.output import Commands, Parser, add_command, say
+import gymnasium as gym
+import numpy as np
+
+from trainkit.cli.output import Commands, Parser, add_command, print_line
+from trainkit.cli.recipe import Recipe, parse_dict, saved_env, saved_env_options
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.stats import Summary
+from trainkit.envs.validation import check_rendered
 from trainkit.loggers.runs import CHECKPOINT, RunFolder
 from trainkit.policy import load_policy
 from trainkit.trainer import evaluate
-from trainkit.trainer.callbacks.video import find_ffmpeg
+from trainkit.trainer.callbacks.video import Film, find_ffmpeg
 
-_EXAMPLES = """\
+_EVAL_EXAMPLES = """\
   trainkit eval runs/rainbow-CartPole-v1/seed1
   trainkit eval runs/rainbow-CartPole-v1/seed1 --best --episodes 100 --seed 7
   trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --render
   trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --video videos"""
 
+_EXPORT_EXAMPLES = """\
+  trainkit export runs/rainbow-CartPole-v1/seed1
+  trainkit export runs/rainbow-CartPole-v1/seed1 --best -o pole.onnx
 
-def add(commands: "Commands[Parser]") -> None:
-    """Add the command."""
-    parser = add_command(commands, "eval", run, about="play episodes with what a run learnt", examples=_EXAMPLES)
-    parser.add_argument("run_folder", metavar="RUN", type=Path, help="a folder that `trainkit train` wrote")
+Preprocessing and action mask are inside; the file is checked against torch before it is left. pip install
+trainkit[onnx]"""
+
+
+def add_eval(commands: "Commands[Parser]") -> None:
+    """Add the command that plays."""
+    parser = add_command(
+        commands, "eval", run_eval, about="play episodes with what a run learned", examples=_EVAL_EXAMPLES
+    )
+    _add_policy(parser)
     parser.add_argument("--episodes", metavar="N", type=int, default=20, help="default 20")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
     parser.add_argument(
@@ -35,7 +46,6 @@ def add(commands: "Commands[Parser]") -> None:
         type=int,
         help="truncate episodes there, default 30,000, or the environment's own where longer",
     )
-    parser.add_argument("--best", action="store_true", help="the policy whose evaluation was best, not the last")
     parser.add_argument("--explore", action="store_true", help="act as in training, not greedily")
     parser.add_argument("--env", help="another environment of the same spaces: an id, module:id or module.Class")
     parser.add_argument("--env-kwargs", metavar="DICT", help="for its constructor, instead of those in the run folder")
@@ -44,8 +54,23 @@ def add(commands: "Commands[Parser]") -> None:
     look.add_argument("--video", metavar="FOLDER", type=Path, help="write a video of each episode")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Play, and tell returns and lengths."""
+def add_export(commands: "Commands[Parser]") -> None:
+    """Add the command that exports."""
+    parser = add_command(
+        commands, "export", run_export, about="write a run's policy as ONNX", examples=_EXPORT_EXAMPLES
+    )
+    _add_policy(parser)
+    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="default: RUN/policy.onnx")
+
+
+def _add_policy(parser: Parser) -> None:
+    """Add the arguments that choose a saved policy."""
+    parser.add_argument("run_folder", metavar="RUN", type=Path, help="a folder that `trainkit train` wrote")
+    parser.add_argument("--best", action="store_true", help="the policy whose evaluation was best, not the last")
+
+
+def run_eval(options: argparse.Namespace) -> int:
+    """Play, and print returns and lengths."""
     checks = Checks("trainkit eval")
     checks.require(options.episodes >= 1, f": --episodes must be >= 1, got {options.episodes}")
     checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
@@ -54,48 +79,86 @@ def run(options: argparse.Namespace) -> int:
     checks.done()
     folder = RunFolder.read(options.run_folder)
     recipe = Recipe.of(folder)
-    env = options.env or env_of(recipe, folder.path)
-    env_kwargs = None if options.env_kwargs is None else dict_of("--env-kwargs", options.env_kwargs)
-    asked: dict[str, Any] = env_options_of(recipe, folder.path, given=env_kwargs)
+    env = options.env or saved_env(recipe, folder.path)
+    env_kwargs = None if options.env_kwargs is None else parse_dict("--env-kwargs", options.env_kwargs)
+    env_options = saved_env_options(recipe, folder.path, env_kwargs=env_kwargs)
     if options.render or options.video:
         mode = "human" if options.render else "rgb_array"
-        asked["env_kwargs"] = {**asked.get("env_kwargs", {}), "render_mode": mode}
-        asked["n_envs"] = 1
+        env_options["env_kwargs"] = {**env_options.get("env_kwargs", {}), "render_mode": mode}
+        env_options["n_envs"] = 1
     if options.video:
         find_ffmpeg()  # before the policy is loaded
-        asked["wrappers"] = (*asked.get("wrappers", ()), functools.partial(Filmed, folder=options.video))
+        film = functools.partial(Filmed, folder=options.video)
+        env_options["wrappers"] = (*env_options.get("wrappers", ()), film)
     if limit is not None:
-        asked["max_episode_steps"] = limit
-    place = saved(folder, best=options.best)
-    policy = load_policy(place)
-    found = evaluate(policy, env, n_episode=options.episodes, seed=options.seed, explore=options.explore, **asked)
+        env_options["max_episode_steps"] = limit
+    path = policy_folder(folder, best=options.best)
+    policy = load_policy(path)
+    stats = evaluate(policy, env, n_episode=options.episodes, seed=options.seed, explore=options.explore, **env_options)
     how = "exploring" if options.explore else "greedily"
-    say(f"{recipe.preset} after {age(place)}, {options.episodes} episodes of {env}, {how}")
-    for name, summary in (("return", found.returns), ("length", found.lengths)):
-        say(line(name, summary))
-    if found.n_cut_episodes:
-        say(f"{found.n_cut_episodes} of these episodes had not ended at the limit and count as far as they went")
+    print_line(f"{recipe.preset} after {trained_for(path)}, {options.episodes} episodes of {env}, {how}")
+    for name, own in (("return", stats.returns), ("length", stats.lengths)):
+        print_line(f"{name}  mean {own.mean:.5g}  std {own.std:.5g}  min {own.min:.5g}  max {own.max:.5g}")
+    if stats.n_cut_episodes:
+        print_line(f"{stats.n_cut_episodes} of these episodes had not ended at the limit and count up to there")
     return 0
 
 
-def saved(run: RunFolder, *, best: bool) -> Path:
+def run_export(options: argparse.Namespace) -> int:
+    """Load, export, and print the file's name."""
+    folder = RunFolder.read(options.run_folder)
+    out = options.out or folder.path / "policy.onnx"
+    load_policy(policy_folder(folder, best=options.best)).export(out)
+    print_line(str(out))
+    return 0
+
+
+def policy_folder(run: RunFolder, *, best: bool) -> Path:
     """Return where a run's policy is, the newest or the best."""
-    place = run.path / CHECKPOINT
-    if best and not (place / "best").is_dir():
+    path = run.path / CHECKPOINT
+    if best and not (path / "best").is_dir():
         raise ConfigError(f"{run.path} has no best policy: it needs evaluations, leave --best out")
-    return place / "best" if best else place
+    return path / "best" if best else path
 
 
-def age(place: Path) -> str:
-    """Say how long a policy was trained; a policy that was saved without its run does not know."""
-    progress = inspect_checkpoint(place).get("progress")
+def trained_for(path: Path) -> str:
+    """Return how long a policy was trained, in words; unknown of a policy that was saved without its run."""
+    progress = inspect_checkpoint(path).get("progress")
     if not isinstance(progress, dict):
         return "an unknown number of steps"
-    told = [progress.get(name) for name in ("env_step", "gradient_step")]
-    steps, updates = (value if isinstance(value, int) else 0 for value in told)
+    counts = [progress.get(name) for name in ("env_step", "gradient_step")]
+    steps, updates = (count if isinstance(count, int) else 0 for count in counts)
     return f"{steps:,} steps" if steps else f"{updates:,} updates"
 
 
-def line(name: str, told: Summary) -> str:
-    """Tell five numbers in a line."""
-    return f"{name}  mean {told.mean:.5g}  std {told.std:.5g}  min {told.min:.5g}  max {told.max:.5g}"
+class Filmed(gym.Wrapper[Any, Any, Any, Any]):
+    """Write each whole episode as `folder/episode-000.mp4`; the environment must render arrays."""
+
+    def __init__(self, env: gym.Env[Any, Any], folder: Path) -> None:
+        super().__init__(env)
+        self._folder = folder
+        self._film: Film | None = None
+        self._n_episodes = 0
+
+    def reset(self, **options: Any) -> Any:
+        """Start another film."""
+        result = super().reset(**options)
+        fps = int(self.metadata.get("render_fps") or 30)
+        self._film = Film(self._folder / f"episode-{self._n_episodes:03d}.mp4", fps)
+        self._n_episodes += 1
+        self._add_frame()
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Film the step, and finish the film with the episode."""
+        result = super().step(action)
+        self._add_frame()
+        if (result[2] or result[3]) and self._film is not None:
+            self._film.finish()
+            self._film = None
+        return result
+
+    def _add_frame(self) -> None:
+        if self._film is not None:
+            (frame,) = check_rendered([self.render()], np.zeros(1, np.intp))
+            self._film.add(frame)

@@ -1,4 +1,4 @@
-"""What the command says, and how it reads its arguments: one line per mistake, help with examples."""
+"""Terminal output and argument parsing of all commands: one line per mistake, help with examples."""
 
 import argparse
 import sys
@@ -8,18 +8,18 @@ from typing import NoReturn, TextIO
 Commands = argparse._SubParsersAction  # what `add_subparsers` returns; argparse has no public name for it
 
 
-def say(text: str = "") -> None:
-    """Print a line, at once."""
+def print_line(text: str = "") -> None:
+    """Print a line of results."""
     _print(text, sys.stdout)
 
 
-def note(text: str) -> None:
-    """Print what a reader should know of a result, in one line, where it does not mix with the result."""
+def print_note(text: str) -> None:
+    """Print what a reader should know of a result to the error stream, where it does not mix with the result."""
     _print(f"note: {text}", sys.stderr)
 
 
-def complain(text: str) -> None:
-    """Print a mistake, in one line, where mistakes go."""
+def print_error(text: str) -> None:
+    """Print a mistake to the error stream, in one line."""
     _print(f"trainkit: {'; '.join(text.splitlines())}", sys.stderr)
 
 
@@ -32,31 +32,25 @@ def _print(text: str, stream: TextIO | None) -> None:
     print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
-def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+def format_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Align rows in columns, the first `left` of them to the left; the first row is the heading."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(map(line, rows))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [[*map(str.ljust, row[:left], widths), *map(str.rjust, row[left:], widths[left:])] for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in aligned)
 
 
 class Parser(argparse.ArgumentParser):
-    """Tell a mistake in one line; show examples as they are written."""
+    """A parser that reports a mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
-        complain(f"{self.prog.removeprefix('trainkit').strip() or 'command'}: {message} ({self.prog} --help)")
+        print_error(f"{self.prog.removeprefix('trainkit').strip() or 'command'}: {message} ({self.prog} --help)")
         sys.exit(2)
 
 
 def add_command(
     commands: "Commands[Parser]", name: str, run: Callable[[argparse.Namespace], int], *, about: str, examples: str
 ) -> Parser:
-    """Add a command that does `run`; its help shows `about` and the examples."""
+    """Add a command that runs `run`; its help shows `about` and the examples."""
     parser = commands.add_parser(
         name,
         help=about,

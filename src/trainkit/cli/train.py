@@ -1,4 +1,4 @@
-"""`trainkit train`: a preset in an environment, on one seed or several, each in a folder of its own."""
+"""`trainkit train` and `trainkit presets`: train a preset on one seed or several, each in a folder of its own."""
 
 import argparse
 import contextlib
@@ -7,16 +7,17 @@ import shutil
 import signal
 from pathlib import Path
 
-from trainkit.cli.making import Recipe, settings_of
-from trainkit.cli.output import Commands, Parser, add_command, say
-from trainkit.core.errors import Checks, ConfigError
+from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
+from trainkit.cli.recipe import Recipe, format_value, read_settings
+from trainkit.core.errors import Checks, ConfigError, refuse_unknown
 from trainkit.core.stats import RunInfo
 from trainkit.loggers.logger import CLAIM, JsonlLogger, TensorboardLogger
 from trainkit.loggers.runs import CHECKPOINT, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
+from trainkit.presets import PRESETS
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE
 
-_EXAMPLES = """\
+_TRAIN_EXAMPLES = """\
   trainkit train rainbow CartPole-v1
   trainkit train dqn CartPole-v1 --set lr=5e-4 --set 'hidden=(64, 64)' --seeds 5
   trainkit train ppo LunarLander-v3 --config moon.toml --logdir runs --name moon
@@ -26,26 +27,37 @@ _EXAMPLES = """\
 Each run is a folder LOGDIR/NAME/seedN: config.json (with the command that repeats it), numbers.jsonl, events/ for
 tensorboard, checkpoint/. `trainkit presets rainbow` lists what can be set. A TOML file holds settings, one per line."""
 
+_PRESETS_EXAMPLES = """\
+  trainkit presets
+  trainkit presets rainbow          every setting and its default, per kind of environment"""
 
-def add(commands: "Commands[Parser]") -> None:
-    """Add the command."""
+
+def add_train(commands: "Commands[Parser]") -> None:
+    """Add the command that trains."""
     about = "train a preset in an environment, log and save"
-    parser = add_command(commands, "train", run, about=about, examples=_EXAMPLES)
+    parser = add_command(commands, "train", run_train, about=about, examples=_TRAIN_EXAMPLES)
     parser.add_argument("preset", metavar="PRESET", help="one of `trainkit presets`")
     parser.add_argument("env", metavar="ENV", nargs="?", help="an id, or module.Class; offline: where to evaluate")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change a setting; repeatable")
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings")
     parser.add_argument("--seed", type=int, default=1, help="root of all randomness, default 1")
-    parser.add_argument("--seeds", metavar="N", type=int, default=1, help="run on so many seeds, one after the other")
+    parser.add_argument("--seeds", metavar="N", type=int, default=1, help="number of seeds, one run after the other")
     parser.add_argument("--data", metavar="PATH", help="of offline presets: files that DatasetWriter wrote")
     parser.add_argument("--logdir", metavar="FOLDER", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--name", help="of the folder below it, default PRESET-ENV")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of the same folder, if any")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of the same folder, if any")
     parser.add_argument("--checkpoint-every", metavar="N", type=int, default=1, help="epochs, default 1; 0 for never")
     parser.add_argument("--quiet", action="store_true", help="no bar and no line per epoch")
 
 
-def run(options: argparse.Namespace) -> int:
+def add_presets(commands: "Commands[Parser]") -> None:
+    """Add the command that lists presets."""
+    about = "list the presets, or the settings of one"
+    parser = add_command(commands, "presets", run_presets, about=about, examples=_PRESETS_EXAMPLES)
+    parser.add_argument("preset", metavar="PRESET", nargs="?", help="one of them")
+
+
+def run_train(options: argparse.Namespace) -> int:
     """Train on every seed."""
     checks = Checks("trainkit train")
     checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
@@ -53,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     checks.require(options.checkpoint_every >= 0, f": --checkpoint-every must be >= 0, got {options.checkpoint_every}")
     checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
     checks.done()
-    settings = settings_of(options.config, options.set)
+    settings = read_settings(options.config, options.set)
     for seed in range(options.seed, options.seed + options.seeds):
         recipe = Recipe(preset=options.preset, env=options.env, seed=seed, data=options.data, settings=settings)
         name = options.name or "-".join(filter(None, (options.preset, options.env))).replace("/", "_").replace(":", "_")
@@ -63,55 +75,50 @@ def run(options: argparse.Namespace) -> int:
 
 
 def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
-    """Train once, or go on with what is in the folder."""
-    goes_on = options.resume and (folder / CONFIG).is_file()
-    if goes_on:
-        _refuse_another(recipe, folder)
+    """Train once, or continue the run of the folder."""
+    resumes = options.resume and (folder / CONFIG).is_file()
+    if resumes:
+        _check_same_run(recipe, folder)
     with contextlib.ExitStack() as opened:
-        lines = JsonlLogger(folder, resume=goes_on)
+        lines = JsonlLogger(folder, resume=resumes)
         assert lines.folder is not None, "it writes to one"
         folder = Path(lines.folder)
-        if not goes_on:
-            opened.callback(_leave_nothing, folder)
+        if not resumes:
+            opened.callback(_remove_claimed, folder)
         opened.callback(lines.close)
-        events = TensorboardLogger(folder / EVENTS, resume=goes_on)
+        events = TensorboardLogger(folder / EVENTS, resume=resumes)
         opened.callback(events.close)
-        checkpoint = (
-            Checkpoint(folder / CHECKPOINT, every=options.checkpoint_every) if options.checkpoint_every else None
-        )
+        every = options.checkpoint_every
+        checkpoint = Checkpoint(folder / CHECKPOINT, every=every) if every else None
         trainer = recipe.trainer(
             logger=[lines, events],
             checkpoint=checkpoint,
-            resume_from="auto" if goes_on else None,
+            resume_from="auto" if resumes else None,
             verbose=not options.quiet,
             show_progress=False if options.quiet else None,
         )
         opened.pop_all()
     write_config(folder, recipe.to_plain())
-    say(f"{recipe.command}  ->  {folder}")
+    print_line(f"{recipe.command}  ->  {folder}")
+    where = ["--logdir", str(options.logdir)] + (["--name", options.name] if options.name else [])
+    how_to_resume = f"to resume: {recipe.command} {shlex.join([*where, '--resume'])}"
     with trainer:
         try:
             info = trainer.run()
         except KeyboardInterrupt:
             if checkpoint is not None:
                 checkpoint.save(trainer)
-                say(f"stopped at step {trainer.clock:,}; to go on: {_resuming(recipe, options)}")
+                print_line(f"stopped at step {trainer.clock:,}; {how_to_resume}")
             raise
     if info.stop_reason == TERMINATE and checkpoint is not None:  # which saved it
-        say(f"stopped at step {trainer.clock:,}; to go on: {_resuming(recipe, options)}")
+        print_line(f"stopped at step {trainer.clock:,}; {how_to_resume}")
     score = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"
-    say(f"{folder}: {info.stop_reason} after {trainer.clock:,} {trainer.unit}s, {info.seconds:.0f} s{score}")
+    print_line(f"{folder}: {info.stop_reason} after {trainer.clock:,} {trainer.unit}s, {info.seconds:.0f} s{score}")
     return info
 
 
-def _resuming(recipe: Recipe, options: argparse.Namespace) -> str:
-    """Return the command that goes on where this one stopped."""
-    where = ["--logdir", str(options.logdir)] + (["--name", options.name] if options.name else [])
-    return f"{recipe.command} {shlex.join([*where, '--resume'])}"
-
-
-def _refuse_another(recipe: Recipe, folder: Path) -> None:
-    """Refuse to go on with a run of another preset, environment or dataset; settings may have changed."""
+def _check_same_run(recipe: Recipe, folder: Path) -> None:
+    """Raise `ConfigError` for a resume with another preset, environment or dataset; settings may have changed."""
     former = Recipe.of(RunFolder.read(folder))
     for name in ("preset", "env", "seed", "data"):
         own, theirs = getattr(recipe, name), getattr(former, name)
@@ -119,11 +126,33 @@ def _refuse_another(recipe: Recipe, folder: Path) -> None:
             raise ConfigError(f"{folder} was trained with {name} {theirs!r}, not {own!r}: give another --name")
 
 
-def _leave_nothing(folder: Path) -> None:
-    """Take a folder away that was claimed for a run that was then refused, but for what others put there."""
+def _remove_claimed(folder: Path) -> None:
+    """Remove a folder that was claimed for a run that could not be made, except for what others put there."""
     for name in (NUMBERS, CLAIM):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / EVENTS, ignore_errors=True)
     with contextlib.suppress(OSError):  # not empty, or not ours
         folder.rmdir()
         folder.parent.rmdir()
+
+
+def run_presets(options: argparse.Namespace) -> int:
+    """Print all presets, or the settings of one."""
+    if options.preset is None:
+        rows = [["preset", "for", "what it is"]]
+        rows += [[name, ", ".join(preset.domains), preset.summary] for name, preset in PRESETS.items()]
+        print_line(format_table(rows, left=3))
+        print_line(
+            "\n`trainkit presets NAME` lists its settings; `trainkit train NAME ENV --set name=value` changes one"
+        )
+        return 0
+    refuse_unknown("trainkit presets", [options.preset], PRESETS)
+    preset = PRESETS[options.preset]
+    tables = {domain: preset.settings(domain) for domain in preset.domains}
+    rows = [["setting", *tables]]
+    rows += [[name, *(format_value(own[name]) for own in tables.values())] for name in preset.settings()]
+    print_line(f"{preset.name}: {preset.summary}\n")
+    print_line(format_table(rows, left=len(rows[0])))
+    print_line("\nand the options of its trainer: max_env_step, max_seconds, log_every, episode_per_test ...")
+    print_line("the source of a number, and where it differs from the paper, is named beside it in trainkit/presets")
+    return 0

@@ -6,10 +6,8 @@
 They need matplotlib: pip install trainkit[plot].
 """
 
-from trainkit.plot.curves import curves
+from trainkit.plot.curves import curves, time_shares
 from trainkit.plot.drawing import save
-from trainkit.plot.episode_values import episode_values
-from trainkit.plot.priorities import priorities
-from trainkit.plot.times import time_shares
+from trainkit.plot.learner import episode_values, priorities
 
 __all__ = ["curves", "episode_values", "priorities", "save", "time_shares"]

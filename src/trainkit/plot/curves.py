@@ -1,5 +1,6 @@
-"""Learning curves: the middle of several seeds, and a band around it."""
+"""Pictures of runs over their steps: learning curves, a band over seeds around each, and shares of the time."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.core.errors import Checks
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.loggers.runs import RunFolder
 from trainkit.plot.comparing import interval, iqm
-from trainkit.plot.drawing import COLOURS, Run, blank, count, series, unit_of
+from trainkit.plot.drawing import COLORS, GREY, blank, count
 from trainkit.trainer import History, Trainer
 
+Run = str | Path | RunFolder | History | Trainer
 Middle = Literal["iqm", "mean", "median"]
 Band = Literal["interval", "std", "all", "none"]
 
@@ -24,6 +26,17 @@ _MIDDLES: dict[str, Callable[[Sequence[float]], float]] = {
     "iqm": iqm,
     "mean": lambda scores: float(np.mean(scores)),
     "median": lambda scores: float(np.median(scores)),
+}
+
+_SHARES = {"collect": COLORS[0], "update": COLORS[1], "evaluate": COLORS[2], "other": GREY}
+_PARTS = {
+    "env_ms": "environments",
+    "obs_ms": "observations",
+    "action_ms": "actions",
+    "act_ms": "policy",
+    "store_ms": "buffer",
+    "render_ms": "rendering",
+    "other_ms": "collector",
 }
 
 
@@ -41,7 +54,7 @@ def curves(
 ) -> Any:
     """Draw a number over the steps, and return matplotlib's figure.
 
-    Seeds that were told at other steps are read off between their points, as far as all of them go.
+    Seeds that logged at different steps are interpolated, over the steps that all of them span.
 
     Args:
         runs: {label: the runs of its seeds}, or the runs of one. A run is a folder of a `JsonlLogger`, a trainer or
@@ -56,7 +69,7 @@ def curves(
         height: in inches.
 
     Raises:
-        ConfigError: there is no run, or one never told the tag.
+        ConfigError: there is no run, or one never logged the tag.
         MissingExtraError: matplotlib is not installed.
     """
     groups = _groups(runs)
@@ -69,26 +82,97 @@ def curves(
     checks.require(goes_with, f'.band "interval" is around the iqm, not the {middle}: choose "std", "all" or "none"')
     checks.done()
     with blank(width=width, height=height) as (figure, ((axes,),)):
-        for (label, own), colour in zip(groups.items(), itertools.cycle(COLOURS), strict=False):
+        for (label, own), color in zip(groups.items(), itertools.cycle(COLORS), strict=False):
             steps, values = together([series(run, tag) for run in own])
             centre = [_MIDDLES[middle](column) for column in values.T]
             n_seeds = len(own)
-            told = f"{label} ({n_seeds} seeds)".strip() if n_seeds > 1 else label
+            text = f"{label} ({n_seeds} seeds)".strip() if n_seeds > 1 else label
             marker = "." if len(steps) == 1 else None
-            axes.plot(steps, centre, label=as_text(told) or None, color=colour, marker=marker)
+            axes.plot(steps, centre, label=as_text(text) or None, color=color, marker=marker)
             if n_seeds > 1 and band != "none":
                 low, high = np.array([_bounds(column, band) for column in values.T]).T
-                axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+                axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         if goal is not None:
             axes.axhline(goal, color="grey", linewidth=0.8, linestyle=":", label=f"{goal:g}", zorder=0)
         axes.set(xlabel=unit_of(own[0]), ylabel=as_text(_LABELS.get(tag, tag)), title=as_text(title or ""))
         axes.xaxis.set_major_formatter(count)
         axes.margins(x=0.01)
         if axes.get_ylim()[0] > 0:
-            axes.set_ylim(bottom=0)  # a rise looks as large as it is
+            axes.set_ylim(bottom=0)  # so that a rise is drawn to scale
         if any(groups) or goal is not None or any(len(own) > 1 for own in groups.values()):
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside: inside it would cover a curve
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # outside: it would cover a curve
     return figure
+
+
+@checked
+def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
+    """Draw where the time of a run went, and return matplotlib's figure.
+
+    On the left the shares of every report, over the steps; on the right the mean milliseconds of a vector step of
+    training. A run without collecting, offline, has no right side.
+
+    Args:
+        run: a folder of a `JsonlLogger`, a trainer or its history.
+        width: in inches.
+        height: in inches.
+    """
+    shares = {part: series(run, f"time/{part}") for part in _SHARES}
+    steps = shares["collect"][0]
+    if len(steps) < 2:
+        raise ConfigError("plot.time_shares needs two reports or more, got one: log oftener (log_every)")
+    parts: dict[str, float] = {}
+    for tag, name in _PARTS.items():
+        with contextlib.suppress(ConfigError):  # offline there are none, and older logs have fewer
+            parts[name] = float(np.mean(series(run, f"train/{tag}")[1]))
+    ratios = [1.6, 1.0] if parts else [1.0]
+    with blank(1, len(ratios), width=width, height=height, width_ratios=ratios) as (figure, axes):
+        left = axes[0, 0]
+        stacked = [100 * numbers for _, numbers in shares.values()]
+        areas = left.stackplot(steps, stacked, labels=list(shares), colors=list(_SHARES.values()), alpha=0.85)
+        left.set(ylim=(0, 100), xlim=(steps[0], steps[-1]), xlabel=unit_of(run), ylabel="share of the time, %")
+        left.xaxis.set_major_formatter(count)
+        left.grid(False)
+        left.set_title("where the time went")
+        # Outside the axes: inside, it would cover what it explains.
+        left.legend(areas[::-1], list(shares)[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=1.0)
+        if parts:
+            right = axes[0, 1]
+            bars = right.barh(list(parts), list(parts.values()), color=COLORS[0], height=0.6)
+            right.bar_label(bars, fmt="%.2g", padding=3)
+            right.invert_yaxis()
+            right.margins(x=0.18)
+            right.grid(False)
+            right.set_xlabel("milliseconds")
+            right.set_title("a vector step")
+    return figure
+
+
+def series(run: Run, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (steps [T], numbers [T]) of a tag; offline, steps are updates.
+
+    Raises:
+        ConfigError: the run never logged it.
+    """
+    if isinstance(run, Trainer):
+        run = run.history
+    if not isinstance(run, History):
+        return (run if isinstance(run, RunFolder) else RunFolder.read(run)).series(tag)
+    points = [(row["env_step"] or row["gradient_step"], row[tag]) for row in run if tag in row]
+    if not points:
+        raise ConfigError(f"this history has no {tag!r}: no epoch logged a number there")
+    steps, numbers = np.array(points, np.float64).T
+    return steps, numbers
+
+
+def unit_of(run: Run) -> str:
+    """Return the unit of a run's steps."""
+    if isinstance(run, Trainer):
+        run = run.history
+    if isinstance(run, History):
+        is_offline = not any(row["env_step"] for row in run)
+    else:
+        is_offline = "update_per_epoch" in (run if isinstance(run, RunFolder) else RunFolder.read(run)).settings
+    return "updates" if is_offline else "environment steps"
 
 
 def as_text(text: str) -> str:
@@ -104,22 +188,22 @@ def together(
     last = min(steps[-1] for steps, _ in curves)
     union = np.unique(np.concatenate([steps for steps, _ in curves]))
     shared = union[(union >= first) & (union <= last)]
-    if not len(shared):  # seeds that were never told at one time
+    if not len(shared):  # seeds without a step in common
         shared = np.array([last])
     return shared, np.array([np.interp(shared, steps, numbers) for steps, numbers in curves])
 
 
 def _bounds(scores: NDArray[np.float64], band: str) -> tuple[float, float]:
     if band == "interval":
-        told = interval([scores.tolist()], resamples=_RESAMPLES)
-        return told.low, told.high
+        estimate = interval([scores.tolist()], resamples=_RESAMPLES)
+        return estimate.low, estimate.high
     if band == "std":
         return float(scores.mean() - scores.std()), float(scores.mean() + scores.std())
     return float(scores.min()), float(scores.max())
 
 
 def _groups(runs: Any) -> dict[str, list[Run]]:
-    """Return {label: runs}, whatever way they were given."""
+    """Return {label: runs} of runs given in any of the forms that `curves` accepts."""
     if isinstance(runs, Mapping):
         return {str(label): _listed(own) for label, own in runs.items()}
     return {"": _listed(runs)}

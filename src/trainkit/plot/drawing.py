@@ -1,4 +1,4 @@
-"""How all pictures look: their type, their colours, which are told apart by everybody, and how they are written."""
+"""The style of all pictures: fonts, colors that color-blind readers can tell apart, and how figures are saved."""
 
 import functools
 import io
@@ -7,18 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trainkit.core.errors import ConfigError, MissingExtraError
 from trainkit.core.signatures import checked
-from trainkit.loggers.runs import RunFolder
-from trainkit.trainer import History, Trainer
-
-Run = str | Path | RunFolder | History | Trainer
 
 # Okabe and Ito (2008), without the yellow, which is faint on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#777777"
 
 _STYLE: dict[str, Any] = {
@@ -40,7 +33,7 @@ _WRITING: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trainkit", 
 
 @contextmanager
 def blank(n_rows: int = 1, n_columns: int = 1, *, width: float, height: float, **options: Any) -> Iterator[Any]:
-    """Give an empty figure of so many inches and its axes [n_rows, n_columns], to be drawn in the common style.
+    """Yield an empty figure, its size in inches, and its axes [n_rows, n_columns], for drawing in the common style.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -52,17 +45,17 @@ def blank(n_rows: int = 1, n_columns: int = 1, *, width: float, height: float, *
         raise MissingExtraError("trainkit.plot needs matplotlib: pip install trainkit[plot]") from error
     with mpl.rc_context(_STYLE):
         figure: Any = Figure(figsize=(width, height), layout="constrained")
-        # A notebook shows figures by itself only where pyplot was imported; asked like this it always does.
+        # A notebook shows figures only where pyplot was imported; objects with this method always.
         figure._repr_svg_ = functools.partial(_svg, figure)
         yield figure, figure.subplots(n_rows, n_columns, squeeze=False, **options)
 
 
 @checked
 def save(figure: Any, path: str | Path) -> Path:
-    """Write a figure as what the name ends in: svg, pdf, png (200 dots per inch).
+    """Write a figure in the format that the name ends in: svg, pdf, png (200 dots per inch).
 
     Raises:
-        ConfigError: the ending is none that matplotlib writes.
+        ConfigError: matplotlib does not write files of this ending.
     """
     import matplotlib as mpl
 
@@ -88,36 +81,8 @@ def _svg(figure: Any) -> str:
     return text.getvalue()
 
 
-def series(run: Run, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (steps [T], numbers [T]) of a tag; offline, steps are updates.
-
-    Raises:
-        ConfigError: the run never told it.
-    """
-    if isinstance(run, Trainer):
-        run = run.history
-    if not isinstance(run, History):
-        return (run if isinstance(run, RunFolder) else RunFolder.read(run)).series(tag)
-    points = [(row["env_step"] or row["gradient_step"], row[tag]) for row in run if tag in row]
-    if not points:
-        raise ConfigError(f"this history never told {tag!r}: no epoch had a number there")
-    steps, numbers = np.array(points, np.float64).T
-    return steps, numbers
-
-
-def unit_of(run: Run) -> str:
-    """Say what a run's steps are."""
-    if isinstance(run, Trainer):
-        run = run.history
-    if isinstance(run, History):
-        is_offline = not any(row["env_step"] for row in run)
-    else:
-        is_offline = "update_per_epoch" in (run if isinstance(run, RunFolder) else RunFolder.read(run)).settings
-    return "updates" if is_offline else "environment steps"
-
-
 def count(number: float, _: object = None) -> str:
-    """Write a count of steps shortly: 20k, 1.5M."""
+    """Format a count of steps: 20k, 1.5M."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{number / size:g}{letter}"

@@ -8,8 +8,7 @@ import pytest
 
 import trainkit as tk
 from trainkit.cli.main import build_parser
-from trainkit.cli.making import Recipe, settings_of, value_of
-from trainkit.cli.presets_command import told
+from trainkit.cli.recipe import Recipe, format_value, parse_value, read_settings
 from trainkit.presets import PRESETS
 
 
@@ -33,22 +32,22 @@ from trainkit.presets import PRESETS
     ],
 )
 def test_a_setting_is_read_as_a_literal_or_a_word_and_never_run(text: str, value: Any) -> None:
-    assert value_of(text) == value
-    assert type(value_of(text)) is type(value)
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_default_that_is_listed_can_be_given_back(name: str) -> None:
     for domain in PRESETS[name].domains:
         for setting, value in PRESETS[name].settings(domain).items():
-            assert value_of(told(value)) == value, setting
+            assert parse_value(format_value(value)) == value, setting
 
 
 def test_words_count_more_than_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('lr = 1e-3\nhidden = [8, 8]\nbeta = "Linear(0.4, 1.0)"\nreward = "sign"\ndueling = true\n')
-    settings = settings_of(file, ["lr=2e-3", "gamma=0.9"])
-    assert {name: value_of(text) for name, text in settings.items()} == {
+    settings = read_settings(file, ["lr=2e-3", "gamma=0.9"])
+    assert {name: parse_value(text) for name, text in settings.items()} == {
         "lr": 2e-3, "hidden": [8, 8], "beta": tk.Linear(0.4, 1.0), "reward": "sign", "dueling": True, "gamma": 0.9,
     }  # fmt: skip
 
@@ -56,10 +55,10 @@ def test_words_count_more_than_the_file(tmp_path: Path) -> None:
 def test_what_is_no_setting_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("lr = = 1")
     with pytest.raises(tk.ConfigError, match=r"a.toml cannot be read as TOML"):
-        settings_of(tmp_path / "a.toml", [])
+        read_settings(tmp_path / "a.toml", [])
     for word in ("lr", "=1", "a b=1"):
         with pytest.raises(tk.ConfigError, match="--set needs name=value, got"):
-            settings_of(None, [word])
+            read_settings(None, [word])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> Non
     program, *words = shlex.split(recipe.command)
     assert program == "trainkit"
     options = build_parser().parse_args(words)
-    assert settings_of(options.config, options.set) == settings
+    assert read_settings(options.config, options.set) == settings
     assert (options.preset, options.env, options.seed, options.seeds) == ("rainbow", "CartPole-v1", 7, 1)
     plain = recipe.to_plain()
     assert plain["command"] == recipe.command

@@ -75,7 +75,7 @@ def test_a_run_that_never_told_the_number_is_left_out_with_a_note(
     make_run(Path("runs/seed3"), {"step": 1, "update/loss": 0.5}, preset="dqn", env="A", settings={}, seed=3)
     assert main([command, "runs"]) == 0
     told = capsys.readouterr()
-    assert told.err == "note: left out, for it never told test/returns/mean: runs/seed3\n"
+    assert told.err == "note: skipped, without test/returns/mean: runs/seed3\n"
     assert re.search(r"^dqn +2 +5 " if command == "compare" else r"^curves.png$", told.out, re.MULTILINE)
     assert main([command, "runs/seed3", "--tag", "update/los"]) == 2
     assert "runs/seed3 never told 'update/los', did you mean 'update/loss'?" in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_a_seed_that_was_run_again_counts_once_by_its_newest_run(
     score(Path("runs/other/seed1"), 8.0, env="B", began="2024-01-01T00:00:00+0000")  # another task's
     assert main(["compare", "runs"]) == 0
     told = capsys.readouterr()
-    assert told.err == "note: dqn: a seed counts once, by its newest run; left out: runs/seed1\n"
+    assert told.err == "note: dqn: a seed counts once, by its newest run; skipped: runs/seed1\n"
     assert re.search(r"^dqn +2 +3 +\[2, 4\]$", told.out, re.MULTILINE)
     assert re.search(r"^dqn +1 +8$", told.out, re.MULTILINE)
 
@@ -122,7 +122,7 @@ def test_runs_that_the_shell_did_not_make_are_as_new_as_what_they_told(
         os.utime(run.path / "numbers.jsonl", (told_at, told_at))
     assert main(["compare", "mine"]) == 0
     told = capsys.readouterr()
-    assert told.err.endswith("left out: mine/seed4_2\n")
+    assert told.err.endswith("skipped: mine/seed4_2\n")
     assert re.search(r"^mine +1 +2$", told.out, re.MULTILINE)
 
 

@@ -1,12 +1,12 @@
-"""`trainkit plot`: learning curves of runs, and where their time went, as pictures."""
+"""`trainkit plot`: learning curves of runs, and shares of their time, as pictures."""
 
 import argparse
 import re
 from pathlib import Path
 
 from trainkit import plot
-from trainkit.cli.choosing import each_seed_once, that_tell
-from trainkit.cli.output import Commands, Parser, add_command, say
+from trainkit.cli.compare import newest_of_each_seed, runs_with
+from trainkit.cli.output import Commands, Parser, add_command, print_line
 from trainkit.core.errors import ConfigError
 from trainkit.loggers.runs import RunFolder, find_runs, grouped
 
@@ -19,7 +19,7 @@ _EXAMPLES = """\
 Runs that differ by nothing but their seed are one curve; runs in several environments are one picture each."""
 
 
-def add(commands: "Commands[Parser]") -> None:
+def add_plot(commands: "Commands[Parser]") -> None:
     """Add the command."""
     parser = add_command(commands, "plot", run, about="draw learning curves, seeds together", examples=_EXAMPLES)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or folders above them")
@@ -35,30 +35,28 @@ def add(commands: "Commands[Parser]") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Draw, and say where to."""
+    """Draw, and print the files' names."""
     runs = find_runs(options.runs)
     if options.time:
         if len(runs) > 1:
             raise ConfigError(f"--time is of one run, {len(runs)} were given: name one")
-        say(str(plot.save(plot.time_shares(runs[0]), options.out)))
+        print_line(str(plot.save(plot.time_shares(runs[0]), options.out)))
         return 0
     tasks: dict[str, list[RunFolder]] = {}
-    for one in that_tell(runs, options.tag):
+    for one in runs_with(runs, options.tag):
         tasks.setdefault(one.task, []).append(one)
     for task, own in tasks.items():
         figure = plot.curves(
-            each_seed_once(grouped(own)),
+            newest_of_each_seed(grouped(own)),
             tag=options.tag,
             middle=options.middle,
             band=options.band,
             goal=options.goal,
             title=task if options.title is None else options.title,
         )
-        say(str(plot.save(figure, file_of(options.out, task, len(tasks)))))
+        path = options.out
+        if len(tasks) > 1:  # a file each, named after the task, which may be a module's class or a dataset's path
+            name = re.sub(r"\W*[^\w.+=-]\W*", "_", task).strip("_")
+            path = path.with_name(f"{path.stem}-{name}{path.suffix}")
+        print_line(str(plot.save(figure, path)))
     return 0
-
-
-def file_of(out: Path, task: str, n_tasks: int) -> Path:
-    """Name a task's file: as asked where there is one, else with the task in its name."""
-    name = re.sub(r"\W*[^\w.+=-]\W*", "_", task).strip("_")  # a task may be a module's, or a dataset's path
-    return out if n_tasks == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")

@@ -1,9 +1,9 @@
-"""`trainkit check-env`: look an environment over before hours of training."""
+"""`trainkit check-env`: check an environment before hours of training."""
 
 import argparse
 
-from trainkit.cli.making import dict_of
-from trainkit.cli.output import Commands, Parser, add_command, say
+from trainkit.cli.output import Commands, Parser, add_command, print_line
+from trainkit.cli.recipe import parse_dict
 from trainkit.envs import check_env
 
 _EXAMPLES = """\
@@ -13,10 +13,9 @@ _EXAMPLES = """\
 The exit code is 1 where something would end training, 0 otherwise."""
 
 
-def add(commands: "Commands[Parser]") -> None:
+def add_check_env(commands: "Commands[Parser]") -> None:
     """Add the command."""
-    about = "look an environment over before training"
-    parser = add_command(commands, "check-env", run, about=about, examples=_EXAMPLES)
+    parser = add_command(commands, "check-env", run, about="check an environment before training", examples=_EXAMPLES)
     parser.add_argument("env", metavar="ENV", help="an id, or module.Class")
     parser.add_argument("--steps", metavar="N", type=int, default=1_000, help="of an episode at most, default 1000")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
@@ -25,16 +24,16 @@ def add(commands: "Commands[Parser]") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was found, the worst first."""
+    """Print the findings, the worst first."""
     findings = check_env(
         options.env,
         n_steps=options.steps,
         seed=options.seed,
         mask_key=options.mask_key,
-        env_kwargs=dict_of("--kwargs", options.kwargs),
+        env_kwargs=parse_dict("--kwargs", options.kwargs),
     )
     for finding in findings:
-        say(str(finding))
+        print_line(str(finding))
     n_errors = sum(finding.level == "error" for finding in findings)
-    say(f"{options.env}: {n_errors} error{'' if n_errors == 1 else 's'} in {len(findings)} findings")
+    print_line(f"{options.env}: {n_errors} error{'' if n_errors == 1 else 's'} in {len(findings)} findings")
     return 1 if n_errors else 0

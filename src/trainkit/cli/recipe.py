@@ -1,7 +1,7 @@
-"""From words to a trainer: settings as text, how a run was made as a record, and the trainer made of it again.
+"""How a run is made, as text: settings parsed and formatted, the recipe in config.json, and the trainer made from it.
 
-A run folder may come from a stranger. What its files say is data: no class path in them is called and no module that
-they name is imported. An environment is made from a file only by an id that is registered already, with plain values.
+A run folder may come from a stranger. Its files are data: no class path in them is called and no module that they name
+is imported. An environment is made from a file only by an id that is registered already, with plain values.
 """
 
 import ast
@@ -11,11 +11,11 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from trainkit.core import reading
+from trainkit.core.checkpoint import versions
 from trainkit.core.errors import Checks, ConfigError, nearest
 from trainkit.core.schedules import Linear
 from trainkit.datasets import load_dataset
@@ -24,7 +24,7 @@ from trainkit.loggers.runs import CONFIG, RunFolder
 from trainkit.presets import PRESETS, OfflinePreset
 from trainkit.trainer import Trainer
 
-_OURS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
+_OWN_OPTIONS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
 _LONGEST_SETTING = 100_000  # characters
 _LARGEST_CONFIG = 2**20  # bytes of a TOML file
@@ -45,7 +45,7 @@ _PLAIN_WORD = re.compile(r"[\w +-]{0,200}")  # names no module, no attribute and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a run is made: all that repeats it. Settings are texts, as in `--set`."""
+    """Everything that repeats a run. Settings are texts, as in `--set`."""
 
     preset: str
     env: str | None
@@ -58,7 +58,7 @@ class Recipe:
             raise ConfigError(
                 f"no preset is called {self.preset!r}{nearest(self.preset, PRESETS)}: see trainkit presets"
             )
-        for name, option in _OURS.items():
+        for name, option in _OWN_OPTIONS.items():
             if name in self.settings:
                 raise ConfigError(f"--set {name} is the command's own: use {option}")
         is_offline = isinstance(PRESETS[self.preset], OfflinePreset)
@@ -99,30 +99,20 @@ class Recipe:
             words += ["--set", f"{name}={text}"]
         return shlex.join(words)
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """The settings, read."""
-        return {name: value_of(text) for name, text in self.settings.items()}
-
     def trainer(self, **options: Any) -> Trainer:
-        """Make the trainer; `options` are those that a recipe does not name: where to write, what to go on from."""
-        preset, overrides = PRESETS[self.preset], {**self.values, **options}
-        made: Trainer
+        """Make the trainer; `options` are those that a recipe does not have: where to write, what to resume."""
+        overrides = {**{name: parse_value(text) for name, text in self.settings.items()}, **options}
         try:
-            if isinstance(preset, OfflinePreset):
-                assert self.data is not None, "refused without"
-                made = preset(load_dataset(self.data), self.env, seed=self.seed, **overrides)
-            else:
-                made = preset(self.env, seed=self.seed, **overrides)
+            data = () if self.data is None else (load_dataset(self.data),)
+            trainer: Trainer = PRESETS[self.preset](*data, self.env, seed=self.seed, **overrides)
         except (MemoryError, OverflowError) as error:
-            raise ConfigError(f"{self.preset} asks for more memory than there is ({error}): lower a setting") from error
-        return made
+            raise ConfigError(f"{self.preset} needs more memory than there is ({error}): lower a setting") from error
+        return trainer
 
     def to_plain(self) -> dict[str, Any]:
-        """Describe it for config.json, with the command, the versions and the time."""
-        versions = {name: _version(name) for name in ("trainkit", "torch", "gymnasium", "numpy")}
+        """Return the recipe for config.json, with the command, the versions and the time."""
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        return {**asdict(self), "command": self.command, "versions": versions, "began": began}
+        return {**asdict(self), "command": self.command, "versions": versions(), "began": began}
 
 
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -134,16 +124,16 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def settings_of(file: Path | None, words: Sequence[str]) -> dict[str, str]:
+def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
     """Return the settings of a TOML file and of `name=value` words, which count more, as texts."""
     settings: dict[str, str] = {}
     if file is not None:
         text = reading.read_text(file, max_bytes=_LARGEST_CONFIG, error=ConfigError)
         with reading.decoding(file, "TOML", remedy="correct it", error=ConfigError):
-            told = tomllib.loads(text)
-            if reading.is_deeper(told, reading.MAX_DEPTH):
+            values = tomllib.loads(text)
+            if reading.is_deeper(values, reading.MAX_DEPTH):
                 raise ValueError(f"nested deeper than {reading.MAX_DEPTH} levels")
-        settings |= {name: value if isinstance(value, str) else repr(value) for name, value in told.items()}
+        settings |= {name: value if isinstance(value, str) else repr(value) for name, value in values.items()}
     for word in words:
         name, equals, text = word.partition("=")
         if not (equals and name.isidentifier()):
@@ -152,7 +142,7 @@ def settings_of(file: Path | None, words: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def env_of(recipe: Recipe, where: Path) -> str:
+def saved_env(recipe: Recipe, where: Path) -> str:
     """Return the environment of a run folder, which must be an id that is registered already.
 
     Raises:
@@ -169,13 +159,13 @@ def env_of(recipe: Recipe, where: Path) -> str:
     return env
 
 
-def env_options_of(recipe: Recipe, where: Path, *, given: dict[str, Any] | None = None) -> dict[str, Any]:
+def saved_env_options(recipe: Recipe, where: Path, *, env_kwargs: dict[str, Any] | None) -> dict[str, Any]:
     """Return the options of make_envs that a run was evaluated with.
 
     Args:
         recipe: of the run.
         where: its folder, for messages.
-        given: env_kwargs from the command line, instead of those in the run folder.
+        env_kwargs: from the command line, instead of those in the run folder.
 
     Raises:
         ConfigError: the file asks for more than plain values.
@@ -183,19 +173,18 @@ def env_options_of(recipe: Recipe, where: Path, *, given: dict[str, Any] | None 
     preset = PRESETS[recipe.preset]
     options: dict[str, Any] = dict(preset.settings(preset.domain_of_id(recipe.env)).get("env_options", {}))
     if "env_options" in recipe.settings:
-        told = value_of(recipe.settings["env_options"])
-        if not isinstance(told, dict):
-            raise ConfigError(f"{where / CONFIG}: env_options must be a dict, got {short(told)}")
-        if given is not None:
-            told = {name: value for name, value in told.items() if name != "env_kwargs"}
-        _check_env_options(told, f"{where / CONFIG}: env_options")
-        options = told
-    if given is not None:
-        options["env_kwargs"] = given
+        options = parse_value(recipe.settings["env_options"])
+        if not isinstance(options, dict):
+            raise ConfigError(f"{where / CONFIG}: env_options must be a dict, got {short(options)}")
+        if env_kwargs is not None:
+            options = {name: value for name, value in options.items() if name != "env_kwargs"}
+        _check_env_options(options, f"{where / CONFIG}: env_options")
+    if env_kwargs is not None:
+        options["env_kwargs"] = env_kwargs
     return options
 
 
-def dict_of(option: str, text: str) -> dict[str, Any]:
+def parse_dict(option: str, text: str) -> dict[str, Any]:
     """Read a dict from the command line, written as Python writes it."""
     try:
         value = ast.literal_eval(text)
@@ -246,7 +235,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float))
 
 
-def value_of(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Read a setting: a Python literal, true, false or none, Linear(start, end, share), or else a word.
 
     Raises:
@@ -268,8 +257,8 @@ def value_of(text: str) -> Any:
         return word
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def format_value(value: Any) -> str:
+    """Write a setting as `--set` accepts it."""
+    if isinstance(value, Linear):
+        return f"Linear({value.start:g}, {value.end:g}, {value.share:g})"
+    return value if isinstance(value, str) else repr(value)
