@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from trainkit.presets.atari import ATARI_ENVS
+from trainkit.presets.base import ATARI_ENVS
 
 import trainkit as tk
 from benchmarks.provenance import measured_at

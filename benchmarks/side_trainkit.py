@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
-from trainkit.presets.atari import ATARI_ENVS
+from trainkit.presets.base import ATARI_ENVS
 
 import trainkit as tk
 from benchmarks import side
