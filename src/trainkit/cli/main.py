@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import bench, check_env, compare, evaluate, inspect, plot, train
+from trainkit.cli import bench, check, compare, evaluate, inspect, plot, train
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.errors import TrainkitError
 
@@ -43,7 +43,7 @@ def build_parser() -> Parser:
     inspect.add_inspect(commands)
     evaluate.add_export(commands)
     train.add_presets(commands)
-    check_env.add_check_env(commands)
+    check.add_check_env(commands)
     bench.add_bench(commands)
     return parser
 
