@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from trainkit.presets.base import ATARI_ENVS
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
 from trainkit.core.spaces import Spaces
+from trainkit.presets.base import ATARI_ENVS
 
 FRAMES, ACTIONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
 SIDES: dict[str, dict[str, Any]] = {

@@ -5,12 +5,12 @@ from typing import Any, get_args
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
-from trainkit.presets.base import ATARI_ENVS
 
 import trainkit as tk
 from benchmarks import side
 from benchmarks.work import ATOMS, GAMMA, LR, RETURNS, Work
 from trainkit.engine import EngineName
+from trainkit.presets.base import ATARI_ENVS
 
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
 
