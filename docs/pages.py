@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,12 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s#:]+)(?P<anchor>#[^()\s]*)?(?=\))")
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+EQUATION = re.compile(
+    r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
+)
+LIMITS = re.compile(
+    r"<msub>(<mo>(?:max|min)</mo>(?:<mi>\w+</mi>|<mrow>(?:(?!<mrow>).)*?</mrow>))</msub>"
+)  # below, not beside
 WRITTEN = (".md", ".ipynb")  # files whose words have links
 NAMESPACES = {
     "envs": "Environments",
@@ -86,6 +93,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: "Files") -> s
 
     parts = FENCED.split(markdown)
     return "".join(part if number % 2 else LINK.sub(lead, part) for number, part in enumerate(parts))
+
+
+def on_page_content(html: str, page: Any, config: Any, files: "Files") -> str:
+    """Turn equations in LaTeX into MathML, which browsers typeset without a script."""
+    from latex2mathml.converter import convert
+
+    def typeset(match: re.Match[str]) -> str:
+        display = "block" if match["tag"] == "div" else "inline"
+        mathml = convert(unescape(match["block"] or match["inline"]), display=display)
+        return LIMITS.sub(r"<munder>\1</munder>", mathml) if display == "block" else mathml
+
+    return EQUATION.sub(typeset, html)
 
 
 def _resolved(source: Path, link: str) -> Path:
