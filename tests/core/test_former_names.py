@@ -1,16 +1,20 @@
 """Names of trainkit 0.1 work with a warning that has the new place; unknown names get a hint."""
 
+import json
 import re
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import trainkit as tk
-from trainkit.core.former_names import MOVED
+from tests.helpers.learning import Spaces
+from trainkit.core.former_names import MOVED, REPLACED_OPTIONS
 from trainkit.core.names import CLASSES_ELSEWHERE
+from trainkit.core.signatures import checked
 
 PAGE = (Path(__file__).parents[2] / "docs" / "from_0_1.md").read_text()
 ALL = [(old, name, new) for old, names in MOVED.items() for name, new in names.items()]
@@ -30,6 +34,7 @@ def test_former_modules_can_be_imported_and_reached_as_attributes() -> None:
     code = """
 import trainkit.logger
 import trainkit as tk
+from tests.helpers.learning import Spaces
 from trainkit.data import Rollout
 from trainkit.nets import MLP
 assert trainkit.logger.JsonlLogger is tk.JsonlLogger and MLP is tk.nets.MLP and tk.stats.RunInfo is tk.trainer.RunInfo
@@ -37,6 +42,52 @@ assert trainkit.logger.JsonlLogger is tk.JsonlLogger and MLP is tk.nets.MLP and 
     done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "trainkit.data.Rollout is now trainkit.buffer.Rollout" in done.stderr
+
+
+@checked
+def former(
+    *, engine: str = "auto", act_on: str = "policy", threads: int | None = None, action_bound_method: str = "clip"
+) -> dict[str, object]:
+    return {"engine": engine, "act_on": act_on, "threads": threads, "action_bound_method": action_bound_method}
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new", "current"),
+    [
+        (old, value, new, current)
+        for old, (new, values) in REPLACED_OPTIONS.items()
+        for value, current in values.items()
+    ],
+)
+def test_a_replaced_option_is_the_new_one_with_a_warning(old: str, value: object, new: str, current: object) -> None:
+    remedy = "leave it out" if current is None else f"give {new}={current!r}"
+    with pytest.warns(DeprecationWarning, match=rf"^former: {old}={value!r} was replaced .*: {remedy}$") as caught:
+        options = former(**{old: value})  # type: ignore[arg-type]  # not in its signature any more
+    assert caught[0].filename == __file__
+    assert options == former(**({} if current is None else {new: current}))  # type: ignore[arg-type]
+
+
+def test_replaced_options_work_in_policies_and_presets() -> None:
+    options: dict[str, Any] = {"compile": False, "device": "cpu", "hidden": (4,)}
+    for call, arguments in (
+        (tk.DQNPolicy.for_envs, {"envs": Spaces(), "act_on": "device", **options}),
+        (tk.presets.dqn, {"env": "CartPole-v1", "threads": "auto", "evaluation": None, "verbose": False, **options}),
+    ):
+        with pytest.warns(DeprecationWarning, match=r"was replaced and will be removed"):
+            assert call(**arguments)
+
+
+def test_replaced_options_are_unknown_where_the_new_one_is() -> None:
+    with pytest.raises(tk.ConfigError, match="unknown option 'compile'"):
+        tk.ReplayBuffer(10, compile=True)  # type: ignore[call-arg]  # that is the mistake
+
+
+def test_the_page_has_every_replaced_option() -> None:
+    for old, (new, values) in REPLACED_OPTIONS.items():
+        for value, current in values.items():
+            spelled = f"`{old}={json.dumps(value) if isinstance(value, str) else value}`"
+            row = next(line for line in PAGE.splitlines() if spelled in line)
+            assert current is None or f'`{new}="{current}"`' in row
 
 
 def test_the_page_has_every_name_that_moved() -> None:

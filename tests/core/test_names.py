@@ -69,12 +69,6 @@ def test_the_name_that_is_known_where_it_was_given_is_suggested() -> None:
     assert message(presets.cql, tk.ReplayBuffer(10), learning_rate=1).endswith("did you mean 'lr'?")
 
 
-@pytest.mark.parametrize("name", ["compile", "cuda_graph"])
-def test_options_that_became_an_engine_are_answered_with_it(name: str) -> None:
-    for call, given in ((presets.dqn, "CartPole-v1"), (presets.ppo, "CartPole-v1"), (tk.DQNPolicy.for_envs, Spaces())):
-        assert message(call, given, **{name: True}).endswith(f'{name!r}, did you mean engine="{name}"?')
-
-
 def test_an_option_of_another_part_is_named_with_the_part() -> None:
     assert message(presets.dqn, "CartPole-v1", eps_clip=0.2) == (
         "presets.dqn: unknown option 'eps_clip': trainkit calls it clip_ratio, an option of PPOPolicy"

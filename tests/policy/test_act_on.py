@@ -168,19 +168,6 @@ def test_another_place_is_refused(wanted: Any) -> None:
         made(act_on=wanted)
 
 
-@pytest.mark.parametrize(
-    ("former", "remedy"),
-    [
-        ("auto", "run a few thousand steps with each and give the faster one"),
-        ("device", "it is called 'policy' now"),
-    ],
-)
-def test_the_error_for_a_former_place_says_what_to_give_instead(former: Any, remedy: str) -> None:
-    with pytest.raises(tk.ConfigError) as error:
-        made(act_on=former)
-    assert str(error.value) == f"DQNPolicy.act_on must be 'policy' or 'cpu', got '{former}': {remedy}"
-
-
 class Cautious(tk.DQNPolicy):
     """A policy with values of its own."""
 

@@ -1,7 +1,6 @@
 """Threads: as many as given while a trainer runs, as before outside."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,13 +65,6 @@ def test_one_thread_gives_the_same_bits_as_torch_told_by_hand() -> None:
     by_hand.run()
     for mine, theirs in zip(asked.policy.parameters(), by_hand.policy.parameters(), strict=True):
         np.testing.assert_array_equal(mine.detach().numpy(), theirs.detach().numpy())
-
-
-@pytest.mark.parametrize("preset", [tk.presets.dqn, tk.presets.ppo])
-def test_auto_raises_and_says_to_measure(preset: Any) -> None:
-    remedy = "must be a whole number >= 1 or None, got 'auto': measure the run with 1 and with 2, and give the faster"
-    with pytest.raises(tk.ConfigError, match=rf"Trainer\.threads {remedy} number"):
-        preset("CartPole-v1", hidden=(8,), evaluation=None, threads="auto")
 
 
 @pytest.mark.parametrize("count", [None, 2])

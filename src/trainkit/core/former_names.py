@@ -1,13 +1,15 @@
-"""Names of trainkit 0.1 that moved: they work until 0.3 with a `DeprecationWarning` that names the new place.
+"""Names and options of trainkit 0.1 that were replaced: until 0.3 they work with a `DeprecationWarning`.
 
-`MOVED` is the only list: modules' `__getattr__`, docs/from_0_1.md and the tests use it.
+`MOVED` and `REPLACED_OPTIONS` are the only lists: modules' `__getattr__`, checked calls, docs/from_0_1.md and the tests
+use them.
 """
 
 import importlib
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import ModuleType
+from typing import Any
 
 from trainkit.core.names import class_hint
 
@@ -74,6 +76,32 @@ _TABLE: dict[str, dict[str, str]] = {  # {old module: {new module: names}}
 MOVED: dict[str, dict[str, str]] = {  # {old module: {name: new module}}
     old: {name: new for new, names in places.items() for name in names.split()} for old, places in _TABLE.items()
 }
+
+
+REPLACED_OPTIONS: dict[str, tuple[str, dict[bool | str, str | None]]] = {
+    # {old option: (new option, {old value: new value})}; None leaves the option out
+    "compile": ("engine", {True: "compile", False: None, "auto": None}),
+    "cuda_graph": ("engine", {True: "cuda_graph", False: None}),
+    "act_on": ("act_on", {"device": "policy", "auto": None}),
+    "threads": ("threads", {"auto": None}),
+    "squash": ("action_bound_method", {True: "tanh", False: None}),
+}
+
+
+def replace_options(subject: str, options: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Return a call's options with those of 0.1 replaced; a warning names what to write."""
+    current = dict(options)
+    for old, (new, values) in REPLACED_OPTIONS.items():
+        value = options.get(old)
+        if new not in known or not isinstance(value, (bool, str)) or value not in values:
+            continue
+        del current[old]
+        remedy = "leave it out" if values[value] is None else f"give {new}={values[value]!r}"
+        if values[value] is not None:
+            current[new] = values[value]
+        message = f"{subject}: {old}={value!r} was replaced and will be removed in trainkit 0.3: {remedy}"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return current
 
 
 def former_names(module: str) -> Callable[[str], object]:

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, is_typedd
 import numpy as np
 
 from trainkit.core.errors import ConfigError, TrainkitError
+from trainkit.core.former_names import REPLACED_OPTIONS, replace_options
 from trainkit.core.names import nearest_word, similarity, suggest, translate
 
 Function = Callable[..., Any]
@@ -88,6 +89,9 @@ def _checked_function(function: Function) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        if not REPLACED_OPTIONS.keys().isdisjoint(options):
+            owner = _owner(bare, args)
+            options = replace_options(_subject(bare, args), options, _known_options(bare, owner)[0])
         if checks_first:
             _check_call(bare, args, options)
         try:
@@ -106,8 +110,7 @@ def _check_call(
 ) -> None:
     """Raise `ConfigError` with everything that is wrong with a call; every annotation is compared after an error."""
     signature = _Signature.of(function)
-    owner = _owner(function, args)
-    subject = repr(args[0]) if function.__name__ == "__call__" else _label(function, owner)
+    owner, subject = _owner(function, args), _subject(function, args)
     problems: list[str] = []
     if len(args) > len(signature.positional) and not signature.is_variadic:
         shown = [name for name in signature.positional if name not in ("self", "cls")]
@@ -209,6 +212,11 @@ def _owner(function: Function, args: tuple[Any, ...]) -> Any:
     """Return the class that a constructor, class method or callable object is called for; None for a function."""
     first = _Signature.of(function).positional[:1]
     return args[0] if first == ["cls"] else type(args[0]) if first == ["self"] else None
+
+
+def _subject(function: Function, args: tuple[Any, ...]) -> str:
+    """Name what was called."""
+    return repr(args[0]) if function.__name__ == "__call__" else _label(function, _owner(function, args))
 
 
 def _label(function: Function, owner: Any) -> str:

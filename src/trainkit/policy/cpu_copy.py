@@ -27,10 +27,6 @@ from trainkit.policy.values import Value
 _log = logging.getLogger(__name__)
 
 ActOn = Literal["policy", "cpu"]
-_INSTEAD: dict[object, str] = {
-    "auto": ": run a few thousand steps with each and give the faster one",
-    "device": ": it is called 'policy' now",
-}
 _CPU = torch.device("cpu")
 _TABLES = frozenset(vars(nn.Module()))  # torch's own
 _PLAIN = bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size
@@ -78,9 +74,7 @@ class CpuCopy:
             can_copy: whether its acting is what a copy does too.
         """
         checks = Checks(subject)
-        if isinstance(act_on, str) and act_on in _INSTEAD:
-            checks.require(False, f".act_on must be 'policy' or 'cpu', got {act_on!r}{_INSTEAD[act_on]}")
-        elif checks.one_of("act_on", act_on, ["policy", "cpu"]) and act_on != "policy":
+        if checks.one_of("act_on", act_on, ["policy", "cpu"]) and act_on != "policy":
             rule = f".act_on must be 'policy', got {act_on!r}: it acts in a way of its own, which is not copied"
             checks.require(can_copy, rule)
         checks.done()

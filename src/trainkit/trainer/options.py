@@ -182,10 +182,7 @@ class Options:
             checks.integer("seed", self.seed, low=0)
         if self.on_nan is not None:
             checks.one_of("on_nan", self.on_nan, ["raise", "skip"])
-        if isinstance(self.threads, str) and self.threads == "auto":
-            remedy = "measure the run with 1 and with 2, and give the faster number"
-            checks.require(False, f".threads must be a whole number >= 1 or None, got 'auto': {remedy}")
-        elif self.threads is not None:
+        if self.threads is not None:
             checks.integer("threads", self.threads, low=1)
         for name in _FUNCTIONS:
             fn = getattr(self, name)
