@@ -11,7 +11,7 @@ from trainkit.buffer import sizes as memory
 from trainkit.buffer.sizes import bytes_needed
 from trainkit.core.data import ArraySpec, RowSpec
 from trainkit.core.errors import ConfigError
-from trainkit.core.memory import memory_left
+from trainkit.core.reading import memory_left
 
 
 def spec_of(n_envs: int, stack: int = 1, shape: tuple[int, ...] = (84, 84)) -> RowSpec:
@@ -84,8 +84,8 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr("trainkit.core.memory._PROC", folder / "proc")
-    monkeypatch.setattr("trainkit.core.memory._CGROUPS", folder / "cgroup")
+    monkeypatch.setattr("trainkit.core.reading._PROC", folder / "proc")
+    monkeypatch.setattr("trainkit.core.reading._CGROUPS", folder / "cgroup")
 
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:          100 kB\nMemAvailable:    2000 kB\n"

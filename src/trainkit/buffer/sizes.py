@@ -9,7 +9,7 @@ from trainkit.buffer.samplers import Sampler
 from trainkit.core import tree
 from trainkit.core.data import RowSpec
 from trainkit.core.errors import ConfigError
-from trainkit.core.memory import memory_left
+from trainkit.core.reading import memory_left
 
 
 def bytes_needed(capacity: int, spec: RowSpec, sampler: Sampler) -> int:

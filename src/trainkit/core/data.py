@@ -23,7 +23,7 @@ Obs = Any
 # The mask's place in every observation that has one: True where an action is legal.
 ACTION_MASK = "action_mask"
 
-# The column with the probability of each action when it was taken, in (0, 1], where a policy was asked to tell it.
+# The column with the probability of each action when it was taken, in (0, 1], where a policy stores it.
 ACTION_PROB = "action_prob"
 
 # The column with the values of all actions that each action was chosen by, where a policy stores them.
@@ -160,7 +160,7 @@ class TransitionBatch:
     next_obs: Obs  # [B, ...], the observation after the window's last step
     weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
     slots: NDArray[np.int64]  # [B], the rows' names, for `update_priorities`
-    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [B, ...]}, those asked for
+    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [B, ...]}, those requested
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -228,10 +228,10 @@ RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Cal
 @checked
 @dataclass(frozen=True, slots=True)
 class Horizon(Part):
-    """Say what return a policy learns from; the buffer computes it on read.
+    """The return that a policy learns from; the buffer computes it on read.
 
     Args:
-        n_step: real steps per window, or a closed range (lo, hi) drawn anew for every row.
+        n_step: real steps per window, or a closed range (lo, hi) drawn for every row.
         gamma: discount per step, in [0, 1].
         reward: applied to each row's reward *before* the sum: "sign", a clip (lo, hi), a scale, or a function
             of columns `{"reward": [n, B], "action": [n, B], ...}` giving [n, B]: the windows of a replay buffer,

@@ -1,7 +1,7 @@
-"""Everything trainkit raises, and the checks that raise it at construction.
+"""Every error that trainkit raises, and the checks that raise them at construction.
 
     TrainkitError
-     +-- ConfigError (ValueError)            an argument that cannot work, refused before anything runs
+     +-- ConfigError (ValueError)            an argument that cannot work, raised before anything runs
      |    +-- SpaceMismatchError             spaces of two parts that do not fit each other
      |    +-- MissingExtraError (ImportError) something optional that is not installed
      +-- EnvError (RuntimeError)             an environment broke its contract or raised
@@ -12,7 +12,7 @@
      +-- PriorityError (ValueError)          a priority that is nan, infinite or negative
      +-- DivergedError (ArithmeticError)     nan or infinity in a value, a loss or a gradient
      +-- CheckpointError (RuntimeError)      a checkpoint that is missing, damaged or of another run
-     +-- DeviceError (RuntimeError)          a device that is not there, or has not what was asked of it
+     +-- DeviceError (RuntimeError)          a device that is not there, or lacks what is needed
      +-- BusyError (RuntimeError)            an iterator entered twice
 
 Every message names its subject, the rule, what came, and what to do.
@@ -34,19 +34,19 @@ class TrainkitError(Exception):
 
 
 class ConfigError(TrainkitError, ValueError):
-    """Refuse an argument that cannot work."""
+    """An argument that cannot work."""
 
 
 class SpaceMismatchError(ConfigError):
-    """Refuse two parts whose observation or action spaces do not fit."""
+    """Two parts whose observation or action spaces do not match."""
 
 
 class MissingExtraError(ConfigError, ImportError):
-    """Refuse what needs an optional package that is not installed."""
+    """A feature that needs an optional package that is not installed."""
 
 
 class EnvError(TrainkitError, RuntimeError):
-    """Report an environment that raised or broke its contract; `env_id` says which, where that is known."""
+    """An environment that raised or broke its contract; `env_id` is its index, where it is known."""
 
     def __init__(self, *args: object, env_id: int | None = None) -> None:
         super().__init__(*args)
@@ -54,45 +54,45 @@ class EnvError(TrainkitError, RuntimeError):
 
 
 class BadEnvDataError(EnvError, ValueError):
-    """Report data of an environment that must not be learnt from."""
+    """Data of an environment that must not be learned from."""
 
 
 class NoLegalActionError(EnvError):
-    """Report an action mask that allows no action."""
+    """An action mask that allows no action."""
 
 
 class EmptyBufferError(TrainkitError, LookupError):
-    """Refuse to sample from a buffer that holds no row."""
+    """A sample from a buffer that holds no row."""
 
 
 class MissingRowError(TrainkitError, IndexError):
-    """Report a row that a buffer does not hold, or no longer."""
+    """A row that a buffer does not hold, or no longer."""
 
 
 class PriorityError(TrainkitError, ValueError):
-    """Refuse a priority that is nan, infinite or negative."""
+    """A priority that is nan, infinite or negative."""
 
 
 class DivergedError(TrainkitError, ArithmeticError):
-    """Stop before nan or infinity reaches the weights; `facts` tell of the update, where it was one."""
+    """Nan or infinity, found before it reaches the weights; `facts` describe the update, where it was one."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
 
 
 class CheckpointError(TrainkitError, RuntimeError):
-    """Refuse a checkpoint that is missing, damaged or belongs elsewhere."""
+    """A checkpoint that is missing, damaged or of another run."""
 
 
 class DeviceError(TrainkitError, RuntimeError):
-    """Refuse a device that this machine does not have, or what the device does not have: memory, images of before."""
+    """A device that this machine does not have, or memory or stored images that the device does not have."""
 
 
 class BusyError(TrainkitError, RuntimeError):
-    """Refuse what cannot be done now: to enter an iterator that runs, to ask environments in the middle of a step."""
+    """A call that is not possible now: to enter a running iterator, to call environments in the middle of a step."""
 
 
 class Checks:
-    """Gather everything wrong with one object's arguments and refuse them in one message."""
+    """Gather everything that is wrong with one object's arguments, and raise it as one error."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -107,7 +107,7 @@ class Checks:
     def integer(self, name: str, value: object, *, low: int | None = None) -> bool:
         """Require a whole number, at least `low`; a bool is not a number."""
         if isinstance(value, Integral) and not isinstance(value, bool) and (low is None or int(value) >= low):
-            return True  # without writing down what nobody will read: this is asked before every collect
+            return True
         rule = "must be a whole number" + ("" if low is None else f" >= {low}")
         return self.require(False, f".{name} {rule}, got {value!r}")
 
@@ -128,14 +128,14 @@ class Checks:
         return self.require(is_flag(value) or (optional and value is None), f".{name} {rule}, got {value!r}")
 
     def gather(self, check: Callable[[], object]) -> None:
-        """Note what another check refuses, instead of letting it end this one."""
+        """Note the problems of another check instead of raising them now."""
         try:
             check()
-        except ConfigError as refusal:
-            self.problems += str(refusal).split("\n")
+        except ConfigError as error:
+            self.problems += str(error).split("\n")
 
     def one_of(self, name: str, value: object, allowed: Iterable[str]) -> bool:
-        """Require one of a few words, offering the nearest."""
+        """Require one of a few words; the error suggests the nearest."""
         words = list(allowed)
         return self.require(value in words, f".{name} must be one of {words}, got {value!r}{nearest(value, words)}")
 
@@ -152,12 +152,12 @@ def is_flag(value: object) -> bool:
 
 def check_flag(owner: object, name: str, value: object) -> None:
     """Raise `ConfigError` in the name of `owner`'s class unless `value` is True or False."""
-    if not is_flag(value):
+    if not isinstance(value, (bool, np.bool_)):
         raise ConfigError(f"{type(owner).__name__}.{name} must be True or False, got {value!r}")
 
 
 def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
-    """Make parts, each by a function, and refuse those that cannot be made together, in one message."""
+    """Make parts, each by a function; raise the errors of all that cannot be made as one."""
     checks, made = Checks(""), {}
     for name, make in makers.items():
         checks.gather(lambda name=name, make=make: made.update({name: make()}))  # type: ignore[misc]  # bound now
@@ -166,13 +166,13 @@ def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
 
 
 def nearest(word: object, words: Iterable[str]) -> str:
-    """Say `, did you mean 'x'?` when one of `words` is close to `word`, else nothing."""
+    """Return `, did you mean 'x'?` if one of `words` is close to `word`, else an empty string."""
     close = nearest_word(str(word), words)
     return "" if close is None else f", did you mean {close!r}?"
 
 
 def refuse_unknown(subject: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse the first option that `subject` does not know, offering the nearest one."""
+    """Raise `ConfigError` for options that `subject` does not have, with the nearest names."""
     names = sorted(known)
     hints = {name: translate(name, names) or suggest(name, names) for name in given if name not in names}
     problems = [f"{subject}: unknown option {name!r}{hint}" for name, hint in hints.items()]

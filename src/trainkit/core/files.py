@@ -20,25 +20,25 @@ _SKELETON = "skeleton"
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bool = True) -> None:
-    """Let `write` fill a file beside `path`, then put it in place in one move; on any error nothing stays.
+    """Write a temporary file next to `path`, then move it into place; on any error nothing stays.
 
     Without `replace` a file that is there stays, and FileExistsError is raised.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         if replace:
-            beside.replace(path)
+            temporary.replace(path)
         else:
-            _put_where_nothing_is(beside, path)
+            _put_where_nothing_is(temporary, path)
         sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what matters
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
@@ -52,16 +52,16 @@ def sync_folder(folder: Path) -> None:
             os.close(opened)
 
 
-def _put_where_nothing_is(beside: Path, path: Path) -> None:
+def _put_where_nothing_is(temporary: Path, path: Path) -> None:
     """Move a file to a place that must be free; unlike a plain move this never covers another."""
     try:
-        os.link(beside, path)
-        beside.unlink()
+        os.link(temporary, path)
+        temporary.unlink()
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links: reserve the name, then cover the empty file
         path.open("xb").close()
-        beside.replace(path)
+        temporary.replace(path)
 
 
 def save_new_arrays(path: Path, arrays: dict[str, NDArray[Any]], *, compress: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Folders that runs write to: each has one owner at a time, and a fresh run never writes over what another left.
 
 A lock file in the folder is held with `flock` as long as its owner lives: the kernel releases it when the process ends,
-however it ends, so a run that was killed blocks nobody. Where a file system has no such locks (some network file
+however it ends, so a killed run blocks no other run. Where a file system has no such locks (some network file
 systems, Windows) the lock file's text says who the owner is, a process of this machine that no longer runs counts as
 gone, and a warning says that another machine's cannot be seen.
 """
@@ -91,7 +91,7 @@ class FolderClaim:
             raise CheckpointError(str(error)) from error.__cause__
 
     def release(self) -> None:
-        """Let others have the folder; releasing twice is fine."""
+        """Release the folder; releasing twice is fine."""
         self._release()
         self._lock_path = None
 
@@ -100,7 +100,7 @@ class FolderClaim:
             made = _make_folders(self.folder)
             path = self.folder.resolve() / self._file
             if path in _held and not takes_over and self._existing is not None and _owners_of(path) - {id(self)}:
-                gc.collect()  # a trainer that nobody uses any more may wait for it
+                gc.collect()  # an unused trainer may hold it until it is collected
                 if path in _held:
                     raise ConfigError(
                         f"{self._subject} {self.folder} belongs to another trainer of this process: close() that one, "
@@ -117,7 +117,7 @@ class FolderClaim:
             lock.owners.clear()
         lock.owners.add(id(self))
         self._lock_path = path
-        self._release = weakref.finalize(self, _let_go, path, id(self), os.getpid())
+        self._release = weakref.finalize(self, _release, path, id(self), os.getpid())
 
 
 @runtime_checkable
@@ -135,10 +135,10 @@ def check_folder(checks: Checks, folder: Path) -> None:
 
 
 def _why_not_writable(folder: Path) -> str | None:
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    probe = place / f".trainkit-{secrets.token_hex(4)}"
+    nearest = folder
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    probe = nearest / f".trainkit-{secrets.token_hex(4)}"
     try:
         probe.open("xb").close()
         probe.unlink()
@@ -185,7 +185,7 @@ def _is_at(opened: int, path: Path) -> bool:
 
 
 def _lock(opened: int, path: Path, subject: str) -> None:
-    """Lock an open file, or judge by its text where the file system cannot."""
+    """Lock an open file; where the file system cannot, decide by its text whether it is in use."""
     owner = _owner(opened)
     in_use = ConfigError(
         f"{subject} is in use by {_described(owner)}: wait until that run ends, or stop it, or name another folder"
@@ -214,10 +214,10 @@ def _owner(opened: int) -> dict[str, Any]:
     """Read who wrote a lock file; empty where it does not say."""
     try:
         os.lseek(opened, 0, os.SEEK_SET)
-        told = json.loads(os.read(opened, 1_000))
+        owner = json.loads(os.read(opened, 1_000))
     except (OSError, ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _described(owner: dict[str, Any]) -> str:
@@ -238,8 +238,8 @@ def _is_running(pid: object) -> bool:
     return True
 
 
-def _let_go(path: Path, owner: int, process: int) -> None:
-    """Give up one owner's use of a lock, and with the last one the lock, its file and folders left empty."""
+def _release(path: Path, owner: int, process: int) -> None:
+    """Remove one owner of a lock; with the last one the lock, its file and the folders made for it if empty."""
     lock = _held.get(path)
     if lock is None or process != os.getpid() or owner not in lock.owners:
         return

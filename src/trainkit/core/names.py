@@ -16,14 +16,16 @@ class Ours:
     Attributes:
         options: names of ours, such as "lr" or 'reward="return_scale"'; the first that is known is suggested.
         note: what to do where none of them is an option, as the rest of a sentence after a colon.
+        libraries: initials of those that have the option (see `LIBRARIES`); "" for words that users try.
     """
 
     options: tuple[str, ...]
-    note: str = ""
+    note: str
+    libraries: str
 
 
-def _is(*options: str, note: str = "") -> Ours:
-    return Ours(options, note)
+def _is(libraries: str, *options: str, note: str = "") -> Ours:
+    return Ours(options, note, libraries)
 
 
 _EXPLORING = "epsilon and other explorations are a part: exploration=EpsilonGreedy(...), or epsilon= of a preset"
@@ -31,169 +33,155 @@ _ENDS = "evaluations do not explore: give evaluation=Evaluation(collector, explo
 _OPTIMIZER = "give lr=, or optimizer=Adam(...)"
 _NETWORK = "give for_envs(envs, hidden=...), or a network of your own as the first argument"
 
-TIANSHOU: dict[str, Ours] = {
-    "advantage_normalization": _is("normalize_advantage"),
-    "alpha": _is("temperature"),
-    "buffer_num": _is(note="a buffer learns of the number of environments from its collector: leave it out"),
-    "buffer_size": _is("capacity"),
-    "clip_loss_grad": _is('value=ExpectedValue("huber")', 'loss="huber"'),
-    "collection_step_num_env_steps": _is("step_per_collect"),
-    "collection_step_num_episodes": _is("episode_per_collect"),
-    "deterministic_eval": _is(note=_ENDS),
-    "discount_factor": _is("gamma", "horizon=Horizon(gamma=...)"),
-    "dual_clip": _is(note="there is no second clip; clip_ratio and target_kl limit an update"),
-    "ent_coef": _is("entropy_weight", "temperature"),
-    "epoch": _is("max_epoch"),
-    "epoch_num_steps": _is("step_per_epoch", "update_per_epoch"),
-    "eps_clip": _is("clip_ratio"),
-    "eps_inference": _is(note=_ENDS),
-    "eps_test": _is(note=_ENDS),
-    "eps_train": _is("epsilon", "exploration=EpsilonGreedy(...)"),
-    "eps_train_final": _is("epsilon=[(0, 1.0), (steps, final)]", "exploration=EpsilonGreedy.linear(...)"),
-    "eps_training": _is("epsilon", "exploration=EpsilonGreedy(...)"),
-    "estimation_step": _is("n_step", "horizon=Horizon(n_step=...)"),
-    "exploration_noise": _is("explore", note="a collector with a buffer explores, one without does not"),
-    "gae_lambda": _is("lam"),
-    "hidden_sizes": _is("hidden"),
-    "ignore_obs_next": _is(note="a frame is stored once, always: leave it out"),
-    "is_double": _is("double", "backup=DoubleBackup()"),
-    "logdir": _is("logger"),
-    "lr_scheduler": _is("lr=[(0, 1e-3), (steps, 0.0)]", "optimizer=Adam([(0, 1e-3), (steps, 0.0)])"),
-    "max_batchsize": _is(note="there is no such limit: leave it out"),
-    "max_epochs": _is("max_epoch"),
-    "model": _is(note=_NETWORK),
-    "n_step_return_horizon": _is("n_step", "horizon=Horizon(n_step=...)"),
-    "num_atoms": _is("atoms"),
-    "num_epochs": _is("max_epoch", "repeat_per_collect"),
-    "num_quantiles": _is("quantiles", "n"),
-    "num_test_envs": _is("n_test_envs"),
-    "num_training_envs": _is("n_envs", "n"),
-    "online_sample_size": _is("quantiles", "n"),
-    "optim": _is("optimizer", note=_OPTIMIZER),
-    "recompute_advantage": _is(note="advantages are computed once per rollout: leave it out"),
-    "resume_from_log": _is("resume_from"),
-    "return_scaling": _is('reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
-    "reward_normalization": _is('reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
-    "sample_size": _is("acting_quantiles", "quantiles"),
-    "save_only_last_obs": _is("stack", note="give make_envs(stack=4): a frame is stored once, always"),
-    "size": _is("capacity"),
-    "stack_num": _is("stack", note="give make_envs(stack=4), or env_options={'stack': 4} to a preset"),
-    "step_per_epoch": _is("update_per_epoch"),
-    "target_sample_size": _is("target_quantiles", "quantiles"),
-    "target_update_freq": _is("target_every", "target=Target(every)"),
-    "test_in_training": _is("test_in_train"),
-    "test_num": _is("n_test_envs", "episode_per_test"),
-    "test_step_num_episodes": _is("episode_per_test"),
-    "total_size": _is("capacity"),
-    "training_collector": _is("train_collector"),
-    "training_fn": _is("train_fn"),
-    "training_num": _is("n_envs", "n"),
-    "update_step_num_gradient_steps_per_sample": _is("update_per_step"),
-    "update_step_num_repetitions": _is("repeat_per_collect"),
-    "value_clip": _is("clip_value"),
-    "vf_coef": _is("value_weight"),
-    "weight_norm": _is(note="importance weights are divided by the largest, always: leave it out"),
-}
-
-STABLE_BASELINES3: dict[str, Ours] = {
-    "buffer_size": _is("capacity"),
-    "clip_range": _is("clip_ratio"),
-    "clip_range_vf": _is("clip_value"),
-    "ent_coef": _is("entropy_weight", "temperature"),
-    "eval_env": _is("test_env", "test_collector"),
-    "eval_freq": _is("evaluation=Evaluation(collector, every=...)"),
-    "exploration_final_eps": _is("epsilon=[(0, 1.0), (steps, final)]", "exploration=EpsilonGreedy.linear(...)"),
-    "exploration_fraction": _is("epsilon=Linear(1.0, 0.05, share=...)", "exploration=EpsilonGreedy.linear(...)"),
-    "exploration_initial_eps": _is("epsilon=[(0, initial), (steps, 0.05)]", "exploration=EpsilonGreedy.linear(...)"),
-    "gae_lambda": _is("lam"),
-    "gradient_steps": _is("update_per_step"),
-    "learning_rate": _is("lr", "optimizer=Adam(lr)"),
-    "n_envs": _is("n_envs", "n"),
-    "n_epochs": _is("repeat_per_collect"),
-    "n_eval_episodes": _is("episode_per_test", "n_episode"),
-    "n_quantiles": _is("quantiles", "n"),
-    "n_steps": _is("n_step", "step_per_collect"),
-    "net_arch": _is("hidden", note=_NETWORK),
-    "optimize_memory_usage": _is(note="a frame is stored once, always: leave it out"),
-    "policy_kwargs": _is("hidden", note=_NETWORK),
-    "target_update_interval": _is("target_every", 'target=Target(every, unit="env_steps")'),
-    "tensorboard_log": _is("logger"),
-    "total_timesteps": _is("max_epoch", note="the length of a run is max_epoch * step_per_epoch"),
-    "train_freq": _is("step_per_collect"),
-    "use_sde": _is(note="there is no state-dependent exploration: leave it out"),
-    "vf_coef": _is("value_weight"),
-}
-
-RLLIB: dict[str, Ours] = {
-    "clip_param": _is("clip_ratio"),
-    "double_q": _is("double", "backup=DoubleBackup()"),
-    "entropy_coeff": _is("entropy_weight"),
-    "env_config": _is("env_kwargs", 'env_options={"env_kwargs": {...}}'),
-    "evaluation_duration": _is("episode_per_test", "duration"),
-    "evaluation_interval": _is("evaluation=Evaluation(collector, every=...)", "every"),
-    "evaluation_num_env_runners": _is("n_test_envs"),
-    "explore_config": _is("exploration", note=_EXPLORING),
-    "fcnet_hiddens": _is("hidden", note=_NETWORK),
-    "framework": _is(note="trainkit runs on PyTorch: leave it out"),
-    "grad_clip": _is("max_grad_norm", "clip=Clip(...)"),
-    "initial_alpha": _is("initial_temperature"),
-    "kl_coeff": _is("target_kl", note="there is no adaptive KL penalty; target_kl of PPO ends an update early"),
-    "kl_target": _is("target_kl"),
-    "lambda_": _is("lam"),
-    "minibatch_size": _is("batch_size"),
-    "num_env_runners": _is('backend="async"', "n_envs", "n"),
-    "num_envs_per_env_runner": _is("n_envs", "n"),
-    "num_epochs": _is("max_epoch", "repeat_per_collect"),
-    "num_gpus": _is('device="cuda"'),
-    "num_steps_sampled_before_learning_starts": _is("learning_starts"),
-    "num_workers": _is('backend="async"', "n_envs", "n"),
-    "replay_buffer_config": _is(
-        "prioritized", "capacity", note="a buffer is a part: Collector(policy, envs, ReplayBuffer(...))"
+OPTIONS_ELSEWHERE: dict[str, Ours] = {
+    "advantage_normalization": _is("T", "normalize_advantage"),
+    "alpha": _is("T", "temperature"),
+    "anneal_lr": _is("C", "lr=Linear(2.5e-4, 0.0)", "lr=[(0, 2.5e-4), (steps, 0.0)]"),
+    "buffer_num": _is("T", note="a buffer learns of the number of environments from its collector: leave it out"),
+    "buffer_size": _is("TSC", "capacity"),
+    "clip_coef": _is("C", "clip_ratio"),
+    "clip_loss_grad": _is("T", 'value=ExpectedValue("huber")', 'loss="huber"'),
+    "clip_param": _is("R", "clip_ratio"),
+    "clip_range": _is("S", "clip_ratio"),
+    "clip_range_vf": _is("S", "clip_value"),
+    "clip_vloss": _is("C", "clip_value"),
+    "collection_step_num_env_steps": _is("T", "step_per_collect"),
+    "collection_step_num_episodes": _is("T", "episode_per_collect"),
+    "compile": _is("", 'engine="compile"'),
+    "cuda": _is("C", 'device="cuda"'),
+    "cuda_graph": _is("", 'engine="cuda_graph"'),
+    "cudagraphs": _is("", 'engine="cuda_graph"'),
+    "deterministic_eval": _is("T", note=_ENDS),
+    "discount_factor": _is("T", "gamma", "horizon=Horizon(gamma=...)"),
+    "double_q": _is("R", "double", "backup=DoubleBackup()"),
+    "dual_clip": _is("T", note="there is no second clip; clip_ratio and target_kl limit an update"),
+    "end_e": _is("C", "epsilon=[(0, 1.0), (steps, end)]", "exploration=EpsilonGreedy.linear(...)"),
+    "ent_coef": _is("TSC", "entropy_weight", "temperature"),
+    "entropy_coeff": _is("R", "entropy_weight"),
+    "env_config": _is("R", "env_kwargs", 'env_options={"env_kwargs": {...}}'),
+    "env_id": _is("C", "env"),
+    "env_kwargs": _is("", 'env_options={"env_kwargs": {...}}'),
+    "epoch": _is("T", "max_epoch"),
+    "epoch_num_steps": _is("T", "step_per_epoch", "update_per_epoch"),
+    "eps_clip": _is("T", "clip_ratio"),
+    "eps_inference": _is("T", note=_ENDS),
+    "eps_test": _is("T", note=_ENDS),
+    "eps_train": _is("T", "epsilon", "exploration=EpsilonGreedy(...)"),
+    "eps_train_final": _is("T", "epsilon=[(0, 1.0), (steps, final)]", "exploration=EpsilonGreedy.linear(...)"),
+    "eps_training": _is("T", "epsilon", "exploration=EpsilonGreedy(...)"),
+    "estimation_step": _is("T", "n_step", "horizon=Horizon(n_step=...)"),
+    "eval_env": _is("S", "test_env", "test_collector"),
+    "eval_freq": _is("S", "evaluation=Evaluation(collector, every=...)"),
+    "evaluation_duration": _is("R", "episode_per_test", "duration"),
+    "evaluation_interval": _is("R", "evaluation=Evaluation(collector, every=...)", "every"),
+    "evaluation_num_env_runners": _is("R", "n_test_envs"),
+    "exp_name": _is("C", "logger"),
+    "exploration_final_eps": _is("S", "epsilon=[(0, 1.0), (steps, final)]", "exploration=EpsilonGreedy.linear(...)"),
+    "exploration_fraction": _is("SC", "epsilon=Linear(1.0, 0.05, share=...)", "exploration=EpsilonGreedy.linear(...)"),
+    "exploration_initial_eps": _is(
+        "S", "epsilon=[(0, initial), (steps, 0.05)]", "exploration=EpsilonGreedy.linear(...)"
     ),
-    "rollout_fragment_length": _is("step_per_collect"),
-    "sgd_minibatch_size": _is("batch_size"),
-    "target_network_update_freq": _is("target_every", 'target=Target(every, unit="env_steps")'),
-    "td_error_loss_fn": _is('value=ExpectedValue("huber")', 'loss="huber"'),
-    "train_batch_size": _is("batch_size"),
-    "train_batch_size_per_learner": _is("batch_size"),
-    "use_critic": _is(note="there is a critic in PPO and A2C, and none in REINFORCE: choose the algorithm"),
-    "use_gae": _is("lam", note="advantages are generalized ones, always; lam=1 are returns less the value"),
-    "vf_clip_param": _is("clip_value"),
-    "vf_loss_coeff": _is("value_weight"),
-}
-
-CLEANRL: dict[str, Ours] = {
-    "anneal_lr": _is("lr=Linear(2.5e-4, 0.0)", "lr=[(0, 2.5e-4), (steps, 0.0)]"),
-    "buffer_size": _is("capacity"),
-    "clip_coef": _is("clip_ratio"),
-    "clip_vloss": _is("clip_value"),
-    "cuda": _is('device="cuda"'),
-    "end_e": _is("epsilon=[(0, 1.0), (steps, end)]", "exploration=EpsilonGreedy.linear(...)"),
-    "ent_coef": _is("entropy_weight"),
-    "env_id": _is("env"),
-    "exploration_fraction": _is("epsilon=Linear(1.0, 0.05, share=...)", "exploration=EpsilonGreedy.linear(...)"),
-    "exp_name": _is("logger"),
-    "gae_lambda": _is("lam"),
-    "learning_rate": _is("lr", "optimizer=Adam(lr)"),
-    "norm_adv": _is("normalize_advantage"),
-    "num_envs": _is("n_envs", "n"),
-    "num_minibatches": _is("batch_size", note="give batch_size=, the rows of one batch"),
-    "num_steps": _is("step_per_collect"),
-    "start_e": _is("epsilon=[(0, start), (steps, 0.05)]", "exploration=EpsilonGreedy.linear(...)"),
-    "target_network_frequency": _is("target_every", 'target=Target(every, unit="env_steps")'),
-    "torch_deterministic": _is(note="one seed gives the same bits: leave it out"),
-    "total_timesteps": _is("max_epoch", note="the length of a run is max_epoch * step_per_epoch"),
-    "track": _is("logger"),
-    "train_frequency": _is("update_per_step", "step_per_collect"),
-    "update_epochs": _is("repeat_per_collect"),
-    "vf_coef": _is("value_weight"),
+    "exploration_noise": _is("T", "explore", note="a collector with a buffer explores, one without does not"),
+    "explore_config": _is("R", "exploration", note=_EXPLORING),
+    "fcnet_hiddens": _is("R", "hidden", note=_NETWORK),
+    "framework": _is("R", note="trainkit runs on PyTorch: leave it out"),
+    "gae_lambda": _is("TSC", "lam"),
+    "grad_clip": _is("R", "max_grad_norm", "clip=Clip(...)"),
+    "gradient_steps": _is("S", "update_per_step"),
+    "hidden_sizes": _is("T", "hidden"),
+    "ignore_obs_next": _is("T", note="a frame is stored once, always: leave it out"),
+    "initial_alpha": _is("R", "initial_temperature"),
+    "is_double": _is("T", "double", "backup=DoubleBackup()"),
+    "kl_coeff": _is("R", "target_kl", note="there is no adaptive KL penalty; target_kl of PPO ends an update early"),
+    "kl_target": _is("R", "target_kl"),
+    "lambda_": _is("R", "lam"),
+    "learning_rate": _is("SC", "lr", "optimizer=Adam(lr)"),
+    "learning_rates": _is("", "lr"),
+    "logdir": _is("T", "logger"),
+    "lr_scheduler": _is("T", "lr=[(0, 1e-3), (steps, 0.0)]", "optimizer=Adam([(0, 1e-3), (steps, 0.0)])"),
+    "max_batchsize": _is("T", note="there is no such limit: leave it out"),
+    "max_epochs": _is("T", "max_epoch"),
+    "minibatch_size": _is("R", "batch_size"),
+    "model": _is("T", note=_NETWORK),
+    "n_envs": _is("S", "n_envs", "n"),
+    "n_epochs": _is("S", "repeat_per_collect"),
+    "n_eval_episodes": _is("S", "episode_per_test", "n_episode"),
+    "n_quantiles": _is("S", "quantiles", "n"),
+    "n_step_return_horizon": _is("T", "n_step", "horizon=Horizon(n_step=...)"),
+    "n_steps": _is("S", "n_step", "step_per_collect"),
+    "net_arch": _is("S", "hidden", note=_NETWORK),
+    "norm_adv": _is("C", "normalize_advantage"),
+    "normalize_reward": _is("", 'reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
+    "num_atoms": _is("T", "atoms"),
+    "num_env_runners": _is("R", 'backend="async"', "n_envs", "n"),
+    "num_envs": _is("C", "n_envs", "n"),
+    "num_envs_per_env_runner": _is("R", "n_envs", "n"),
+    "num_epochs": _is("TR", "max_epoch", "repeat_per_collect"),
+    "num_gpus": _is("R", 'device="cuda"'),
+    "num_minibatches": _is("C", "batch_size", note="give batch_size=, the rows of one batch"),
+    "num_quantiles": _is("T", "quantiles", "n"),
+    "num_steps": _is("C", "step_per_collect"),
+    "num_steps_sampled_before_learning_starts": _is("R", "learning_starts"),
+    "num_test_envs": _is("T", "n_test_envs"),
+    "num_training_envs": _is("T", "n_envs", "n"),
+    "num_workers": _is("R", 'backend="async"', "n_envs", "n"),
+    "online_sample_size": _is("T", "quantiles", "n"),
+    "optim": _is("T", "optimizer", note=_OPTIMIZER),
+    "optimize_memory_usage": _is("S", note="a frame is stored once, always: leave it out"),
+    "policy_kwargs": _is("S", "hidden", note=_NETWORK),
+    "recompute_advantage": _is("T", note="advantages are computed once per rollout: leave it out"),
+    "replay_buffer_config": _is(
+        "R", "prioritized", "capacity", note="a buffer is a part: Collector(policy, envs, ReplayBuffer(...))"
+    ),
+    "resume_from_log": _is("T", "resume_from"),
+    "return_scaling": _is("T", 'reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
+    "reward_normalization": _is("T", 'reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
+    "rollout_fragment_length": _is("R", "step_per_collect"),
+    "sample_size": _is("T", "acting_quantiles", "quantiles"),
+    "save_only_last_obs": _is("T", "stack", note="give make_envs(stack=4): a frame is stored once, always"),
+    "sgd_minibatch_size": _is("R", "batch_size"),
+    "size": _is("T", "capacity"),
+    "stack_num": _is("T", "stack", note="give make_envs(stack=4), or env_options={'stack': 4} to a preset"),
+    "start_e": _is("C", "epsilon=[(0, start), (steps, 0.05)]", "exploration=EpsilonGreedy.linear(...)"),
+    "step_per_epoch": _is("T", "update_per_epoch"),
+    "target_network_frequency": _is("C", "target_every", 'target=Target(every, unit="env_steps")'),
+    "target_network_update_freq": _is("R", "target_every", 'target=Target(every, unit="env_steps")'),
+    "target_sample_size": _is("T", "target_quantiles", "quantiles"),
+    "target_update_freq": _is("T", "target_every", "target=Target(every)"),
+    "target_update_interval": _is("S", "target_every", 'target=Target(every, unit="env_steps")'),
+    "td_error_loss_fn": _is("R", 'value=ExpectedValue("huber")', 'loss="huber"'),
+    "tensorboard_log": _is("S", "logger"),
+    "test_in_training": _is("T", "test_in_train"),
+    "test_num": _is("T", "n_test_envs", "episode_per_test"),
+    "test_step_num_episodes": _is("T", "episode_per_test"),
+    "torch_compile": _is("", 'engine="compile"'),
+    "torch_deterministic": _is("C", note="one seed gives the same bits: leave it out"),
+    "total_size": _is("T", "capacity"),
+    "total_timesteps": _is("SC", "max_epoch", note="the length of a run is max_epoch * step_per_epoch"),
+    "track": _is("C", "logger"),
+    "train_batch_size": _is("R", "batch_size"),
+    "train_batch_size_per_learner": _is("R", "batch_size"),
+    "train_freq": _is("S", "step_per_collect"),
+    "train_frequency": _is("C", "update_per_step", "step_per_collect"),
+    "training_collector": _is("T", "train_collector"),
+    "training_fn": _is("T", "train_fn"),
+    "training_num": _is("T", "n_envs", "n"),
+    "update_epochs": _is("C", "repeat_per_collect"),
+    "update_step_num_gradient_steps_per_sample": _is("T", "update_per_step"),
+    "update_step_num_repetitions": _is("T", "repeat_per_collect"),
+    "use_critic": _is("R", note="there is a critic in PPO and A2C, and none in REINFORCE: choose the algorithm"),
+    "use_gae": _is("R", "lam", note="advantages are generalized ones, always; lam=1 are returns less the value"),
+    "use_sde": _is("S", note="there is no state-dependent exploration: leave it out"),
+    "value_clip": _is("T", "clip_value"),
+    "vf_clip_param": _is("R", "clip_value"),
+    "vf_coef": _is("TSC", "value_weight"),
+    "vf_loss_coeff": _is("R", "value_weight"),
+    "weight_norm": _is("T", note="importance weights are divided by the largest, always: leave it out"),
 }
 
 LIBRARIES: dict[str, dict[str, Ours]] = {
-    "Tianshou": TIANSHOU,
-    "Stable-Baselines3": STABLE_BASELINES3,
-    "RLlib": RLLIB,
-    "CleanRL": CLEANRL,
+    library: {name: ours for name, ours in OPTIONS_ELSEWHERE.items() if library[0] in ours.libraries}
+    for library in ("Tianshou", "Stable-Baselines3", "RLlib", "CleanRL")
 }
 
 # Events of callbacks in Stable-Baselines3, RLlib, Keras and Lightning, without a leading underscore: ours.
@@ -288,45 +276,33 @@ CLASSES_ELSEWHERE: dict[str, str] = {
     "onpolicy_trainer": "OnpolicyTrainer",
 }
 
-# Words that several of them, or none, use for an option of ours, and our own former ones.
-_SYNONYMS: dict[str, Ours] = {
-    "compile": _is('engine="compile"'),
-    "cuda_graph": _is('engine="cuda_graph"'),
-    "cudagraphs": _is('engine="cuda_graph"'),
-    "torch_compile": _is('engine="compile"'),
-    "learning_rates": _is("lr"),
-    "normalize_reward": _is('reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
-    "env_kwargs": _is('env_options={"env_kwargs": {...}}'),
-}
 
-
-def translate(name: str, known: Iterable[str], takers: Mapping[str, Sequence[str]] | None = None) -> str:
+def translate(name: str, known: Iterable[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return the hint for an option that has another name here, as the end of a message; "" for a name not listed.
 
     Args:
         name: the unknown option.
         known: options where it was given.
-        takers: {option: calls that take it}, to say where it belongs if none of its names is known.
+        owners: {option: calls that have it}, to say where it belongs if none of its names is known.
     """
-    entries = [table[name] for table in (_SYNONYMS, *LIBRARIES.values()) if name in table]
+    entry = OPTIONS_ELSEWHERE.get(name)
+    if entry is None:
+        return ""
     options = list(known)
-    for ours in (own for entry in entries for own in entry.options):
+    for ours in entry.options:
         if ours.partition("=")[0] in options:
             return f", did you mean {repr(ours) if ours.isidentifier() else ours}?"
-    notes = [entry.note for entry in entries if entry.note]
-    if notes:
-        return f": {notes[0]}"
-    if not entries:
-        return ""
-    hint = f": trainkit calls it {' or '.join(entries[0].options)}"
-    where = [*dict.fromkeys((takers or {}).get(entries[0].options[0].partition("=")[0], ()))]
+    if entry.note:
+        return f": {entry.note}"
+    hint = f": trainkit calls it {' or '.join(entry.options)}"
+    where = [*dict.fromkeys((owners or {}).get(entry.options[0].partition("=")[0], ()))]
     return f"{hint}, an option of {', '.join(where[:3])}" if where else hint
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return the hint for a misspelled option, read as one of `known` or as a name of another library; "" for none."""
     options = list(known)
-    foreign = {theirs for table in (_SYNONYMS, *LIBRARIES.values()) for theirs in table} - {*options}
+    foreign = OPTIONS_ELSEWHERE.keys() - {*options}
     best = nearest_word(name, [*options, *sorted(foreign)])
     if best in foreign and similarity(name, best) >= _TYPO:
         return translate(best, options)

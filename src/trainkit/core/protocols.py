@@ -1,4 +1,4 @@
-"""What rooms may ask of each other: the borders of policy, buffer and logger."""
+"""Protocols between packages: policies, buffers, loggers and environments as other packages use them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,17 +51,17 @@ class Seedable(Protocol):
 
 
 class Policy(Protocol):
-    """What a collector asks of a policy."""
+    """A policy as a collector uses it."""
 
     last_step: int  # the environment step of its last update
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
-        """Columns that `act` gives with each action, to be stored."""
+        """Columns that `act` returns with each action, to be stored."""
         ...
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Refuse spaces this policy was not made for."""
+        """Raise for spaces this policy was not made for."""
         ...
 
     def act(
@@ -81,15 +81,15 @@ class Policy(Protocol):
         ...
 
     def observe(self, transition: Transition) -> None:
-        """Let running statistics learn from K new rows."""
+        """Update running statistics with K new rows."""
         ...
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
-        """Hear that the episodes of these environments were ended where they are."""
+        """Note that the open episodes of these environments ended here, without a flag."""
         ...
 
     def start_streams(self, root: int) -> None:
-        """Start the random streams of exploring anew."""
+        """Restart the random streams of exploration."""
         ...
 
     def streams_state(self) -> dict[str, Any]: ...
@@ -98,7 +98,7 @@ class Policy(Protocol):
 
 
 class UpdateResult(Protocol):
-    """What an update leaves behind, still on its device."""
+    """The result of an update, still on its device."""
 
     def read_priority(self) -> NDArray[np.float32] | None:
         """Wait for the device and return the priorities [B], None where the learner has none."""
@@ -106,7 +106,7 @@ class UpdateResult(Protocol):
 
 
 class Trainee(Policy, Seedable, Protocol):
-    """What every trainer asks of a policy."""
+    """A policy as every trainer uses it."""
 
     horizon: Horizon
 
@@ -117,7 +117,7 @@ class Trainee(Policy, Seedable, Protocol):
 
     n_updates: int
     recipe: Mapping[str, Any] | None  # how to make one like it, in plain values; None where that is not known
-    observation_space: Space[Any] | None  # None: not told yet
+    observation_space: Space[Any] | None  # None until it is known
     action_space: Space[Any] | None
 
     def save(self, path: str | Path) -> Path:
@@ -136,39 +136,39 @@ class Trainee(Policy, Seedable, Protocol):
     @n_threads.setter
     def n_threads(self, count: int) -> None: ...
 
-    on_nan: Literal["raise", "skip"]  # what becomes of an update that is not finite
+    on_nan: Literal["raise", "skip"]  # what happens after an update that is not finite
 
     def check_divergence(self) -> None:
-        """Refuse to go on after an update that could not be taken, where nobody waited for it."""
+        """Raise `DivergedError` if an earlier update, whose result was not awaited, was not finite."""
         ...
 
     def read_metrics(self) -> dict[str, float]:
-        """Return the means since the last call, and begin new ones."""
+        """Return the means since the last call, and reset them."""
         ...
 
     def explore_metrics(self, step: int) -> dict[str, float]: ...
 
 
 class Learner(Trainee, Protocol):
-    """What an off-policy trainer asks of a policy."""
+    """A policy as an off-policy trainer uses it."""
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult: ...
 
     def study(self, dataset: "Dataset") -> None:
-        """Learn running statistics of a whole dataset."""
+        """Fit running statistics to a whole dataset."""
         ...
 
 
 class RolloutLearner(Trainee, Protocol):
-    """What an on-policy trainer asks of a policy."""
+    """A policy as an on-policy trainer uses it."""
 
     def learn(self, rollout: Rollout, *, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
-        """Learn from all rows `repeat` times, in batches; one item per update, taken when it is asked for."""
+        """Learn from all rows `repeat` times, in batches; one item per update, taken when the iterator advances."""
         ...
 
 
 class Store(Stateful, Protocol):
-    """What a collector asks of a buffer, and every trainer.
+    """A buffer as a collector and every trainer use it.
 
     A trainer gives `load_state_dict` large arrays as `trainkit.core.reading.StoredArray`s, which are read when they are
     copied (`trainkit.core.files.copy_into`) or converted (`np.asarray`), and only until it returns.
@@ -197,35 +197,35 @@ class Store(Stateful, Protocol):
 
 @runtime_checkable
 class FrameStore(Protocol):
-    """Where a buffer keeps its images too, for those who learn from them there."""
+    """A second place for a buffer's images, such as the memory of a GPU."""
 
     @property
     def device(self) -> object: ...
 
     def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> Frames:
-        """Claim memory for so many images of a shape; refuse, in the owner's name, what does not fit."""
+        """Allocate memory for `n_places` images of a shape; an error names the owner."""
         ...
 
 
 class Recorder(Protocol):
-    """Who hears all that a collector does, to keep it elsewhere than in its buffer."""
+    """A second receiver of everything a collector stores, in addition to its buffer."""
 
     def add(self, transition: Transition) -> object:
-        """Hear of K steps; the arrays are borrowed until the next."""
+        """Add K steps; the arrays are valid until the next call."""
         ...
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
-        """Hear that the open episodes of these environments ended here, without a flag."""
+        """End the open episodes of these environments here, without a flag."""
         ...
 
     def drop(self, env_ids: NDArray[np.intp]) -> object:
-        """Hear that the open episodes of these environments were broken off, and are not to be kept."""
+        """Drop the open episodes of these environments."""
         ...
 
 
 @runtime_checkable
 class Buffer(Store, Seedable, Protocol):
-    """What an off-policy trainer asks of a buffer."""
+    """A buffer as an off-policy trainer uses it."""
 
     capacity: int
 
@@ -245,7 +245,7 @@ class Buffer(Store, Seedable, Protocol):
 
 @runtime_checkable
 class RoundBuffer(Buffer, Protocol):
-    """What an off-policy trainer asks of a buffer where updates come in rounds."""
+    """A buffer as an off-policy trainer uses it where updates come in rounds."""
 
     def sample_round(
         self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
@@ -256,14 +256,14 @@ class RoundBuffer(Buffer, Protocol):
 
 @runtime_checkable
 class Dataset(Buffer, Protocol):
-    """What an offline trainer asks of a buffer: all of it, too, once before it begins."""
+    """A buffer as an offline trainer uses it: it reads all rows once before training."""
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
-        """Go once through all rows, so many at a time."""
+        """Iterate once over all rows, `n_rows` at a time."""
         ...
 
     def episodes(self) -> Iterator[RecordedEpisode]:
-        """Go once through all episodes."""
+        """Iterate once over all episodes."""
         ...
 
 
@@ -288,10 +288,10 @@ class Logger(Protocol):
 
 @runtime_checkable
 class PurgingLogger(Protocol):
-    """A logger that can take back what a run wrote before it was killed, and writes again when it goes on."""
+    """A logger that can remove what a killed run wrote after its last checkpoint, before the run resumes."""
 
     def purge(self, step: int) -> None:
-        """Forget what was written after this step."""
+        """Remove what was written after this step."""
         ...
 
 
@@ -306,7 +306,7 @@ class NormalActor(Protocol):
 
 @runtime_checkable
 class VideoLogger(Protocol):
-    """A logger that can show videos; one that cannot is never given any."""
+    """A logger that can show videos."""
 
     def write_video(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames [T, H, W, 3], T at least 1, at an environment step."""
@@ -315,7 +315,7 @@ class VideoLogger(Protocol):
 
 @runtime_checkable
 class HistogramLogger(Protocol):
-    """A logger that can show how numbers are spread; one that cannot is never told."""
+    """A logger that can show histograms."""
 
     def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
         """Write the numbers [K], K at least 1, of each tag at an environment step."""

@@ -15,7 +15,7 @@ from trainkit.core.signatures import checked
 class ReturnScale(Part):
     """Divide rewards by the deviation of the discounted return so far, and clip them.
 
-    Each environment's running return is R = gamma * R + reward, begun anew with every episode; the deviation is the
+    Each environment's running return is R = gamma * R + reward, restarted with every episode; the deviation is the
     population's over all R ever seen (Engstrom et al., 2020, "Implementation matters in deep policy gradients").
     Rewards are stored as they came and scaled on read, by what is known then. The mean stays: rewards keep their sign.
 
@@ -31,7 +31,7 @@ class ReturnScale(Part):
         checks.done()
         self.gamma, self.clip = gamma, clip
         self._running = np.zeros(0)  # [N], R of each environment
-        self._count, self._mean, self._square = 0, 0.0, 0.0  # of all R: how many, mean, summed squared deviation
+        self._count, self._mean, self._square = 0, 0.0, 0.0  # of all R: count, mean, summed squared deviation
 
     def __repr__(self) -> str:
         return f"ReturnScale({self.gamma})"
@@ -48,26 +48,26 @@ class ReturnScale(Part):
 
     @property
     def n_observed(self) -> int:
-        """How many rewards were seen."""
+        """Number of rewards observed."""
         return self._count
 
     def observe(self, reward: NDArray[np.float64], ended: NDArray[np.bool_], env_ids: NDArray[np.intp]) -> None:
-        """Note one step [K] of the environments named, which are distinct."""
+        """Add one step [K] of distinct environments."""
         if len(reward) == 0:
             return
         n_envs = int(env_ids.max()) + 1
         if n_envs > len(self._running):
             self._running = np.concatenate([self._running, np.zeros(n_envs - len(self._running))])
         returns = self.gamma * self._running[env_ids] + reward
-        self._take_in(returns)
+        self._merge_returns(returns)
         self._running[env_ids] = np.where(ended, 0.0, returns)
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
-        """Hear that the episodes of these environments ended where they are."""
+        """Restart the running returns of these environments, whose episodes were cut."""
         self._running[env_ids[env_ids < len(self._running)]] = 0.0
 
     def study(self, rewards: Sequence[NDArray[np.float64]]) -> None:
-        """Note whole episodes, each one's rewards [T]."""
+        """Add whole episodes, each given by its rewards [T]."""
         longest_first = sorted(rewards, key=len, reverse=True)
         lengths = np.array([len(one) for one in longest_first])
         running = np.zeros(len(lengths))
@@ -75,10 +75,10 @@ class ReturnScale(Part):
             n_running = int(np.searchsorted(-lengths, -t))  # those longer than t come first
             running[:n_running] *= self.gamma
             running[:n_running] += [one[t] for one in longest_first[:n_running]]
-            self._take_in(running[:n_running])
+            self._merge_returns(running[:n_running])
 
     def merge(self, other: "ReturnScale") -> None:
-        """Take in all returns that another scale has observed, exactly, as if both had been seen here.
+        """Merge all returns that another scale has observed, exactly, as if they had been observed here.
 
         Running returns of its environments are not taken over. `other` stays as it is; merge it once only.
         """
@@ -89,7 +89,7 @@ class ReturnScale(Part):
             )
         self._add(other._count, other._mean, other._square)
 
-    def _take_in(self, returns: NDArray[np.float64]) -> None:
+    def _merge_returns(self, returns: NDArray[np.float64]) -> None:
         """Merge returns [K] into the moments."""
         mean = float(returns.mean())
         self._add(len(returns), mean, float(np.square(returns - mean).sum()))

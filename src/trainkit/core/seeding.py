@@ -1,4 +1,4 @@
-"""One root seed, many named streams that do not know each other."""
+"""Independent named random streams, derived from one root seed."""
 
 import hashlib
 import secrets
@@ -9,7 +9,7 @@ import numpy as np
 def derive(root: int, *names: str | int) -> int:
     """Derive a 63-bit seed from a root and a path of names: equal paths agree, others are independent.
 
-    A hash rather than a counter, so that a part added tomorrow leaves the streams of today's parts as they are.
+    A hash rather than a counter, so that adding a part does not change the streams of the others.
     """
     path = "/".join(map(str, (root, *names)))
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
@@ -27,5 +27,5 @@ def episode_seed(root: int, env_id: int, episode: int) -> int:
 
 
 def fresh_root() -> int:
-    """Draw a root from the operating system, for runs that asked for no seed."""
+    """Draw a root from the operating system, for runs without a seed."""
     return secrets.randbits(63)

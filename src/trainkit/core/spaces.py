@@ -40,18 +40,18 @@ class Spaces:
 
 
 class ToldSpaces:
-    """Whoever was told the spaces of one environment, or was not."""
+    """Base of classes that may know the spaces of one environment."""
 
     spaces: Spaces | None
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Of one environment, where somebody told."""
+        """Space of one environment; raises where it is unknown."""
         return self._known_spaces.observation_space
 
     @property
     def action_space(self) -> Space[Any]:
-        """Of one environment, where somebody told."""
+        """Space of one environment; raises where it is unknown."""
         return self._known_spaces.action_space
 
     @property
@@ -107,7 +107,7 @@ def check_space_keys(space: Space[Any] | None, name: str) -> None:
 
 
 def check_spaces(observation_space: Space[Any], action_space: Space[Any]) -> None:
-    """Refuse spaces an environment may have, but a collector has no arrays for."""
+    """Raise for spaces that an environment may have and a collector does not support."""
     check_space(observation_space, "the observation space")
     structure = structure_of(action_space)
     nested = action_space if structure is None else structure.nested
@@ -173,7 +173,7 @@ def stacked_space(space: Space[Any], stack: int) -> Space[Any]:
 
 
 def masked_space(space: Space[Any], action_space: Space[Any]) -> spaces.Dict:
-    """Return `space` with a leaf `action_mask` beside it, one bool per action."""
+    """Return `space` with an additional leaf `action_mask`, one bool per action."""
     mask = spaces.MultiBinary(_n_masked(action_space))
     inner = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
     if ACTION_MASK in inner:
@@ -190,15 +190,17 @@ def legal_actions(obs: Obs) -> NDArray[np.bool_] | None:
 
 
 def checked_legal(obs: Obs, env_ids: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
-    """Return the mask [K, A] in an observation, None where there is none; refuse a row that allows nothing."""
-    legal = legal_actions(obs)
-    if legal is not None:
-        refuse_empty_mask(legal, env_ids)
+    """Return the mask [K, A] in an observation, None where there is none; raise for a row that allows nothing."""
+    if not isinstance(obs, dict) or ACTION_MASK not in obs:
+        return None
+    mask: NDArray[Any] = obs[ACTION_MASK]
+    legal = mask if mask.dtype == np.bool_ else mask != 0
+    refuse_empty_mask(legal, env_ids)
     return legal
 
 
 def refuse_empty_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> None:
-    """Refuse a mask [K, A] one of whose rows allows nothing."""
+    """Raise for a mask [K, A] one of whose rows allows nothing."""
     any_legal = legal.any(axis=1)
     if not any_legal.all():
         row = int(np.flatnonzero(~any_legal)[0])
@@ -257,7 +259,7 @@ def leaf_spaces(space: Space[Any]) -> Any:
 
 
 def random_probability(space: Space[Any], obs: Obs, n_rows: int) -> NDArray[np.float64]:
-    """Return how likely each of K actions [K] of `random_actions` was; a Box has densities and is refused."""
+    """Return how likely each of K actions [K] of `random_actions` was; a Box has densities and is rejected."""
     if isinstance(space, spaces.Discrete):
         legal = legal_actions(obs)
         return np.full(n_rows, 1.0 / int(space.n)) if legal is None else 1.0 / legal.sum(axis=1)
@@ -284,7 +286,7 @@ def _random_box(space: spaces.Box, shape: tuple[int, ...], rng: np.random.Genera
 
 
 def _n_masked(action_space: Space[Any]) -> int:
-    """Return how many actions a mask has to speak of."""
+    """Return the number of actions of a mask."""
     if not isinstance(action_space, spaces.Discrete):
         raise ConfigError(f"an action mask needs a Discrete action space, got {action_space}")
     return int(action_space.n)

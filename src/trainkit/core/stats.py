@@ -1,4 +1,4 @@
-"""What a run tells about itself: frozen records whose attribute path is the tag of a dashboard."""
+"""Statistics of a run: frozen records whose attribute path is the tag of a dashboard."""
 
 import html
 import math
@@ -47,7 +47,11 @@ class Summary:
     @classmethod
     def merge(cls, parts: "Iterable[Summary]") -> "Summary":
         """Summarize the union of the lists behind several summaries, exactly (Chan et al., 1979)."""
-        known = [numbers for part in parts if (numbers := part._numbers()) is not None]
+        known = [
+            (part.count, part.mean, part.std, part.min, part.max)
+            for part in parts
+            if part.mean is not None and part.std is not None and part.min is not None and part.max is not None
+        ]
         if not known:
             return NO_VALUES
         counts, means, stds, lows, highs = zip(*known, strict=True)
@@ -55,12 +59,6 @@ class Summary:
         mean = sum(own * n for own, n in zip(means, counts, strict=True)) / count
         spread = sum(n * (std**2 + (own - mean) ** 2) for own, std, n in zip(means, stds, counts, strict=True))
         return cls(mean=mean, std=math.sqrt(spread / count), min=min(lows), max=max(highs), count=count)
-
-    def _numbers(self) -> tuple[int, float, float, float, float] | None:
-        """Return count, mean, standard deviation, minimum and maximum; None for an empty summary."""
-        if self.mean is None or self.std is None or self.min is None or self.max is None:
-            return None
-        return self.count, self.mean, self.std, self.min, self.max
 
 
 NO_VALUES = Summary(mean=None, std=None, min=None, max=None, count=0)
@@ -221,7 +219,7 @@ class EpochStats:
     update: Mapping[str, float] = field(default_factory=dict)  # means over all updates of the interval
     explore: Mapping[str, float] = field(default_factory=dict)
     buffer: Mapping[str, float] = field(default_factory=dict)
-    custom: Mapping[str, float] = field(default_factory=dict)  # what `Trainer.log` was told
+    custom: Mapping[str, float] = field(default_factory=dict)  # given to `Trainer.log`
     time: TimeStats
 
     def __getitem__(self, tag: str) -> float | None:
@@ -269,7 +267,7 @@ class RunInfo:
     steps_per_second: float | None  # training steps (offline: updates) over `seconds`; None before the first
     collect_steps_per_second: float | None  # over `collect_seconds`
     updates_per_second: float | None  # over `update_seconds`
-    stop_reason: str | None  # None while the run goes on
+    stop_reason: str | None  # None while the run continues
     run_dir: str | None
 
     def _repr_html_(self) -> str:
@@ -287,7 +285,7 @@ def scalars(stats: object, prefix: str = "") -> dict[str, float]:
 
 
 def _is_missing(value: object) -> bool:
-    """Whether a value stands for what did not happen: None, or an empty record."""
+    """Return whether a value stands for what did not happen: None, or an empty record."""
     return value is None or (isinstance(value, (Summary, CollectStats)) and value.is_empty)
 
 
@@ -302,15 +300,18 @@ def _walk(value: object, path: str) -> Iterator[tuple[str, float]]:
         yield path, value  # type: ignore[misc]  # a leaf of a statistics record is a number
         return
     for name, child in children:
-        if not (isinstance(value, Summary) and name == "count"):
-            yield from _walk(child, f"{path}/{name}" if path else str(name))
+        tag = f"{path}/{name}" if path else str(name)
+        if isinstance(child, Mapping) or is_dataclass(child):
+            yield from _walk(child, tag)
+        elif child is not None and not (isinstance(value, Summary) and name == "count"):
+            yield tag, child  # type: ignore[misc]  # a leaf of a statistics record is a number
 
 
 def is_tag(tag: str) -> bool:
     """Whether `EpochStats` may have a number by this name."""
     group, *names = tag.split("/")
     if group in ("update", "explore", "buffer", "custom") or (group in ("train", "test") and names[:1] == ["agents"]):
-        return len(names) > 0  # whoever trains gives the names
+        return len(names) > 0  # named by the policy or the user
     collected = {item.name: item.type is Summary for item in fields(CollectStats) if item.name not in _LISTS}
     if group in ("train", "test") and names and collected.get(names[0]):
         return len(names) == 2 and names[1] in {item.name for item in fields(Summary)}

@@ -1,4 +1,4 @@
-"""Nested observations: an array, or a dict or tuple of them, walked leaf by leaf."""
+"""Nested observations: an array, or a dict or tuple of them, mapped leaf by leaf."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ def map_tree(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def named_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, leaf) in a fixed order; the path of a lone leaf is the empty string.
+    """Yield (path, leaf) in a fixed order; the path of a single leaf is the empty string.
 
     No two leaves of a dict have the same path: what separates names is escaped in keys, `a.b` is `a%2Eb`.
     """
