@@ -34,7 +34,7 @@ from trainkit.core.spaces import legal_actions
 from trainkit.core.structured_actions import flat_actions
 from trainkit.engine.device import to_device
 
-N_FAST, N_ALL = 25, 320
+N_FAST, N_ALL = 9, 320  # in the fast tests, one of each kind
 VECTOR = spaces.Box(-2.0, 2.0, (5,), np.float32)
 OBSERVATIONS: dict[str, Space[Any]] = {
     "vector": VECTOR,
@@ -209,7 +209,7 @@ def learn(policy: Any, draw: Draw, n_updates: int = 3) -> None:
 
 
 def check(agreement: Agreement) -> None:
-    """Check that nothing is less exact than it may be, and that hardly anything was left out."""
+    """Check that every result is as exact as it must be, and that few were left out."""
     assert agreement.failures == []
     assert agreement.n_lucky < 0.01 * len(agreement.comparisons) + 3
     assert agreement.n_excluded < 0.01 * agreement.n_rows + 3
@@ -242,10 +242,10 @@ def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPa
 def test_what_users_write_is_as_exact_as_in_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement(monkeypatch)
     policy = USER_POLICIES[name](device="cpu", seed=0, engine="numpy")
-    for step, n_rows in enumerate((32, 32, 32, 7, 7)):
+    for step, n_rows in enumerate((32, 32, 7)):
         policy.update(batch_of(n_rows, seed=step, space=policy.observation_space), step=step)
     if isinstance(policy, DQNPolicy):
-        for n_obs in (1, 5, 5):
+        for n_obs in (1, 5):
             policy.act(observations(policy.observation_space, n_obs, n_obs))
     assert policy.engine.name == "numpy"
     check(agreement)

@@ -71,7 +71,9 @@ def never_recorded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DQNPolicy
     policy = made(**options, engine="cuda_graph")
     assert policy._graph is not None
     monkeypatch.setattr(
-        policy._graph, "_first", lambda shapes, given, still, words: policy._recorded_steps(given, still, **words)
+        policy._graph,
+        "_warm_up_or_record",
+        lambda shapes, inputs, fixed, facts: policy._recorded_steps(inputs, fixed, **facts),
     )
     return policy
 

@@ -97,6 +97,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], Sequence[Tensor]]] = {
     "bitwise": (lambda m, x: ((m | (x > 0)) & ~(x > 1) ^ m) * x, [MASK, X]),
     "logical": (lambda m, x: torch.logical_or(m, torch.logical_and(x > 0, torch.logical_not(m))) * x, [MASK, X]),
     "isfinite": (lambda x: x.isfinite() * x + x.isnan(), [X]),
+    "isnan": (lambda x: (x.clamp(max=0.0).detach().sqrt() * 0.0).isnan() * x, [X]),
     "relu": (torch.relu, [X]),
     "relu of a transposed": (lambda x: torch.relu(x.t() * 1.0), [X]),
     "relu twice": (lambda x: torch.relu(x) * torch.relu(x) + x, [X]),

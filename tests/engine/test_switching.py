@@ -2,12 +2,14 @@
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 
-from tests.helpers.engine import needs_compile
+from tests.helpers.engine import needs_compile, note_numpy_passes
 from tests.helpers.learning import batch_of, made, parameters_of
 from trainkit.engine import compiling, numpy_function
 
@@ -51,6 +53,45 @@ def test_an_engine_that_gave_numpy_up_is_part_of_the_training_state() -> None:
     assert (second.engine.name, second.engine.reason) == ("torch", "a loss cannot be recorded")
     second.load_training_state(made().training_state())
     assert second.engine.name == "numpy"
+
+
+HOOKS: dict[str, Callable[[Any], Any]] = {
+    "module": lambda policy: policy.network.register_forward_hook(lambda *_: None),
+    "parameter": lambda policy: next(policy.network.parameters()).register_hook(lambda _: None),
+    "all modules": lambda _: register_module_forward_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "numpy"])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_the_reported_engine_is_torch_while_a_hook_is_registered(
+    hook: str, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    note_numpy_passes(monkeypatch, lambda: runs.append(1))
+    policy = made(engine=engine)
+    for step in range(3):
+        assert policy.engine.name == "numpy"
+        handle = HOOKS[hook](policy)
+        assert policy.engine.name == "torch"
+        n_runs = len(runs)
+        policy.update(batch_of(16, seed=step), step=step)
+        assert (policy.engine.name, len(runs)) == ("torch", n_runs)
+        assert policy.engine.reason == "a hook is registered, so torch executes network"
+        handle.remove()
+        assert policy.engine.name == "numpy"
+        policy.update(batch_of(16, seed=step), step=step)
+        assert (policy.engine.name, len(runs)) == ("numpy", n_runs + 1)
+
+
+def test_a_hook_on_the_target_network_leaves_acting_to_numpy() -> None:
+    policy = made()
+    policy.update(batch_of(16), step=0)
+    policy.act(batch_of(4).obs)
+    handle = policy.target_network.register_forward_hook(lambda *_: None)
+    assert str(policy.engine) == "numpy (a hook is registered, so torch executes network)"
+    handle.remove()
+    assert str(policy.engine) == "numpy (on the CPU)"
 
 
 def test_a_large_function_is_left_to_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

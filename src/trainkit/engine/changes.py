@@ -65,7 +65,6 @@ class Changes:
         everything = list(self._owner.modules())
         modules = [module for module in everything if type(module) not in _LISTS and self._matters(module)]
         own = [vars(module) for module in modules]
-        self._hooks = [table[name] for table in own for name in _HOOKS] + _GLOBAL_HOOKS
         tables: list[dict[str, Any]] = [table[name] for table in own for name in _TABLES]
         named = [(table, sorted(table.keys() - self._ignored_of(m))) for m, table in zip(modules, own, strict=True)]
         self._extras = [(itemgetter(*names, names[0]), table) for table, names in named if names]
@@ -90,6 +89,8 @@ class Changes:
         self.tensors = list({id(x): x for x in (*watched, *others) if x is not None}.values())
         self._watched = watched
         self._parameters = [x for x in watched if isinstance(x, nn.Parameter)]
+        self._hooks = [table[name] for table in own for name in _HOOKS] + _GLOBAL_HOOKS
+        self._hooks += self._hooks_of_parameters()  # to which a later hook may be added
         # A tensor of one number may be equal to another one that replaces it.
         items = [(table, name, x) for table in self._tables for name, x in table.items()]
         self._single = [item for item in items if isinstance(item[2], Tensor) and item[2].numel() == 1]
@@ -99,7 +100,10 @@ class Changes:
 
     def has_hooks(self) -> bool:
         """Return whether a hook is registered now on what was there at the last `look`."""
-        return any(self._hooks) or any(hooks for x in self._parameters for hooks in _of_parameter(x)[1:])
+        return any(self._hooks) or any(self._hooks_of_parameters())
+
+    def _hooks_of_parameters(self) -> list[Any]:
+        return [hooks for x in self._parameters for hooks in _of_parameter(x)[1:] if hooks is not None]
 
     def has_changed(self) -> bool:
         """Return whether there is any since the last `look`."""

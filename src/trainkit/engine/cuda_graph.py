@@ -1,8 +1,8 @@
-"""What an update does on the device, recorded once as a raw CUDA graph and played back by one launch.
+"""CUDA graphs: the work of an update on the device, recorded once and replayed by one launch.
 
-A graph repeats the same work on the same memory. So whatever it reads must come into tensors that stay where they are,
-whatever it says lies where it was said before, and nothing may look at a number on the device, or change in Python
-alone. `CudaGraph` sees to the first two, and records anew when what it stands on has moved.
+A graph repeats the same work on the same memory. So its inputs must be copied to fixed tensors, its outputs are written
+to fixed tensors, and nothing recorded may read a number on the CPU or change Python objects. `CudaGraph` copies the
+inputs, and records again when a tensor that the graph uses was replaced or moved.
 """
 
 import copy
@@ -17,7 +17,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.errors import ConfigError
 
-_N_WARM_UPS = 3  # calls before one is recorded: libraries choose their kernels, parameters are laid out
+_N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
 
 
 def check_cuda_graph(subject: str, device: torch.device) -> None:
@@ -27,43 +27,41 @@ def check_cuda_graph(subject: str, device: torch.device) -> None:
 
 
 class Capture:
-    """Torch's side of it: a stream on which work is warmed up and recorded."""
+    """A stream on which work is warmed up and recorded."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
     def warm_up(self, work: Callable[[], Any]) -> Any:
-        """Do the work, on the stream it will be recorded on."""
+        """Run the work on the stream on which it will be recorded."""
         here = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
-            done = work()
+            results = work()
         here.wait_stream(self._stream)
-        return done
+        return results
 
     def record(self, work: Callable[[], Any], generator: torch.Generator) -> tuple[Any, Callable[[], None]]:
-        """Return (what the work returns, in tensors without numbers yet; what does it), having done nothing."""
+        """Record the work without running it; return (its results, which replays write; the function that replays)."""
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(generator)  # else every replay would draw the same
-        back = torch.cuda.stream(torch.cuda.current_stream(self._device))  # torch stays away from it where this fails
+        graph.register_generator_state(generator)  # else every replay would draw the same numbers
+        back = torch.cuda.stream(torch.cuda.current_stream(self._device))  # torch does not restore it after an error
         with torch.cuda.device(self._device), back, torch.cuda.graph(graph, stream=self._stream):
-            told = work()
-        return told, graph.replay
+            results = work()
+        return results, graph.replay
 
 
 class CudaGraph:
-    """Call a function of tensors as a graph, one for each set of shapes, from its fourth call on.
+    """A function of tensors that is replayed as a graph, one for each set of shapes, from its fourth call on.
 
-    Every call does the function's work exactly once: the first ones as it stands, to warm up; the fourth records it,
-    which does nothing on the device, and plays it back, as all later ones do. What is returned is overwritten by the
-    next call.
+    Every call does the function's work exactly once: the first three call it, to warm up; the fourth records it, which
+    does nothing on the device, and replays it, as all later ones do. The results are overwritten by the next call.
 
     Args:
-        function: a tree of tensors or None, and what lies still -> a tree of tensors, from these, the policy's tensors
-            and generator, and what lies still as long as the policy's tensors do. Words it is told besides are for its
-            errors alone.
-        policy: where one of its modules, tensors or generators has been replaced, the next calls warm up again.
+        function: (inputs, fixed, **facts) -> a tree of tensors. Inputs are a tree of tensors or None; `fixed` is a tree
+            of objects that keep their memory, as the policy's tensors do; facts are for the function's errors alone.
+        policy: where one of its modules, tensors or generators was replaced, the next calls warm up again.
     """
 
     def __init__(self, function: Callable[..., Any], policy: Any) -> None:
@@ -71,105 +69,103 @@ class CudaGraph:
         self._capture = Capture(policy.device)
         self._n_calls: dict[Hashable, int] = {}  # of each set of shapes
         self._recordings: dict[Hashable, _Recording] = {}
-        self._ground: _Ground | None = None  # of all recordings
+        self._fixed: _FixedObjects | None = None  # of all recordings
 
-    def __call__(self, given: Any, still: Any = None, **words: Any) -> Any:
-        """Return what the function returns for tensors on the device, or in pinned memory on their way there.
+    def __call__(self, inputs: Any, fixed: Any = None, **facts: Any) -> Any:
+        """Return what the function returns for inputs on the device or in pinned memory.
 
-        What lies `still` is read where it is, and equal for as long: other things are warmed up with anew.
+        `fixed` objects are read where they are; after other ones, calls warm up again.
         """
-        if self._ground is not None and not self._ground.holds(still):
+        if self._fixed is not None and not self._fixed.are_current(fixed):
             self._forget()
-        shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(given) if leaf is not None)
+        shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(inputs) if leaf is not None)
         recording = self._recordings.get(shapes)
         if recording is None:
-            return self._first(shapes, given, still, words)
-        torch._foreach_copy_(recording.inputs, _tensors_of(given), non_blocking=True)
+            return self._warm_up_or_record(shapes, inputs, fixed, facts)
+        torch._foreach_copy_(recording.inputs, _tensors_of(inputs), non_blocking=True)
         recording.replay()
-        return recording.told
+        return recording.results
 
-    def _first(self, shapes: Hashable, given: Any, still: Any, words: Mapping[str, Any]) -> Any:
+    def _warm_up_or_record(self, shapes: Hashable, inputs: Any, fixed: Any, facts: Mapping[str, Any]) -> Any:
         """Call the function while it warms up; record it after that."""
         device, policy = self._policy.device, self._policy
 
         def copied(leaf: Tensor | None) -> Tensor | None:
             return None if leaf is None else leaf.to(device, non_blocking=True, copy=True)
 
-        own = tree.map_tree(copied, given)
-        work = partial(self._function, own, still, **words)
+        own = tree.map_tree(copied, inputs)
+        work = partial(self._function, own, fixed, **facts)
         n_calls = self._n_calls.get(shapes, 0)
         if n_calls < _N_WARM_UPS:
-            told = self._capture.warm_up(work)
             self._n_calls[shapes] = n_calls + 1
-            return told
+            return self._capture.warm_up(work)
         try:
-            told, replay = self._capture.record(work, policy.generator)
+            results, replay = self._capture.record(work, policy.generator)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self._forget()  # as gradients may be left in what was recorded
+            self._forget()  # as gradients may be left in the failed recording
             raise ConfigError(
                 f"{type(policy).__name__}.engine='cuda_graph' cannot record an update: a part of it waits for the "
-                "device, or makes a tensor of Python's numbers. Choose another engine, or fix the part. torch says: "
+                "device, or makes a tensor from Python numbers. Choose another engine, or fix the part. torch says: "
                 f"{error}"
             ) from error
-        self._ground = _Ground(policy, still)
-        self._recordings[shapes] = _Recording(_tensors_of(own), told, replay)
+        self._fixed = _FixedObjects(policy, fixed)
+        self._recordings[shapes] = _Recording(_tensors_of(own), results, replay)
         replay()
-        return told
+        return results
 
     def _forget(self) -> None:
-        """Begin anew with all shapes."""
-        self._n_calls, self._recordings, self._ground = {}, {}, None
+        """Warm up and record again for all shapes."""
+        self._n_calls, self._recordings, self._fixed = {}, {}, None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy all but what was recorded, which is of the original's tensors."""
-        twin = copy.copy(self)
-        twin._function, twin._policy = copy.deepcopy((self._function, self._policy), memo)
-        twin._forget()
-        return twin
+        """Copy all but the recordings, which use the original's tensors."""
+        clone = copy.copy(self)
+        clone._function, clone._policy = copy.deepcopy((self._function, self._policy), memo)
+        clone._forget()
+        return clone
 
 
-def _tensors_of(given: Any) -> list[Tensor]:
-    """List the leaves that are there."""
-    return [leaf for leaf in tree.leaves(given) if leaf is not None]
+def _tensors_of(inputs: Any) -> list[Tensor]:
+    """List the leaves that are not None."""
+    return [leaf for leaf in tree.leaves(inputs) if leaf is not None]
 
 
 class _Recording(NamedTuple):
-    """A function at work on memory of its own."""
+    """A recorded function on memory of its own."""
 
-    inputs: list[Tensor]  # where arguments are read from
-    told: Any  # where results are written to
+    inputs: list[Tensor]  # from which it reads
+    results: Any  # to which it writes
     replay: Callable[[], None]
 
 
-class _Ground:
-    """All that recordings stand on: modules, their tensors, the generator, and what lies still: as and where they were.
+class _FixedObjects:
+    """Objects that recordings use: modules, their tensors, the generator, and the caller's fixed objects.
 
-    The tensors' memory is kept, so that no other tensor comes to lie there and passes for what was recorded.
+    The tensors' memory is kept alive, so that no other tensor is allocated there and is mistaken for the recorded one.
     """
 
-    def __init__(self, policy: Any, still: Any) -> None:
+    def __init__(self, policy: Any, fixed: Any) -> None:
         tables: list[dict[str, Any]] = []
         for part in policy.modules():
             tables += (part._modules, part._parameters, part._buffers)
         self._parts = [(table, name, child) for table in tables for name, child in table.items()]
         tensors = [child for _, _, child in self._parts if isinstance(child, Tensor)]
-        self._places = [(tensor, tensor.detach(), tensor.requires_grad) for tensor in tensors]
+        self._tensors = [(tensor, tensor.detach(), tensor.requires_grad) for tensor in tensors]
         plain = (vars(policy), "backup"), (vars(policy), "penalty")  # parts that need not be modules
         self._parts += [(table, name, table.get(name)) for table, name in plain]
         self._policy, self._generator = policy, policy.generator
-        self._still = [None if leaf is None else weakref.ref(leaf) for leaf in tree.leaves(still)]  # not kept for us
+        self._callers = [None if leaf is None else weakref.ref(leaf) for leaf in tree.leaves(fixed)]
 
-    def holds(self, still: Any) -> bool:
-        """Whether everything is where it was."""
-        now = tree.leaves(still)
-        if [ref and ref() for ref in self._still] != now:
+    def are_current(self, fixed: Any) -> bool:
+        """Return whether all objects are the recorded ones, in the same memory."""
+        if [ref and ref() for ref in self._callers] != tree.leaves(fixed):
             return False
         for table, name, child in self._parts:
             if table.get(name) is not child:
                 return False
-        for tensor, kept, learns in self._places:
-            if tensor.data_ptr() != kept.data_ptr() or tensor.requires_grad is not learns:
+        for tensor, kept, requires_grad in self._tensors:
+            if tensor.data_ptr() != kept.data_ptr() or tensor.requires_grad is not requires_grad:
                 return False
         return self._policy.generator is self._generator

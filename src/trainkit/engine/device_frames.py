@@ -1,4 +1,4 @@
-"""Images of a replay buffer that live on the device: written as they come, gathered where they are learnt from."""
+"""Images of a replay buffer on the device: written as they are stored, gathered there for updates."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,15 +14,15 @@ from trainkit.core.errors import DeviceError
 from trainkit.core.signatures import checked
 from trainkit.engine.device import Staging, resolve_device
 
-_CHUNKS = 64, 16, 4, 1  # images that are sent at once: few sizes, so that the memory they are sent from is used again
+_CHUNKS = 64, 16, 4, 1  # images sent at once: few sizes, so that pinned memory is reused
 
 
 @checked
 class DeviceFrames:
     """Keep a replay buffer's images on a device too, where its policy gathers them: `ReplayBuffer(frames=...)`.
 
-    What travels with a batch is their places, eight bytes for an image. The buffer's own memory stays as it is, and
-    so does all that is saved; the device holds every row's newest frame once more, and final ones besides.
+    A batch then has their indices instead, eight bytes for an image. The buffer's own memory and all that is saved
+    stay the same; the device holds a second copy of every row's newest frame and of final ones.
 
     Args:
         device: the policy's: "auto", "cpu" (which gains nothing), "cuda" or a torch device.
@@ -32,10 +32,10 @@ class DeviceFrames:
         self.device = resolve_device(device)
 
     def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> "ResidentFrames":
-        """Claim memory for so many images of a shape.
+        """Allocate memory for n_places images of a shape.
 
         Raises:
-            DeviceError: the device does not have it.
+            DeviceError: the device has too little memory.
         """
         try:
             return ResidentFrames(torch.empty((n_places, *shape), dtype=torch.uint8, device=self.device))
@@ -49,7 +49,7 @@ class DeviceFrames:
 
 
 class ResidentFrames:
-    """Images in one tensor [places, ...], which stays where it is until it is released.
+    """Images in one tensor [places, ...], whose memory does not move until it is released.
 
     Args:
         tensor: of uint8.
@@ -62,7 +62,7 @@ class ResidentFrames:
         self.n_written = 0
 
     def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """Send these rows of a column to places, without waiting for them to arrive."""
+        """Copy these rows of a column to places, asynchronously."""
         self.n_written += 1
         begin = 0
         for size in _CHUNKS:
@@ -74,12 +74,12 @@ class ResidentFrames:
                 begin += size
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Wait for the device and return what lies there."""
+        """Wait for the device and return the images at places [...]."""
         images: NDArray[np.uint8] = self.gather(torch.from_numpy(places).to(self.device)).cpu().numpy()
         return images
 
     def gather(self, places: Tensor) -> Tensor:
-        """Return what lies at places [...] that are on the device, [..., *shape]."""
+        """Return the images [..., *shape] at places [...] that are on the device."""
         if places.device != self.device:
             raise DeviceError(
                 f"a replay buffer's frames are on {self.device}, the policy that learns from them is on "
@@ -88,22 +88,22 @@ class ResidentFrames:
         return self._there.index_select(0, places.flatten()).view(*places.shape, *self.shape)
 
     def release(self) -> None:
-        """Give the memory back, whoever still knows of this."""
+        """Free the memory."""
         self._tensor, self.n_written = None, -1
 
     @property
     def _there(self) -> Tensor:
-        assert self._tensor is not None, "a released one has no valid places"
+        assert self._tensor is not None, "released images have no valid places"
         return self._tensor
 
 
 def places_of(columns: Any) -> Any:
-    """Return a tree of arrays, of images on a device their places; refuse those that may be others by now."""
+    """Return a tree of arrays, with places instead of images on a device; overwritten ones raise."""
     return tree.map_tree(lambda leaf: leaf.valid_places() if isinstance(leaf, Lookup) else leaf, columns)
 
 
 def gathered(batch: TransitionBatch) -> TransitionBatch:
-    """Return a batch with arrays in the place of images on the CPU."""
+    """Return a batch with arrays instead of places of images on the CPU."""
     columns = tree.map_tree(_array_of, (batch.obs, batch.next_obs))
     return replace(batch, obs=columns[0], next_obs=columns[1])
 
@@ -115,9 +115,6 @@ def _array_of(leaf: Any) -> Any:
 
 
 def frames_of(batch: TransitionBatch) -> Any:
-    """Return what the places among a batch's observations, and among its next ones, are of; None where there are none.
-
-    The same images are equal for as long as they lie where they do.
-    """
+    """Return the images to which the places in a batch's obs and next_obs refer; None where there are no places."""
     frames = tree.map_tree(lambda leaf: leaf.frames if isinstance(leaf, Lookup) else None, (batch.obs, batch.next_obs))
     return frames if any(leaf is not None for leaf in tree.leaves(frames)) else None

@@ -77,25 +77,24 @@ class Engine:
         """The engine that executes now: never "auto"."""
         if self.wanted in ("compile", "cuda_graph"):
             return self.wanted
-        return "numpy" if self.is_numpy and not self._reasons_for_torch() else "torch"
+        return "numpy" if self.is_numpy and None in self._reasons_for_torch() else "torch"
 
     @property
     def reason(self) -> str:
         """Why it is that one."""
         if self.gave_up is not None:
             return self.gave_up
-        if self.is_numpy and (reasons := self._reasons_for_torch()):
-            return "; ".join(dict.fromkeys(reasons))
+        if self.is_numpy and (reasons := [reason for reason in self._reasons_for_torch() if reason is not None]):
+            return "; ".join(reasons)
         if self.wanted != "auto":
             return "as asked for"
         return f"on {'the CPU' if self._device.type == 'cpu' else self._device.type}"
 
-    def _reasons_for_torch(self) -> list[str]:
-        """Return why torch executes the functions for now, none where numpy executes one of them."""
-        if not self._functions:
-            return ["a hook is registered"] if Changes(self._policy, self._ignored).is_observed else []
-        reasons = [function.reason_for_torch for function in self._functions.values()]
-        return [reason for reason in reasons if reason is not None] if None not in reasons else []
+    def _reasons_for_torch(self) -> list[str | None]:
+        """Return why torch executes each function for now, None for one that numpy executes."""
+        if not self._functions:  # none has been called
+            return ["a hook is registered" if Changes(self._policy, self._ignored).is_observed else None]
+        return [function.reason_for_torch for function in self._functions.values()]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"

@@ -64,7 +64,7 @@ class NumpyFunction:
     def reason_for_torch(self) -> str | None:
         """Why torch executes this function now; None where numpy does."""
         if self._changes.has_hooks():
-            return "a hook is registered"
+            return f"a hook is registered, so torch executes {self._name}"
         if self._large and not self._derived:
             n_multiplications = list(self._large.values())[-1]
             return f"{self._name} takes {n_multiplications:,} multiplications, for which torch is as fast"
