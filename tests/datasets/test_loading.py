@@ -368,7 +368,7 @@ def test_an_unknown_kind_of_space_is_refused() -> None:
         space_from_plain({"kind": "Text", "shape": [], "dtype": "<f4"})
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(ends=st.lists(st.tuples(st.integers(1, 6), st.sampled_from(list(ENDS))), min_size=1), n=st.integers(1, 3))
 def test_any_division_into_files_holds_the_same_episodes(
     ends: list[tuple[int, str]], n: int, tmp_path_factory: pytest.TempPathFactory

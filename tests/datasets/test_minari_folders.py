@@ -199,7 +199,7 @@ def test_an_environment_is_never_made_to_find_a_space(name: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
-        ("terminations", np.array([True, False, False]), r"episode 0 goes on after it ended"),
+        ("terminations", np.array([True, False, False]), r"episode 0 continues after it ended"),
         ("terminations", np.array([0, 0, 2]), r"terminations must be 0 or 1, got 2 in row 2"),
         ("truncations", np.zeros((3, 1)), r"episode_0/truncations must have one number per step and is of shape"),
         ("rewards", np.zeros(0), r"episode 0 has no step"),

@@ -83,7 +83,7 @@ class Stream:
         return Transition(obs, before + 7, reward, next_obs, (flags & 1) > 0, (flags & 2) > 0, envs, extras)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 @given(st.data(), st.integers(1, 4))
 def test_episodes_come_out_as_lists_would_have_them(data: st.DataObject, n_envs: int) -> None:
     everyone = list(range(n_envs))
@@ -94,7 +94,7 @@ def test_episodes_come_out_as_lists_would_have_them(data: st.DataObject, n_envs:
         episodes, twin = OpenEpisodes(HEADER, n_envs, np.array(begun, np.intp)), Twin(n_envs, begun)
     stream = Stream(n_envs)
     given_: list[tuple[Any, Any]] = []
-    for _ in range(data.draw(st.integers(1, 60))):
+    for _ in range(data.draw(st.integers(1, 40))):
         what = data.draw(st.sampled_from(["all", "all", "all", "some", "cut", "drop"]))
         ids = everyone if what == "all" else data.draw(some)
         envs = np.array(ids, np.intp)

@@ -1,4 +1,4 @@
-"""HDF5 files from anywhere: every dataset is checked by its header before one is read.
+"""Safe reading of untrusted HDF5 files: every dataset is checked by its header before any is read.
 
 A file is a tree of names. Only data inside of the file are read: links to other files, external storage and virtual
 datasets raise, as do filters that would load a plugin, and two names for one object, which could be a cycle.
@@ -25,10 +25,9 @@ _MANY_CHUNKS, _SMALL_CHUNK = 10_000, 1024
 
 
 class H5Column:
-    """A dataset in an open HDF5 file, read by slices or on from its first row; nothing was read yet.
+    """A dataset in an open HDF5 file, read by slices or sequentially from its first row.
 
-    HDF5 keeps chunks of a dataset in memory while it is open: it is opened by the first read, and closed by the read of
-    its last row.
+    HDF5 keeps chunks of an open dataset in memory: the first read opens it, and the read of its last row closes it.
     """
 
     def __init__(self, path: Path, name: str, dataset: Any, file: Any) -> None:
@@ -50,7 +49,7 @@ class H5Column:
         return self._read(rows)
 
     def read_rows(self, n_rows: int) -> NDArray[Any]:
-        """Return the next rows [n_rows, ...], from the first on."""
+        """Return the next rows [n_rows, ...], starting with the first."""
         begin, self._n_read = self._n_read, self._n_read + n_rows
         return self._read(slice(begin, self._n_read))
 
@@ -75,7 +74,7 @@ def open_hdf5(
     Args:
         path: of the file.
         max_bytes: largest size of all datasets; None is half of the free memory.
-        ignored: whether to leave out the object of a name, and all in it.
+        ignored: whether to leave out the object with a name, and all in it.
 
     Raises:
         CheckpointError: it is missing or damaged, refers to anything outside of itself, or declares more than
@@ -128,7 +127,7 @@ def _walk(
         item = group[name]
         key = h5py.h5o.get_info(item.id).addr
         if key in seen:
-            raise ValueError(f"{inside!r} is another name for what is there already")
+            raise ValueError(f"{inside!r} is a second name of one object")
         seen.add(key)
         if isinstance(item, h5py.Group):
             yield from _walk(h5py, item, inside, depth + 1, seen, ignored)
@@ -151,7 +150,7 @@ def _check_dataset(name: str, dataset: Any) -> None:
     n_chunks = math.prod(
         -(-length // piece) for length, piece in zip(dataset.shape or (), dataset.chunks or (), strict=False)
     )
-    if n_chunks > _MANY_CHUNKS and chunk < _SMALL_CHUNK:  # HDF5 takes kilobytes to read one, however small
+    if n_chunks > _MANY_CHUNKS and chunk < _SMALL_CHUNK:  # HDF5 needs kilobytes to read one, however small
         raise ValueError(f"{name!r} declares {n_chunks:,} chunks of {chunk} bytes")
 
 
@@ -165,7 +164,7 @@ def _is_bytes(h5py: Any, dataset: Any) -> bool:
 
 
 def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
-    """Yield single numbers that an object has as attributes; anything else is not read."""
+    """Yield the attributes of an object that are single numbers; others are not read."""
     for key in item.attrs:
         kind = item.attrs.get_id(key)
         if kind.shape == () and kind.dtype.kind in "biuf":

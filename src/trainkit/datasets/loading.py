@@ -4,7 +4,7 @@ import glob
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def load_dataset(
     max_bytes: int | None = None,
     **options: Any,
 ) -> ReplayBuffer:
-    """Read files that `DatasetWriter` wrote, npz or HDF5, into a buffer of as many rows.
+    """Load files of `DatasetWriter`, npz or HDF5, into a buffer of as many rows.
 
     The headers of all files are checked before the buffer is made; rows are then read into its memory block by block.
     A folder in Minari's format is read as by `from_minari`. An `.hdf5` file that Tianshou's `ReplayBuffer.save_hdf5`
@@ -44,7 +44,7 @@ def load_dataset(
     Args:
         path: a file, a folder of them, a glob, or a list of these; files are read in the order of their names.
         into: the class of the buffer, such as `PrioritizedReplayBuffer`.
-        envs: environments, or anything with their spaces, that the files must be of.
+        envs: environments, or an object with their spaces, that the files must match.
         max_bytes: largest size of the data by the files' headers; None is half of the free memory.
         options: of the buffer: capacity, seed, alpha ...
 
@@ -78,7 +78,7 @@ def load_dataset(
 def from_minari(
     dataset: Any, *, into: type[ReplayBuffer] = ReplayBuffer, max_bytes: int | None = None, **options: Any
 ) -> ReplayBuffer:
-    """Read a Minari dataset into a buffer of as many rows; nothing is downloaded, and nothing in it is executed.
+    """Load a Minari dataset into a buffer of as many rows; nothing is downloaded, and nothing in it is executed.
 
     A folder needs h5py and not Minari. Sizes are read from the headers of its files before the buffer is made; rows are
     then read into its memory block by block.
@@ -99,7 +99,7 @@ def from_minari(
 
 
 def _other_spaces(path: Path, header: Header, envs: EnvSpaces | None) -> list[str]:
-    """Return in what the spaces of a file are not those of environments."""
+    """Describe how the spaces of a file differ from those of environments."""
     if envs is None:
         return []
     own, theirs = header.spaces, Spaces.of(envs)
@@ -131,15 +131,19 @@ def _buffer(
 
 
 def _files(path: Paths) -> list[Path]:
-    """List the files that a path, folder, glob or list of them names, sorted by name; refuse to find none."""
+    """Return the files of a path, folder, glob or list of these, sorted by name.
+
+    Raises:
+        ConfigError: there is none.
+    """
     if isinstance(path, str | Path):
-        place = Path(path)
-        if place.is_dir():
-            found: Iterable[Path] = (file for file in place.iterdir() if file.suffix in (".npz", *SUFFIXES))
-        elif glob.has_magic(str(path)) and not place.exists():
+        single = Path(path)
+        if single.is_dir():
+            found: Iterable[Path] = (file for file in single.iterdir() if file.suffix in (".npz", *SUFFIXES))
+        elif glob.has_magic(str(path)) and not single.exists():
             found = map(Path, glob.glob(str(path)))
         else:
-            return [place]  # reading it says what is wrong
+            return [single]  # reading it reports what is wrong
     else:
         found = [file for one in path for file in _files(one)]
     files = sorted({file.resolve(): file for file in found}.values())
@@ -148,7 +152,9 @@ def _files(path: Paths) -> list[Path]:
     return files
 
 
-_ROWS = "_meta/"  # the group that holds the rows
+# ---- Tianshou's `ReplayBuffer.save_hdf5`: rings of one or several environments ----
+
+_ROWS = "_meta/"  # the group of the rows
 _NAMES = {"action": "act", "reward": "rew", "terminated": "terminated", "truncated": "truncated"}
 
 
@@ -161,7 +167,7 @@ def is_tianshou(path: Path, max_bytes: int | None) -> bool:
 
 
 def load_tianshou(path: Path, *, into: type[ReplayBuffer], max_bytes: int | None, **options: Any) -> ReplayBuffer:
-    """Read a file that Tianshou's `ReplayBuffer` or `VectorReplayBuffer` wrote; nothing pickled in it is read.
+    """Load a file of Tianshou's `ReplayBuffer` or `VectorReplayBuffer`; nothing pickled in it is read.
 
     Rows of several environments become those of one, end to end; an episode that was open in one of them is cut.
 
@@ -171,7 +177,7 @@ def load_tianshou(path: Path, *, into: type[ReplayBuffer], max_bytes: int | None
     with open_hdf5(path, max_bytes=max_bytes) as (columns, attributes):
         with decoding(path, "a buffer of Tianshou's"):
             pieces = _pieces(columns, attributes)
-            given = {name: _Pieces(columns[f"{_ROWS}{theirs}"], pieces) for name, theirs in _NAMES.items()}
+            given = {name: _OrderedColumn(columns[f"{_ROWS}{theirs}"], pieces) for name, theirs in _NAMES.items()}
             obs, next_obs = (_tree(columns, f"{_ROWS}{name}", pieces) for name in ("obs", "obs_next"))
         spaces = options.get("spaces")
         rows = RecordedRows(
@@ -184,20 +190,29 @@ def load_tianshou(path: Path, *, into: type[ReplayBuffer], max_bytes: int | None
             action_space=None if spaces is None else Spaces.of(spaces).action_space,
             error=CheckpointError,
         )
-        rows.ends[np.cumsum([end - begin for begin, end, is_last in pieces])[[one[2] for one in pieces]] - 1] = True
+        ends = np.cumsum([piece.end - piece.begin for piece in pieces])
+        rows.ends[ends[[piece.is_newest for piece in pieces]] - 1] = True
         stack = attributes.get("stack_num", 1) if "stack" not in options else options["stack"]
         spec = spec_of_frames(rows.obs, rows.action, {}, stack)
         return into.from_blocks(spec, rows.ends, rows.blocks(), **{"stack": stack, **options})
 
 
-class _Pieces:
-    """Rows of a dataset in another order: pieces of it, end to end."""
+class _Piece(NamedTuple):
+    """Consecutive rows of one environment in a ring."""
 
-    def __init__(self, column: H5Column, pieces: list[tuple[int, int, bool]]) -> None:
-        if any(end > len(column) for _, end, _ in pieces):
+    begin: int
+    end: int
+    is_newest: bool  # whether the last of them is the newest row
+
+
+class _OrderedColumn:
+    """A dataset whose pieces are read in the order in which they were written."""
+
+    def __init__(self, column: H5Column, pieces: list[_Piece]) -> None:
+        if any(piece.end > len(column) for piece in pieces):
             raise ValueError(f"{column.name} has {len(column)} rows, too few")
         self._column, self._pieces = column, pieces
-        self.shape = (sum(end - begin for begin, end, _ in pieces), *column.shape[1:])
+        self.shape = (sum(piece.end - piece.begin for piece in pieces), *column.shape[1:])
         self.dtype = column.dtype
 
     def __len__(self) -> int:
@@ -206,16 +221,17 @@ class _Pieces:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         begin, end, _ = rows.indices(len(self))
         found, offset = [np.empty((0, *self.shape[1:]), self.dtype)], 0
-        for first, last, _ in self._pieces:
-            low, high = max(begin - offset, 0), min(end - offset, last - first)
+        for piece in self._pieces:
+            n_rows = piece.end - piece.begin
+            low, high = max(begin - offset, 0), min(end - offset, n_rows)
             if low < high:
-                found.append(self._column[first + low : first + high])
-            offset += last - first
+                found.append(self._column[piece.begin + low : piece.begin + high])
+            offset += n_rows
         return np.concatenate(found)
 
 
-def _pieces(columns: dict[str, H5Column], attributes: dict[str, Any]) -> list[tuple[int, int, bool]]:
-    """Return (begin, end, whether it is an environment's newest) of the rows that were written, oldest first."""
+def _pieces(columns: dict[str, H5Column], attributes: dict[str, Any]) -> list[_Piece]:
+    """Return the rows that were written, environment by environment, oldest first."""
     size = attributes["maxsize"]
     newest = _numbers(columns["last_index"])
     if "_offset" in columns:
@@ -228,11 +244,11 @@ def _pieces(columns: dict[str, H5Column], attributes: dict[str, Any]) -> list[tu
     for offset, length, last, end in zip(offsets, lengths, newest, [*offsets[1:], size], strict=True):
         if not (0 <= length <= end - offset and offset <= last < end) or offset < 0:
             raise ValueError(f"{length} rows from {offset} to {end}, the newest {last}")
-        if length == end - offset:  # it went round: the oldest row is behind the newest
-            pieces += [(last + 1, end, False), (offset, last + 1, True)]
+        if length == end - offset:  # full: the oldest row follows the newest
+            pieces += [_Piece(last + 1, end, is_newest=False), _Piece(offset, last + 1, is_newest=True)]
         elif length:
-            pieces += [(offset, offset + length, True)]
-    return [piece for piece in pieces if piece[0] < piece[1]]
+            pieces += [_Piece(offset, offset + length, is_newest=True)]
+    return [piece for piece in pieces if piece.begin < piece.end]
 
 
 def _numbers(column: H5Column) -> list[int]:
@@ -241,9 +257,9 @@ def _numbers(column: H5Column) -> list[int]:
     return [int(number) for number in np.asarray(column)]
 
 
-def _tree(columns: dict[str, H5Column], name: str, pieces: list[tuple[int, int, bool]]) -> Any:
-    """Return a dataset as pieces of it, or a group as a dict of them; None where there is neither."""
+def _tree(columns: dict[str, H5Column], name: str, pieces: list[_Piece]) -> Any:
+    """Return a dataset in its written order, or a group as a dict of them; None where there is neither."""
     if name in columns:
-        return _Pieces(columns[name], pieces)
+        return _OrderedColumn(columns[name], pieces)
     inside = {path.removeprefix(f"{name}/").split("/")[0] for path in columns if path.startswith(f"{name}/")}
     return {key: _tree(columns, f"{name}/{key}", pieces) for key in sorted(inside)} or None

@@ -1,4 +1,4 @@
-"""Minari's datasets: folders of `metadata.json` and `main_data.hdf5`, read with h5py alone; nothing is executed.
+"""Minari datasets: folders of `metadata.json` and `main_data.hdf5`, read with h5py alone; nothing is executed.
 
     metadata.json                  total_episodes, dataset_id, data_format, spaces as strings of JSON, jpeg_encoding
     episode_0/observations         [T + 1, ...], the true final observation included
@@ -42,7 +42,7 @@ _IMAGE_SIDE = 32  # Minari compresses images that are at least as high and as wi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Episode:
-    """One episode of T steps by its columns; nothing was read yet."""
+    """The columns of one episode of T steps; rows are read later."""
 
     number: int
     obs: Any  # a tree of columns [T + 1, ...]
@@ -53,13 +53,13 @@ class _Episode:
 
 
 class MinariEpisodes:
-    """Recorded episodes, whose sizes and types were compared with their spaces; rows were not read yet.
+    """Recorded episodes, their sizes and types checked against their spaces; rows are read later.
 
     Args:
-        source: names the dataset in errors.
-        env: name of what was played.
+        source: name of the dataset, for errors.
+        env: name of the environment.
         observation_space, action_space: of one environment.
-        episodes: returns all of them in order, each time it is called.
+        episodes: returns all episodes in order, each time it is called.
         max_bytes: largest size of all rows; None is half of the free memory.
 
     Attributes:
@@ -97,10 +97,10 @@ class MinariEpisodes:
         self.ends[np.cumsum(lengths) - 1] = True
 
     def blocks(self) -> Iterator[Block]:
-        """Read all rows in order, block by block, in the types that the spaces have, and validate them.
+        """Read all rows in order, block by block, in the types of the spaces, and validate them.
 
         Raises:
-            ConfigError: an episode goes on after it ended.
+            ConfigError: an episode continues after it ended.
             CheckpointError: a value cannot be learned from, or the file is damaged.
         """
         first = 0
@@ -127,7 +127,7 @@ class MinariEpisodes:
         terminated = self._check.flags("terminations", np.asarray(one.terminated[begin:end]), first)
         truncated = self._check.flags("truncations", np.asarray(one.truncated[begin:end]), first)
         if (terminated | truncated)[: n_rows - is_last].any():
-            raise ConfigError(f"{self._source}: episode {one.number} goes on after it ended: it is not one episode")
+            raise ConfigError(f"{self._source}: episode {one.number} continues after it ended: it is not one episode")
         return Block(
             obs=tree.map_tree(lambda leaf: leaf[:n_rows], obs),
             action=actions - self._first_action if self._first_action else actions,
@@ -140,7 +140,7 @@ class MinariEpisodes:
         )
 
     def _check_columns(self, one: _Episode, n_steps: int) -> int:
-        """Return the bytes that an episode takes; raise if its columns are not what its spaces say."""
+        """Return the bytes of an episode; raise if its columns do not match its spaces."""
         if n_steps == 0:
             raise ConfigError(f"{self._source}: episode {one.number} has no step")
         n_bytes = 0
@@ -163,9 +163,9 @@ class MinariEpisodes:
         return n_bytes
 
     def _converted(self, one: _Episode, spec: ArraySpec, rows: Any) -> NDArray[Any]:
-        """Return rows in the type of their space; raise if a number is not one of it."""
+        """Return rows in the type of their space; raise if that type does not have a value."""
         found = np.asarray(rows)
-        with np.errstate(all="ignore"):  # what is not finite afterwards raises later
+        with np.errstate(all="ignore"):  # non-finite values raise later
             converted = found.astype(spec.dtype, copy=False)
         if spec.dtype.kind != "f" and not np.can_cast(found.dtype, spec.dtype) and (converted != found).any():
             raise CheckpointError(
@@ -176,17 +176,17 @@ class MinariEpisodes:
 
 
 def is_minari(path: str | Path) -> bool:
-    """Return whether a path is a folder with the files of a Minari dataset."""
+    """Return whether a path is the folder of a Minari dataset."""
     folder = _data_folder(Path(path))
     return os.path.exists(folder / _METADATA) and os.path.exists(folder / _DATA)
 
 
 @contextmanager
 def open_minari(dataset: Any, max_bytes: int | None) -> Iterator[MinariEpisodes]:
-    """Open a Minari dataset: the id of a local one, a folder that has one, or a `minari.MinariDataset`.
+    """Open a Minari dataset: the id of a local one, its folder, or a `minari.MinariDataset`.
 
     Raises:
-        MissingExtraError: a package is not installed that it needs.
+        MissingExtraError: a package that it needs is not installed.
         ConfigError: there is no such dataset, or nothing in it.
         CheckpointError: its files are damaged or too large.
     """
@@ -209,7 +209,7 @@ def open_minari(dataset: Any, max_bytes: int | None) -> Iterator[MinariEpisodes]
 
 @contextmanager
 def _open_object(dataset: Any, max_bytes: int | None) -> Iterator[MinariEpisodes]:
-    """Open what Minari has opened; of other formats than HDF5, Minari reads the episodes."""
+    """Open a `minari.MinariDataset`; formats other than HDF5 are read by Minari."""
     spaces_of = dataset.observation_space, dataset.action_space
     storage = dataset.storage
     if getattr(storage, "FORMAT", None) == "hdf5":
@@ -254,15 +254,14 @@ def _open_folder(
                 raise CheckpointError(
                     f"{path} has no {name}/rewards, and {_METADATA} names that episode: it is damaged"
                 )
-            rest = {own: columns.get(f"{name}/{own}") for own in ("rewards", "terminations", "truncations")}
             found.append(
                 _Episode(
                     number=number,
                     obs=_tree(columns, f"{name}/observations", observation_space, is_jpeg),
                     action=_tree(columns, f"{name}/actions", action_space, is_jpeg),
-                    reward=_one_axis(path, name, rest, "rewards"),
-                    terminated=_one_axis(path, name, rest, "terminations"),
-                    truncated=_one_axis(path, name, rest, "truncations"),
+                    reward=_per_step(path, columns, f"{name}/rewards"),
+                    terminated=_per_step(path, columns, f"{name}/terminations"),
+                    truncated=_per_step(path, columns, f"{name}/truncations"),
                 )
             )
         source = f"from_minari: {folder}"
@@ -274,16 +273,17 @@ def _is_info(name: str) -> bool:
     return len(parts) == 2 and parts[1] == "infos"
 
 
-def _one_axis(path: Path, episode: str, columns: Mapping[str, H5Column | None], name: str) -> H5Column:
-    column = columns[name]
+def _per_step(path: Path, columns: Mapping[str, H5Column], name: str) -> H5Column:
+    """Return a column that must have one number per step."""
+    column = columns.get(name)
     if column is None or len(column.shape) != 1:
         shape = "missing" if column is None else f"of shape {column.shape}"
-        raise CheckpointError(f"{path}: {episode}/{name} must have one number per step and is {shape}: record it again")
+        raise CheckpointError(f"{path}: {name} must have one number per step and is {shape}: record it again")
     return column
 
 
 def _tree(columns: Mapping[str, H5Column], name: str, space: Space[Any], is_jpeg: bool) -> Any:
-    """Return the columns of a space as a tree; None stands for those that are missing."""
+    """Return the columns of a space as a tree, None for those that are missing."""
     if isinstance(space, spaces.Dict):
         return {key: _tree(columns, f"{name}/{key}", child, is_jpeg) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -312,10 +312,7 @@ def _is_image(space: Space[Any]) -> bool:
 
 
 class _Images:
-    """A dataset whose rows are JPEG files, as the column of the images in them.
-
-    Only the size that the space says is decoded.
-    """
+    """A column of images from a dataset whose rows are JPEG files; images of another size than the space's raise."""
 
     def __init__(self, column: H5Column, shape: tuple[int, ...]) -> None:
         self._column, self._shape, self.path = column, shape, column.path
@@ -366,7 +363,7 @@ def _find_folder(dataset: Any) -> Path:
             ) from error
         try:
             folder = Path(minari.storage.get_dataset_path(str(dataset)))
-        except Exception as error:  # whatever it says about a name that is none
+        except Exception as error:  # whatever it raises for an unknown name
             raise ConfigError(f"from_minari cannot open {dataset!r} ({error}): {_REMEDY}") from error
     folder = _data_folder(folder)
     if not os.path.exists(folder / _METADATA):
@@ -379,7 +376,7 @@ def _data_folder(folder: Path) -> Path:
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
-    """Return what a dataset says about itself; raise if it is in another format."""
+    """Return a dataset's metadata; raise if it is in another format."""
     path = folder / _METADATA
     about = read_json(path)
     if not isinstance(about, dict):
@@ -391,7 +388,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def _space(folder: Path, about: Mapping[str, Any], name: str) -> Space[Any]:
-    """Build a space that the metadata describe."""
+    """Return a space that the metadata describe."""
     path, text = folder / _METADATA, about.get(name)
     if text is None:
         raise ConfigError(
@@ -404,7 +401,7 @@ def _space(folder: Path, about: Mapping[str, Any], name: str) -> Space[Any]:
 
 
 def _built(plain: Any, name: str) -> Space[Any]:
-    """Build a space from Minari's description; its bounds take no more memory than the description."""
+    """Return a space from Minari's description; its bounds take no more memory than the description."""
     kind = plain["type"]
     if kind == "Dict":
         return spaces.Dict({key: _built(child, f"{name}[{key!r}]") for key, child in plain["subspaces"].items()})

@@ -1,4 +1,4 @@
-"""Off-policy estimation: what a policy would return, told from episodes that another one played.
+"""Off-policy evaluation: estimates of a policy's return from episodes of another policy, by importance sampling.
 
 Of episode e, with gamma, rewards r_t, and the ratios of the target's to the behaviour's probability of each action:
 
@@ -6,12 +6,12 @@ Of episode e, with gamma, rewards r_t, and the ratios of the target's to the beh
     ordinary   mean over e of sum over t of gamma**t * rho_et * r_et
     weighted   mean over e of sum over t of gamma**t * rho_et / w_t * r_et, w_t = mean over e of rho_et
 
-Both are per decision (Precup, Sutton & Singh, 2000, section 3): a reward is weighed by what led to it alone. The
-ordinary one is unbiased and varies much; the weighted one is biased, consistent and varies less. An episode that is
-over keeps its last rho and earns 0 (Thomas, 2015, consistent weighted per-decision). RLlib takes w_t over the episodes
-that reached t, which is the same where all are equally long; where the length depends on what is done, it would tell
-the lengths of the behaviour's episodes for the target's. Where w_t is 0 no episode could be the target's, and the step
-counts nothing.
+Both are per decision (Precup, Sutton & Singh, 2000, section 3): the weight of a reward is the ratio of the actions up
+to it. The ordinary estimator is unbiased with a large variance; the weighted one is biased, consistent, with a smaller
+variance. After its end an episode keeps its last rho, with rewards of 0 (Thomas, 2015, consistent weighted
+per-decision). RLlib computes w_t over the episodes that reached t, which is the same if all are equally long; if the
+length depends on the actions, that mistakes the lengths of the behaviour's episodes for the target's. Where w_t is 0 no
+episode could be the target's, and the step counts nothing.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 
 _LOG_PROB = "log_prob"
-_ROUNDING = 1e-6  # how far above 1 a probability of float32 may come to lie
+_ROUNDING = 1e-6  # by which a probability of float32 may exceed 1
 
 
 class HasActionProbability(Protocol):
-    """A policy that says how likely each action is."""
+    """A policy that returns the probability of each action."""
 
     last_step: int
 
@@ -41,17 +41,17 @@ class HasActionProbability(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a policy's discounted return from an episode's start is estimated to be.
+    """An estimate of a policy's discounted return from an episode's start.
 
     Attributes:
         behaviour: the mean discounted return of the episodes as they were played.
         value: the estimate for the target policy.
         std_error: of `value`, None of a single episode; of the weighted one by linearisation (the delta method).
         per_episode: [E], each episode's contribution; `value` is their mean.
-        effective_sample_size: (sum of rho)**2 / sum of rho**2, by the ratio of each whole episode: how many
-            episodes of the target's own the E are worth, 0 where none could be its own.
+        effective_sample_size: (sum of rho)**2 / sum of rho**2, by the ratio of each whole episode: the number of
+            the target's own episodes that the E are worth, 0 where none could be its own.
         n_episodes: E.
-        n_left_out: episodes without an end, cut or still running, which tell no return.
+        n_left_out: episodes without an end, cut or still running, whose return is unknown.
     """
 
     behaviour: float
@@ -74,7 +74,7 @@ def importance_sampling(
         dataset: whole episodes with the column `action_prob` (or `log_prob`, of on-policy learners that explored).
         gamma: discount per step, in [0, 1].
         explore: whether the target explores; if not, it is greedy.
-        step: where its exploration stands then; default: its last update's, which weights that were loaded lack.
+        step: of its exploration schedule; default: that of its last update, which loaded weights do not have.
 
     Raises:
         ConfigError: a probability is missing, zero, negative, above 1 or nan.
@@ -160,9 +160,9 @@ def _estimate(
             n_left_out += 1
             continue
         behaviour = _behaviour(name, number, episode)
-        seen = tree.map_tree(lambda leaf: leaf[:-1], episode.obs)
+        obs = tree.map_tree(lambda leaf: leaf[:-1], episode.obs)
         at = policy.last_step if step is None else step
-        target = policy.action_probability(seen, step=at, explore=explore)
+        target = policy.action_probability(obs, step=at, explore=explore)
         ratios.append(target[np.arange(len(episode)), episode.action] / behaviour)
         rewards.append(episode.reward)
     if not rewards:
@@ -171,25 +171,29 @@ def _estimate(
 
 
 def _behaviour(name: str, number: int, episode: RecordedEpisode) -> NDArray[np.float64]:
-    """Return how likely the behaviour's actions [T] were; refuse what is no probability."""
+    """Return the probabilities of the behaviour's actions [T].
+
+    Raises:
+        ConfigError: they are missing or no probabilities.
+    """
     if episode.action.dtype.kind not in "iu" or episode.action.ndim != 1:
         raise ConfigError(f"{name} needs Discrete actions, got {episode.action.dtype} {episode.action.shape}")
     if ACTION_PROB in episode.extras:
-        told = np.asarray(episode.extras[ACTION_PROB], np.float64)
+        probability = np.asarray(episode.extras[ACTION_PROB], np.float64)
     elif _LOG_PROB in episode.extras:
-        told = np.exp(np.asarray(episode.extras[_LOG_PROB], np.float64))
+        probability = np.exp(np.asarray(episode.extras[_LOG_PROB], np.float64))
     else:
         raise ConfigError(
             f"{name} needs the column {ACTION_PROB!r}, the dataset has {sorted(episode.extras)}: record it with "
             "DQNPolicy(store_action_prob=True), RandomPolicy(..., store_action_prob=True) or an on-policy learner"
         )
-    sound = (told > 0.0) & (told <= 1.0 + _ROUNDING)
-    if told.ndim != 1 or not sound.all():
-        step = int(np.argwhere(~sound)[0][0]) if told.ndim == 1 else 0
-        got = told[step]
+    is_valid = (probability > 0.0) & (probability <= 1.0 + _ROUNDING)
+    if probability.ndim != 1 or not is_valid.all():
+        step = int(np.argwhere(~is_valid)[0][0]) if probability.ndim == 1 else 0
+        got = probability[step]
         hint = "; is it a logarithm? give exp of it" if np.all(got < 0.0) else ""
         raise ConfigError(
             f"{name} needs probabilities in (0, 1] of the actions taken, got {got} at step {step} of episode "
             f"{number}{hint}"
         )
-    return np.minimum(told, 1.0)
+    return np.minimum(probability, 1.0)
