@@ -120,7 +120,7 @@ def test_windows_stop_at_every_kind_of_end(two: list[Path]) -> None:
         assert_array_equal(next_obs, [0, number, t + steps])
 
 
-def test_a_cut_is_kept_where_the_next_episode_begins_alike(tmp_path: Path) -> None:
+def test_a_cut_is_kept_where_the_next_episode_starts_with_the_same_observation(tmp_path: Path) -> None:
     circle = episode(0, 2, "cut")
     circle.obs[-1] = circle.obs[0]  # it ends where it, and the next one, begins
     write_shard(tmp_path / "a.npz", header(), [circle, circle])
@@ -158,7 +158,7 @@ def test_a_folder_a_glob_a_file_and_a_list_are_read_by_name(two: list[Path]) -> 
     assert len(load_dataset(two[1])) == 6
 
 
-def test_a_file_says_itself_what_is_in_it(two: list[Path]) -> None:
+def test_a_file_describes_itself(two: list[Path]) -> None:
     with np.load(two[0], allow_pickle=False) as file:
         names, meta = set(file.files), json.loads(str(file["meta"]))
 
@@ -174,7 +174,7 @@ def test_a_loaded_buffer_saves_its_spaces(two: list[Path], tmp_path: Path) -> No
     assert ReplayBuffer.load(tmp_path / "whole.npz").observation_space == FORM_SPACES["array"]
 
 
-def test_a_buffer_that_was_told_no_spaces_says_so() -> None:
+def test_a_buffer_without_spaces_is_described_as_such() -> None:
     with pytest.raises(ConfigError, match=r"ReplayBuffer was not told the spaces of its rows: give it spaces=envs"):
         ReplayBuffer(3).action_space  # noqa: B018 - asking is what fails
 
@@ -189,7 +189,7 @@ def test_a_policy_is_made_for_a_dataset_and_for_a_mix_with_it(two: list[Path]) -
         MixedBuffer({ReplayBuffer(9): 1.0}).observation_space  # noqa: B018 - asking is what fails
 
 
-def test_ends_of_arrays_say_what_no_flag_and_no_observation_does() -> None:
+def test_ends_of_arrays_mark_ends_without_a_flag() -> None:
     same = np.zeros((4, 1), np.float32)
     columns = {"obs": same, "next_obs": same, "action": np.arange(4), "reward": np.ones(4)}
     terminated, ends = np.array([False, False, False, True]), np.array([False, True, False, False])
@@ -205,14 +205,14 @@ def test_ends_of_arrays_say_what_no_flag_and_no_observation_does() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_truncated_file_is_refused_by_name(two: list[Path], share: float) -> None:
+def test_a_truncated_file_is_rejected_by_name(two: list[Path], share: float) -> None:
     whole = two[1].read_bytes()
     two[1].write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(CheckpointError, match=r"episodes-000001\.npz cannot be read .* missing or damaged"):
         load_dataset(two)
 
 
-def test_a_flipped_bit_is_refused_by_name(two: list[Path]) -> None:
+def test_a_flipped_bit_is_rejected_by_name(two: list[Path]) -> None:
     whole = bytearray(two[0].read_bytes())
     with zipfile.ZipFile(two[0]) as archive:
         place = archive.getinfo("reward.npy").header_offset
@@ -222,7 +222,7 @@ def test_a_flipped_bit_is_refused_by_name(two: list[Path]) -> None:
         load_dataset(two)
 
 
-def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_empty_folder_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nowhere\.npz cannot be read"):
         load_dataset(tmp_path / "nowhere.npz")
     for nothing in (tmp_path, str(tmp_path / "*.npz"), []):
@@ -230,7 +230,7 @@ def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
             load_dataset(nothing)
 
 
-def test_files_of_other_spaces_stacks_and_columns_are_refused_by_name(two: list[Path], tmp_path: Path) -> None:
+def test_files_of_other_spaces_stacks_and_columns_are_rejected_by_name(two: list[Path], tmp_path: Path) -> None:
     others = {
         "observation_space": header("pixels"),
         "action_space": header(action_space=spaces.Discrete(4)),
@@ -245,7 +245,7 @@ def test_files_of_other_spaces_stacks_and_columns_are_refused_by_name(two: list[
             load_dataset([two[0], path])
 
 
-def test_environments_that_the_files_are_not_of_are_refused(two: list[Path]) -> None:
+def test_environments_other_than_the_files_are_rejected(two: list[Path]) -> None:
     fits = Spaces(observation_space=FORM_SPACES["array"], action_space=spaces.Discrete(3))
     wrong = Spaces(observation_space=FORM_SPACES["pixels"], action_space=spaces.Discrete(3))
 
@@ -277,7 +277,7 @@ def rewritten(path: Path, **columns: Any) -> Path:
         ({"length": np.ones(5, np.int64)}, "it has 5 episodes in 4 steps"),
     ],
 )
-def test_a_file_that_does_not_hold_what_it_says_is_refused(two: list[Path], columns: Any, message: str) -> None:
+def test_a_file_that_contradicts_its_metadata_is_rejected(two: list[Path], columns: Any, message: str) -> None:
     rewritten(two[0], **columns)
     rule = rf"episodes-000000\.npz cannot be read as a dataset \(.*{message}.*\): it does not hold what it says"
     with pytest.raises(CheckpointError, match=rule):
@@ -303,7 +303,7 @@ def test_a_value_that_cannot_be_learned_from_is_named_with_its_row(two: list[Pat
         load_dataset(two)
 
 
-def test_a_file_of_another_kind_or_a_newer_format_is_refused(two: list[Path]) -> None:
+def test_a_file_of_another_kind_or_a_newer_format_is_rejected(two: list[Path]) -> None:
     with np.load(two[0]) as file:
         meta = json.loads(str(file["meta"]))
     rewritten(two[0], meta=np.array(json.dumps(meta | {"format": 2})))
@@ -363,7 +363,7 @@ def test_bounds_of_images_take_one_number() -> None:
     assert len(json.dumps(space_to_plain(spaces.Box(0, 255, (4, 84, 84), np.uint8)))) < 200
 
 
-def test_an_unknown_kind_of_space_is_refused() -> None:
+def test_an_unknown_kind_of_space_is_rejected() -> None:
     with pytest.raises(ValueError, match="unknown kind of space 'Text'"):
         space_from_plain({"kind": "Text", "shape": [], "dtype": "<f4"})
 

@@ -116,7 +116,7 @@ def test_options_reach_the_buffer_and_actions_count_from_0() -> None:
     assert buffer.action_space == gym.spaces.Discrete(3)
 
 
-def test_what_is_no_dataset_is_refused(folder: Path) -> None:
+def test_an_id_without_a_dataset_is_rejected(folder: Path) -> None:
     for nothing in ("no/such-v0", folder):
         with pytest.raises(ConfigError, match=r"from_minari cannot open .*: give a local id, the folder of one"):
             from_minari(nothing)

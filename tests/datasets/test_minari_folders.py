@@ -140,7 +140,7 @@ def test_images_stored_as_jpeg_are_those_that_are_in_them(
         from_minari(folder)
 
 
-def test_images_stored_as_they_are_are_read_whatever_the_metadata_say(tmp_path: Path) -> None:
+def test_uncompressed_images_are_read_despite_the_metadata(tmp_path: Path) -> None:
     played = episode(2, IMAGE)
     (got,) = from_minari(write_minari(tmp_path / "made", IMAGE, gym.spaces.Discrete(3), [played])).episodes()
     assert_array_equal(got.obs, played["observations"])
@@ -211,7 +211,7 @@ def test_an_environment_is_never_made_to_find_a_space(name: str, tmp_path: Path)
         ("observations", np.full((4, 2), 1e300), r"obs must be finite, got inf in row 0"),
     ],
 )
-def test_what_cannot_be_learned_from_is_named(name: str, rows: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_values_are_named(name: str, rows: Any, message: str, tmp_path: Path) -> None:
     folder = made(tmp_path)
     change(folder, f"episode_0/{name}", rows)
     with pytest.raises((CheckpointError, ConfigError), match=message):
@@ -219,7 +219,7 @@ def test_what_cannot_be_learned_from_is_named(name: str, rows: Any, message: str
 
 
 @pytest.mark.parametrize("given", [-1, None, object(), [], 1.5, {}])
-def test_what_is_no_dataset_is_rejected(given: Any) -> None:
+def test_a_path_without_a_dataset_is_rejected(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"from_minari cannot open .*: give a local id, the folder of one"):
         from_minari(given)
 

@@ -109,7 +109,7 @@ class TestByHand:
         assert_allclose(told.std_error, np.std([10.41, 6.99], ddof=1) / np.sqrt(2))
 
     @pytest.mark.parametrize("estimate", BOTH)
-    def test_the_behaviour_itself_is_worth_what_it_earned(self, estimate: Any) -> None:
+    def test_the_estimate_for_the_behaviour_is_its_own_return(self, estimate: Any) -> None:
         told = estimate(Always(0.5), dataset(*self.data), gamma=0.5)
 
         assert told.value == told.behaviour == 8.0
@@ -117,12 +117,12 @@ class TestByHand:
         assert_allclose(told.per_episode, [10.0, 6.0])
 
     @pytest.mark.parametrize("estimate", BOTH)
-    def test_a_target_that_would_do_none_of_it_is_worth_nothing_known(self, estimate: Any) -> None:
+    def test_a_target_that_shares_no_action_has_an_estimate_of_zero(self, estimate: Any) -> None:
         told = estimate(Always(1.0), dataset([[0], [0, 0]], [[1.0], [1.0, 1.0]], [[0.5], [0.5, 0.5]]), gamma=0.5)
 
         assert (told.value, told.effective_sample_size) == (0.0, 0.0)
 
-    def test_the_target_is_asked_of_every_observation_but_the_last(self) -> None:
+    def test_the_target_is_queried_for_every_observation_but_the_last(self) -> None:
         told = importance_sampling(Always(0.0, 1.0, -9.0), dataset([[0, 1]], [[1.0, 2.0]], [[0.5, 0.5]]), gamma=1.0)
 
         assert told.value == 2 * 1 + 4 * 2
@@ -202,7 +202,7 @@ def test_the_weighted_estimate_varies_less(many: Any) -> None:
     assert weighted.std() < 0.8 * ordinary.std()
 
 
-def test_the_weighted_estimate_of_many_episodes_is_right_though_the_target_lives_longer() -> None:
+def test_the_weighted_estimate_is_consistent_when_the_targets_episodes_are_longer() -> None:
     told = weighted_importance_sampling(Always(0.7), dataset(*play(np.random.default_rng(1), 6000, 0.4)), gamma=0.9)
 
     assert told.std_error is not None
@@ -218,7 +218,7 @@ def test_the_standard_error_is_the_spread_of_estimates(estimate: Any, many: Any)
     assert np.sqrt(np.square(errors).mean()) == pytest.approx(values.std(), rel=0.2)
 
 
-def test_the_effective_sample_size_says_how_much_is_lost(many: Any) -> None:
+def test_the_effective_sample_size_decreases_with_the_weights_variance(many: Any) -> None:
     sizes = np.array([one.effective_sample_size for one in many[importance_sampling]])
 
     assert 10 < sizes.mean() < 35  # of 40
@@ -239,13 +239,13 @@ def test_the_effective_sample_size_says_how_much_is_lost(many: Any) -> None:
         ([[np.inf, 0.5], [0.5, 0.5]], r"got inf at step 0 of episode 0$"),
     ],
 )
-def test_what_is_no_probability_is_refused_by_name(estimate: Any, likely: Any, message: str) -> None:
+def test_an_invalid_probability_is_rejected_by_name(estimate: Any, likely: Any, message: str) -> None:
     data = dataset([[1, 0], [0, 1]], [[1.0, 1.0], [1.0, 1.0]], likely)
     with pytest.raises(ConfigError, match=rf"^{estimate.__name__} .*{message}"):
         estimate(Always(0.5), data, gamma=0.9)
 
 
-def test_other_mistakes_are_refused() -> None:
+def test_other_mistakes_are_rejected() -> None:
     data = dataset([[1]], [[1.0]], [[0.5]])
     with pytest.raises(ConfigError, match=r"importance_sampling\.gamma must be in \[0, 1\], got 1.5"):
         importance_sampling(Always(0.5), data, gamma=1.5)
@@ -282,7 +282,7 @@ def _step(obs: Any, action: Any, reward: Any, ends: bool, extras: Any, t: int) -
 # ---- with policies ----
 
 
-def test_a_recording_tells_what_another_policy_is_worth(tmp_path: Any) -> None:
+def test_a_recording_estimates_the_return_of_another_policy(tmp_path: Any) -> None:
     envs = make_envs("CartPole-v1", 8, seed=1)
     player = RandomPolicy(envs.action_space, seed=1, store_action_prob=True)
     with DatasetWriter(tmp_path).record(collector := Collector(player, envs)):
@@ -298,7 +298,7 @@ def test_a_recording_tells_what_another_policy_is_worth(tmp_path: Any) -> None:
     assert told.value == pytest.approx(2.0, abs=4 * told.std_error + 0.01)
 
 
-def test_explore_says_which_target_is_meant() -> None:
+def test_explore_selects_the_exploring_target() -> None:
     data = dataset([[1]], [[1.0]], [[0.5]])
     for explore in (False, True):
         target = Always(0.5)
@@ -318,7 +318,7 @@ def test_an_on_policy_learner_s_own_data_has_ratios_of_1(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(("exploration", "likely"), [(Greedy(), [0, 1]), (SoftQ(1.0), [0.25, 0.75])])
-def test_a_q_learner_explores_as_its_exploration_says(exploration: Any, likely: list[float]) -> None:
+def test_a_q_learner_has_the_probabilities_of_its_exploration(exploration: Any, likely: list[float]) -> None:
     class Fixed(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -347,7 +347,7 @@ def test_long_episodes_do_not_overflow(length: int) -> None:
             per_decision(ratios, rewards, gamma=1.0, is_weighted=False)
 
 
-def test_an_episode_that_cannot_be_the_targets_counts_nothing_however_long() -> None:
+def test_an_episode_that_cannot_be_the_targets_counts_nothing() -> None:
     ratios, rewards = [np.zeros(700), np.full(700, 2.0)], [np.ones(700), np.full(700, 3.0)]
     found = per_decision(ratios, rewards, gamma=1.0, is_weighted=True)
     assert found.value == pytest.approx(2_100.0)

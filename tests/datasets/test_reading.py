@@ -113,7 +113,7 @@ class Reading(Run):
 
 @given(how=programs.settings(), data=st.data())
 @settings(max_examples=20)
-def test_every_row_reads_as_the_reference_says_whatever_was_done(how: dict[str, Any], data: st.DataObject) -> None:
+def test_every_row_reads_as_the_reference(how: dict[str, Any], data: st.DataObject) -> None:
     run = Reading(**how)
     for operation in data.draw(programs.operations(how["n_envs"])):
         run.do(*operation)
@@ -167,7 +167,7 @@ class TestWhatCannotBeRead:
             buffer.get(buffer.slots(), stack=0)
 
     @pytest.mark.parametrize("slots", [[0.0], ["a"], [[0, 1]], None])
-    def test_what_are_no_slots_is_rejected(self, slots: Any) -> None:
+    def test_invalid_slots_are_rejected(self, slots: Any) -> None:
         buffer, _ = filled()
         for take in (buffer.get, buffer.prev, buffer.next, buffer.is_stored, lambda one: buffer.rewrite(one, reward=0)):
             with pytest.raises(ConfigError, match="slots must be whole numbers"):
@@ -295,7 +295,7 @@ class TestExtending:
         assert len(buffer.extend(ReplayBuffer(10))) == 0
         assert len(buffer) == 20
 
-    def test_what_cannot_be_joined_is_rejected(self) -> None:
+    def test_buffers_that_cannot_be_joined_are_rejected(self) -> None:
         buffer, _ = filled()
         with pytest.raises(ConfigError, match="extend takes another ReplayBuffer"):
             buffer.extend(buffer)

@@ -85,7 +85,7 @@ class Stream:
 
 @settings(deadline=None, max_examples=40)
 @given(st.data(), st.integers(1, 4))
-def test_episodes_come_out_as_lists_would_have_them(data: st.DataObject, n_envs: int) -> None:
+def test_episodes_equal_those_of_the_reference(data: st.DataObject, n_envs: int) -> None:
     everyone = list(range(n_envs))
     some = st.lists(st.sampled_from(everyone), unique=True).map(sorted)
     begun = data.draw(some)
@@ -112,7 +112,7 @@ def test_episodes_come_out_as_lists_would_have_them(data: st.DataObject, n_envs:
         assert plain(episode) == wanted
 
 
-def test_room_follows_the_longest_episode_and_no_other_environment() -> None:
+def test_the_capacity_follows_the_longest_episode_only() -> None:
     episodes, stream = OpenEpisodes(HEADER, 2, np.zeros(0, np.intp)), Stream(2)
     episodes.add(stream.step([0, 1], [0, 1]))
     for _ in range(20):  # the first environment rests, in the middle of nothing, while the other goes on

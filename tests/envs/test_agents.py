@@ -48,7 +48,7 @@ def returns_of(game: int, episode: int) -> list[float]:
 
 
 @pytest.mark.parametrize("haunts", [False, True])
-def test_every_row_is_true_whoever_leaves_joins_or_comes_back(haunts: bool) -> None:
+def test_every_row_is_true_when_agents_leave_join_or_return(haunts: bool) -> None:
     ledger = Ledger()
     envs, games = made(haunts=haunts)
     assert (envs.n, envs.n_agents, envs.agents) == (9, 3, ("left", "right", "third"))
@@ -100,7 +100,7 @@ def assert_is_about(summary: Summary, numbers: list[Any]) -> None:
         assert getattr(summary, one) == pytest.approx(getattr(true, one), rel=1e-9)
 
 
-def test_many_collects_of_steps_tell_of_every_game_once() -> None:
+def test_collects_of_steps_report_every_game_once() -> None:
     envs, games = made()
     collector = Collector(Player(), envs)
     parts = [collector.collect(n_step=7) for _ in range(40)]
@@ -113,7 +113,7 @@ def test_many_collects_of_steps_tell_of_every_game_once() -> None:
     assert told.n_step == collector.env_step  # agents' steps, not games'
 
 
-def test_a_policy_hears_of_every_start_and_of_no_other() -> None:
+def test_a_policy_is_notified_of_every_start_and_of_no_other() -> None:
     player = Player()
     envs, games = made()
     Collector(player, envs).collect(n_step=300)
@@ -159,7 +159,7 @@ def test_windows_never_cross_from_one_stay_into_the_next() -> None:
     assert n_checked > 2_000
 
 
-def test_a_reset_in_the_middle_begins_every_game_anew() -> None:
+def test_a_reset_in_the_middle_restarts_every_game() -> None:
     ledger = Ledger()
     envs, games = made()
     collector = Collector(Player(), envs, ledger)
@@ -221,7 +221,7 @@ def test_options_and_calls_reach_each_game_once() -> None:
     assert [game.n_closed for game in games] == [1, 1]
 
 
-def test_a_resumed_collector_goes_on_with_the_next_games() -> None:
+def test_a_resumed_collector_continues_with_the_next_games() -> None:
     one, games = made(2, seed=3)
     collector = Collector(Player(), one)
     collector.collect(n_step=50)
@@ -245,7 +245,7 @@ class SeededGame(TaggedGame):
 
 
 @pytest.mark.parametrize("n_step", [1, 5, 40, 110, 150])
-def test_games_that_run_go_on_where_they_were_saved(n_step: int) -> None:
+def test_running_games_continue_where_they_were_saved(n_step: int) -> None:
     def made_anew(seed: int | None) -> tuple[Collector, Ledger]:
         envs = make_envs([partial(SeededGame, game) for game in range(3)], seed=seed, processors=[PreviousStep()])
         return Collector(TreePlayer(), envs, ledger := Ledger()), ledger
@@ -286,7 +286,7 @@ def test_a_reward_metric_sees_the_returns_of_every_agent() -> None:
     assert stats.returns.max == max(np.nanmax(returns_of(0, episode)) for episode in range(6))
 
 
-def test_a_metric_that_keeps_the_agents_apart_is_refused() -> None:
+def test_a_reward_metric_per_agent_is_rejected() -> None:
     collector = Collector(Player(), made(1)[0], reward_metric=lambda returns: returns)
     with pytest.raises(ConfigError, match=r"reward_metric must give one number per episode \[1\], got \(1, 3\)"):
         collector.collect(n_episode=1)
@@ -318,7 +318,7 @@ class Watched:
         self.ends.append((episode.env_id, episode.length, episode.total_reward))
 
 
-def test_callbacks_hear_of_every_agent_that_took_part() -> None:
+def test_callbacks_are_notified_of_every_agent_that_took_part() -> None:
     envs, _ = made(1)
     collector = Collector(Player(), envs)
     heard = Watched()
@@ -403,12 +403,12 @@ NAN = {"a": np.zeros(1, np.float32), "b": np.full(1, np.nan, np.float32)}
         ({"answer": {"rewards": {"a": 0, "b": np.inf}}}, "env 3: returned reward inf, at .* of agent 'b' in game 1"),
     ],
 )
-def test_what_must_not_be_learnt_from_is_refused_by_game_and_agent(parts: Any, message: str) -> None:
+def test_invalid_data_are_rejected_by_game_and_agent(parts: Any, message: str) -> None:
     with pytest.raises(EnvError, match=message):
         play(**parts)
 
 
-def test_a_fault_of_a_game_is_the_games_and_data_are_told_apart() -> None:
+def test_errors_distinguish_faults_of_a_game_from_invalid_data() -> None:
     with pytest.raises(BadEnvDataError):
         play(count=4)
 
@@ -433,7 +433,7 @@ def test_agents_of_a_game_act_together() -> None:
         ([Told, partial(gym.make, "CartPole-v1")], "env 0 is a game of several agents, env 1 is not, got"),
     ],
 )
-def test_games_that_cannot_share_a_policy_are_refused_when_they_are_made(factories: Any, message: str) -> None:
+def test_games_that_cannot_share_a_policy_are_rejected_when_made(factories: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs(factories)
 
@@ -445,7 +445,7 @@ def named(names: list[Any]) -> Told:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_what_games_have_not_is_refused_clearly() -> None:
+def test_options_that_games_do_not_support_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r'backend "async" is for environments of one agent, and .* use "sync"'):
         make_envs(Told, 2, backend="async")
     with pytest.raises(ConfigError, match="max_episode_steps is not for a game of several agents"):
@@ -538,7 +538,7 @@ def test_a_wrapper_may_turn_the_turn_based_api_into_the_parallel_one() -> None:
 
 
 @pytest.mark.parametrize("random", [False, True])
-def test_an_agent_that_may_do_nothing_is_named_with_the_way_out(random: bool) -> None:
+def test_an_agent_without_a_legal_action_is_named_with_the_remedy(random: bool) -> None:
     class Waiting(TaggedGame):
         def observation_space(self, agent: str) -> gym.Space[Any]:
             mask = gym.spaces.MultiBinary(2)
@@ -571,9 +571,7 @@ class Paying(TaggedGame):
 
 
 @pytest.mark.parametrize("processors", [[], [PreviousStep()]])
-def test_what_agents_are_paid_while_they_do_not_act_counts_in_their_returns_and_in_no_row(
-    processors: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_late_rewards_count_in_returns_and_in_no_row(processors: Any, caplog: pytest.LogCaptureFixture) -> None:
     n_games, ledger = len(PLANS), Ledger()
     envs = make_envs([partial(Paying, 0)], processors=processors)
     collector = Collector(Still(), envs, ledger, reward_metric=lambda returns: np.nansum(returns, axis=1))
@@ -602,7 +600,7 @@ def test_what_agents_are_paid_while_they_do_not_act_counts_in_their_returns_and_
     assert message.startswith("agent 'left' of game 0 got reward 4000 in a step in which it did not act")
 
 
-def test_games_that_pay_late_go_on_where_they_were_saved() -> None:
+def test_games_with_late_rewards_continue_where_they_were_saved() -> None:
     class SeededPaying(Paying, SeededGame):
         """Pay late, in episodes that a seed repeats."""
 
@@ -629,7 +627,7 @@ def test_games_that_pay_late_go_on_where_they_were_saved() -> None:
         ({"third": "much"}, "returned reward 'much', which is not a number, for agent 'third', at episode 0 step 0"),
     ],
 )
-def test_a_reward_that_cannot_count_is_refused(gains: dict[str, Any], message: str) -> None:
+def test_an_invalid_late_reward_is_rejected(gains: dict[str, Any], message: str) -> None:
     class Odd(TaggedGame):
         def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
             obs, own, *others = super().step(actions)

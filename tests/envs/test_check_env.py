@@ -90,7 +90,7 @@ def levels(findings: list[Finding], words: str) -> list[str]:
     return [finding.level for finding in findings if words in str(finding)]
 
 
-def test_a_sound_environment_has_nothing_but_its_speed_to_note() -> None:
+def test_a_valid_environment_has_only_a_note_on_its_speed() -> None:
     (speed,) = check_env(Loop)
     assert speed.level == "note"
     assert "steps per second" in speed.what
@@ -169,11 +169,11 @@ def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_found_with_what_to_do(env: Any, level: str, words: str) -> None:
+def test_every_mistake_is_found_with_its_remedy(env: Any, level: str, words: str) -> None:
     assert levels(check_env(env, n_steps=50), words) == [level]
 
 
-def test_a_mask_in_the_info_is_obeyed_or_missed() -> None:
+def test_a_mask_in_the_info_is_used_or_warned_of() -> None:
     sound = told(END, resets=[(OBS, {"legal": [False, True]})])
     assert {finding.level for finding in check_env(sound, mask_key="legal")} == {"note"}
     env = ToldEnv(steps=[END], resets=[(OBS, {"legal": [False, True]})])
@@ -193,6 +193,6 @@ def test_errors_come_first() -> None:
     assert [finding.level for finding in found] == ["error", "warning", "note", "note", "note"]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"n_steps must be .* got 0\ncheck_env.seed must be .* got -1"):
         check_env(Loop, n_steps=0, seed=-1)

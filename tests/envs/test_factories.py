@@ -37,7 +37,7 @@ def knowing(context: EnvContext, *, word: str = "") -> Knowing:
 
 
 @pytest.mark.parametrize("backend", ["sync", pytest.param("async", marks=forks)])
-def test_a_factory_with_one_open_parameter_is_told_its_context(backend: Any) -> None:
+def test_a_factory_with_one_required_parameter_receives_its_context(backend: Any) -> None:
     envs = make_envs(knowing, 3, seed=7, backend=backend, env_kwargs={"word": "hi"})
     assert envs.call("word") == ["hi"] * 3
     told = envs.call("context")
@@ -48,7 +48,7 @@ def test_a_factory_with_one_open_parameter_is_told_its_context(backend: Any) -> 
     assert len({context.seed for context in told}) == 3
 
 
-def test_each_factory_of_a_list_is_told_its_own_place() -> None:
+def test_each_factory_of_a_list_receives_its_own_index() -> None:
     envs = make_envs([knowing, lambda context: Knowing(context)])
     assert [(context.index, context.n_envs) for context in envs.call("context")] == [(0, 2), (1, 2)]
 
@@ -58,7 +58,7 @@ def test_without_a_seed_the_context_has_none() -> None:
     assert context.seed is None
 
 
-def test_environments_of_an_evaluation_are_told_so() -> None:
+def test_the_context_of_evaluation_environments_is_marked() -> None:
     made: list[EnvContext] = []
 
     def factory(context: EnvContext) -> gym.Env[Any, Any]:
@@ -70,7 +70,7 @@ def test_environments_of_an_evaluation_are_told_so() -> None:
     assert [context.in_evaluation for context in made] == [True] * 4
 
 
-def test_presets_tell_their_evaluations_environments_so() -> None:
+def test_presets_mark_the_context_of_their_evaluation_environments() -> None:
     made: list[EnvContext] = []
 
     def factory(context: EnvContext) -> gym.Env[Any, Any]:
@@ -108,7 +108,7 @@ class Called:
         pytest.param(min, {}, False, id="built in"),
     ],
 )
-def test_only_one_positional_parameter_without_a_default_asks_for_the_context(
+def test_only_a_single_positional_parameter_without_a_default_receives_the_context(
     factory: Any, given: dict[str, Any], wants: bool
 ) -> None:
     assert accepts_context(factory, given) is wants
@@ -196,7 +196,7 @@ def test_spaces_that_do_not_fit_the_environment_are_rejected(way: str, options: 
 
 
 @ways
-def test_what_does_not_fit_a_given_space_is_told_when_it_comes(way: str) -> None:
+def test_an_observation_that_does_not_fit_a_given_space_raises(way: str) -> None:
     space = gym.spaces.Box(0, 255, (3,), np.uint8)  # and 0.5 comes
     envs = told_envs(way, ToldEnv, observation_space=space)
     with pytest.raises(BadEnvDataError, match="which does not fit the space's uint8"):
@@ -278,7 +278,7 @@ def test_a_function_cannot_look_into_a_vector_environment() -> None:
         make_envs(envs, validate_env=print, observation_space=NARROW)
 
 
-def test_check_env_tells_what_the_function_rejects() -> None:
+def test_check_env_reports_what_the_function_rejects() -> None:
     def validate(env: Any) -> None:
         raise ValueError("too small")
 

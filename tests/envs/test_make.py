@@ -73,7 +73,7 @@ def test_a_vector_environment_and_made_environments_are_taken_as_they_are() -> N
     assert make_envs(gym.make_vec("CartPole-v1", 2)).name == "CartPole-v1"
 
 
-def test_wrappers_go_on_from_the_inside_out_and_arguments_reach_the_constructor() -> None:
+def test_wrappers_apply_from_the_inside_out_and_arguments_reach_the_constructor() -> None:
     space = spaces.Discrete(7)
     inner = partial(Outer, word="inner")
     envs = make_envs(ToldEnv, 2, wrappers=[inner, Outer], env_kwargs={"action_space": space})
@@ -133,7 +133,7 @@ def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_made_is_refused(spec: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_specs_and_options_are_rejected(spec: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs(spec, **options)
 
@@ -150,7 +150,7 @@ def told_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(factories._PACKAGES, "Told", ("tests.helpers.registering", "told"))
 
 
-def test_an_ids_own_vector_environment_is_made_as_it_is_asked_for() -> None:
+def test_an_ids_own_vector_environment_gets_its_arguments() -> None:
     envs = make_envs("CartPole-v1", 3, backend="vector", env_kwargs={"sutton_barto_reward": True})
     assert (envs.n, envs.name) == (3, "CartPole-v1")
     assert isinstance(envs._backend, VectorBackend)
@@ -191,7 +191,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(backend: Any, m
 
 
 @pytest.mark.usefixtures("told_ids")
-def test_stacks_of_stacks_are_refused_and_the_vector_environment_closed() -> None:
+def test_stacks_of_stacks_are_rejected_and_the_vector_environment_closed() -> None:
     message = 'stack is 2, but Stacking stacks 4 frames itself: set it to single frames, env_kwargs={"stack_num": 1}'
     with pytest.raises(ConfigError, match=message):
         make_envs("Told/Stacking-v0", 2, backend="vector", stack=2)
@@ -204,7 +204,7 @@ def test_stacks_of_stacks_are_refused_and_the_vector_environment_closed() -> Non
 
 
 @pytest.mark.usefixtures("told_ids")
-def test_what_a_vector_environment_does_not_take_is_refused() -> None:
+def test_arguments_that_a_vector_environment_does_not_have_are_rejected() -> None:
     told = partial(make_envs, "Told/Stacking-v0", 2, backend="vector")
     with pytest.raises(ConfigError, match=r'Told/Stacking-v0 takes none: give env_kwargs a limit it has, or .*"sync"$'):
         told(max_episode_steps=5)
@@ -216,7 +216,7 @@ def test_what_a_vector_environment_does_not_take_is_refused() -> None:
     assert sys.modules["tests.helpers.registering"].MADE[-1].n_closed == 1
 
 
-def test_one_environment_is_no_recipe_for_many() -> None:
+def test_a_single_environment_object_is_rejected() -> None:
     with pytest.raises(ConfigError, match="needs an id or a factory, not one environment: pass `lambda: env`"):
         make_envs(ToldEnv())  # type: ignore[arg-type]  # the mistake itself
 
@@ -230,13 +230,15 @@ def test_one_environment_is_no_recipe_for_many() -> None:
         ({"env_kwargs": {"a": 1}, "max_episode_steps": 5}, "make_envs: max_episode_steps, env_kwargs came too late"),
     ],
 )
-def test_what_comes_too_late_for_made_environments_is_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_come_too_late_for_existing_environments_are_rejected(
+    options: dict[str, Any], message: str
+) -> None:
     for made in (SyncVectorEnv([ToldEnv] * 2), make_envs(ToldEnv, 2)):
         with pytest.raises(ConfigError, match=message):
             make_envs(made, **options)
 
 
-def test_a_factory_that_returns_the_same_environment_twice_is_refused_and_the_environment_closed() -> None:
+def test_a_factory_that_returns_the_same_environment_twice_is_rejected_and_the_environment_closed() -> None:
     one = ToldEnv()
     with pytest.raises(
         ConfigError, match="factory 1 returned an environment a second time: make a new one at each call"
@@ -248,13 +250,13 @@ def test_a_factory_that_returns_the_same_environment_twice_is_refused_and_the_en
 @pytest.mark.parametrize(
     "other", [{"action_space": spaces.Discrete(3)}, {"observation_space": spaces.Box(-2, 1, (3,), np.float32)}]
 )
-def test_environments_with_other_spaces_are_refused_and_all_closed(other: dict[str, Any]) -> None:
+def test_environments_with_unequal_spaces_are_rejected_and_all_closed(other: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"env 2 has spaces .*, env 0 has .*: they must be equal"):
         make_envs([kept, kept, partial(kept, **other)])
     assert [env.n_closed for env in MADE] == [1, 1, 1]
 
 
-def test_a_constructor_that_raises_is_told_by_its_number_and_the_others_are_closed() -> None:
+def test_a_constructor_that_raises_is_named_by_its_index_and_the_others_are_closed() -> None:
     fault = OSError("no licence")
     with pytest.raises(EnvError, match=r"^make_envs: env 2 raised OSError when it was made: no licence$") as caught:
         make_envs([kept, kept, partial(kept, made=fault)])
@@ -273,7 +275,7 @@ def test_a_constructor_that_raises_is_told_by_its_number_and_the_others_are_clos
         ([partial(ToldEnv, observation_space=spaces.Text(3))] * 2, "the observation space is a Text"),
     ],
 )
-def test_processes_that_are_refused_do_not_stay(specs: list[Any], message: str) -> None:
+def test_no_process_remains_after_a_rejection(specs: list[Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs(specs, backend="async")
     assert multiprocessing.active_children() == []
@@ -298,7 +300,7 @@ def test_processes_that_are_refused_do_not_stay(specs: list[Any], message: str) 
         (spaces.Dict({ACTION_MASK: spaces.Text(2)}), "'action_mask'"),
     ],
 )
-def test_an_observation_space_that_is_no_array_of_numbers_is_refused_and_all_closed(space: Any, message: str) -> None:
+def test_an_observation_space_that_is_no_array_of_numbers_is_rejected_and_all_closed(space: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs(partial(kept, observation_space=space), 2)
     assert [env.n_closed for env in MADE] == [1, 1]
@@ -319,27 +321,29 @@ def test_an_observation_space_that_is_no_array_of_numbers_is_refused_and_all_clo
         (spaces.Text(2), "the action space is a Text"),
     ],
 )
-def test_an_action_space_that_is_no_array_is_refused(space: Any, message: str) -> None:
+def test_an_action_space_that_is_no_array_is_rejected(space: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs(partial(ToldEnv, action_space=space))
     with pytest.raises(ConfigError, match=message):
         make_envs(SyncVectorEnv([partial(ToldEnv, action_space=space)]))
 
 
-def test_a_mask_in_the_observation_and_a_mask_key_are_one_too_many() -> None:
+def test_a_mask_in_the_observation_excludes_a_mask_key() -> None:
     space = spaces.Dict({ACTION_MASK: spaces.MultiBinary(2)})
     with pytest.raises(ConfigError, match="has a leaf 'action_mask' already: leave mask_key out"):
         make_envs(partial(kept, observation_space=space), mask_key="legal")
     assert [env.n_closed for env in MADE] == [1]
 
 
-def test_a_mask_beside_continuous_actions_is_refused() -> None:
+def test_a_mask_with_continuous_actions_is_rejected() -> None:
     space = spaces.Dict({ACTION_MASK: spaces.MultiBinary(2)})
     with pytest.raises(ConfigError, match="an action mask needs a Discrete action space"):
         make_envs(partial(ToldEnv, observation_space=space, action_space=spaces.Box(-1, 1)))
 
 
-def test_making_environments_says_nothing(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_making_environments_logs_and_prints_nothing(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     with caplog.at_level(logging.DEBUG):
         make_envs("CartPole-v1", 2).close()
     assert caplog.messages == []

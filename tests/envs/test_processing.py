@@ -75,7 +75,7 @@ def all_of_them() -> list[Processor]:
         *[(way, "dict", 3) for way in (IN_PROCESSES[0], "AsyncVectorEnv NEXT_STEP")],
     ],
 )
-def test_every_row_is_seen_as_it_was_and_no_episode_sees_the_one_before(way: str, form: Form, stack: int) -> None:
+def test_every_row_is_processed_by_itself_and_no_episode_sees_the_one_before(way: str, form: Form, stack: int) -> None:
     ledger = Ledger()
     envs = tagged_envs(way, 3, form, stack=stack, processors=all_of_them())
     collector = Collector(Player(), envs, ledger)
@@ -92,7 +92,7 @@ def test_every_row_is_seen_as_it_was_and_no_episode_sees_the_one_before(way: str
 
 @settings(max_examples=25)
 @given(way=st.sampled_from(IN_PROCESS), n=st.integers(1, 5), n_step=st.integers(1, 60), data=st.data())
-def test_any_play_is_seen_as_it_was(way: str, n: int, n_step: int, data: st.DataObject) -> None:
+def test_any_play_is_processed_row_by_row(way: str, n: int, n_step: int, data: st.DataObject) -> None:
     envs = tagged_envs(way, n, processors=all_of_them())
     rng = np.random.default_rng(data.draw(st.integers(0, 9)))
     envs.reset()
@@ -116,7 +116,7 @@ def test_sampled_windows_and_stacks_are_seen_as_they_were() -> None:
     assert_seen_as_it_was(batch.next_obs)
 
 
-def test_a_lost_life_begins_nothing_for_a_processor() -> None:
+def test_a_lost_life_starts_no_episode_for_a_processor() -> None:
     ledger = Ledger()
     envs = tagged_envs("sync", 3, stack=2, lives_key="lives", processors=all_of_them())
     Collector(Player(), envs, ledger).collect(n_step=200)
@@ -187,7 +187,7 @@ def ask_told(envs: Envs, name: str) -> list[Any]:
     return [getattr(env, name) for env in envs._backend._backend.envs]  # type: ignore[attr-defined]  # Processed, Sync
 
 
-def test_what_is_stored_is_the_policys_action_and_what_it_saw() -> None:
+def test_the_policys_own_actions_and_observations_are_stored() -> None:
     ledger = Ledger()
     box = gym.spaces.Box(-2, 2, (1,), np.float32)
     lever = MapActions(lambda action: np.array([[-9.0], [1.5]])[action], gym.spaces.Discrete(2))
@@ -225,7 +225,7 @@ kept: list[tuple[Any, Any]] = []
 
 
 @pytest.mark.parametrize("way", IN_PROCESS)
-def test_none_writes_into_what_it_was_given_and_what_it_gave_stays(way: str) -> None:
+def test_processors_change_no_array_that_they_received_or_returned(way: str) -> None:
     kept.clear()
     envs = tagged_envs(way, 3, processors=[Meddler(), *all_of_them()])
     envs.reset()
@@ -277,7 +277,7 @@ class Sticky(Processor):
         self.rng.bit_generator.state = state["rng"]
 
 
-def test_what_outlives_an_episode_is_saved_with_the_environments(tmp_path: Path) -> None:
+def test_state_that_outlives_an_episode_is_saved_with_the_environments(tmp_path: Path) -> None:
     def envs() -> Envs:
         return tagged_envs("sync", 2, seed=1, processors=[PreviousStep(), Sticky(3)])
 
@@ -347,12 +347,12 @@ def test_an_exception_names_the_processor_its_place_and_the_method(method: str) 
         ("act", lambda action: action / 2, r"gave actions array\(\[0. , 0.5\]\), which Discrete\(2\) does not have"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_refused_by_name(method: str, does: Any, message: str) -> None:
+def test_a_result_that_does_not_fit_names_the_processor(method: str, does: Any, message: str) -> None:
     with pytest.raises(EnvError, match=rf"processors\[0\] \(Faulty\) {message}"):
         play(Faulty(method, does))
 
 
-def test_what_is_not_finite_is_refused_whoever_made_it_unless_it_is_healed() -> None:
+def test_non_finite_observations_are_rejected_unless_a_processor_fixes_them() -> None:
     bad = {"steps": [answer(obs=np.full(3, np.nan, np.float32))]}
     message = r"env 0: returned \(through its processors\) observation nan at index"
     with pytest.raises(BadEnvDataError, match=message):
@@ -362,7 +362,7 @@ def test_what_is_not_finite_is_refused_whoever_made_it_unless_it_is_healed() -> 
     play(MapObs(np.nan_to_num, BOX), **bad)
 
 
-def test_a_nested_misfit_is_named_by_its_path() -> None:
+def test_a_nested_mismatch_is_named_by_its_path() -> None:
     space = gym.spaces.Dict(a=gym.spaces.Tuple((gym.spaces.Discrete(2), BOX)))
     obs = {"a": (0, OBS)}
     parts = {"observation_space": space, "resets": [(obs, {})], "steps": [answer(obs=obs)]}
@@ -398,7 +398,7 @@ def test_a_nested_misfit_is_named_by_its_path() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_when_environments_are_made(processors: Any, message: str) -> None:
+def test_invalid_processors_are_rejected_when_environments_are_made(processors: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs(ToldEnv, 2, processors=processors)
 
@@ -408,7 +408,7 @@ def test_environments_that_are_made_take_no_processors() -> None:
         make_envs(make_envs(ToldEnv), processors=[PreviousStep()])
 
 
-def test_environments_refused_by_a_processor_are_closed() -> None:
+def test_environments_rejected_by_a_processor_are_closed() -> None:
     made: list[ToldEnv] = []
 
     def factory() -> ToldEnv:
@@ -420,7 +420,7 @@ def test_environments_refused_by_a_processor_are_closed() -> None:
     assert [env.n_closed for env in made] == [1, 1]
 
 
-def test_the_slow_twin_can_tell() -> None:
+def test_the_slow_reference_detects_errors() -> None:
     """Rows of an episode that still sees the one before are found out."""
 
     class Forgetful(PreviousStep):

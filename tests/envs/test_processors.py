@@ -63,7 +63,7 @@ class TestDiscretizeActions:
             (gym.spaces.Box(-1, 1, (8,)), 5, "makes 390,625 actions of .*, more than 65,536: use fewer bins"),
         ],
     )
-    def test_a_space_or_a_number_that_cannot_work_is_refused(self, space: Any, bins: Any, message: str) -> None:
+    def test_an_unsupported_space_or_number_of_bins_is_rejected(self, space: Any, bins: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=rf"processors\[0\] \(DiscretizeActions\): DiscretizeActions.*{message}"):
             make_envs(partial(ToldEnv, action_space=space), processors=[DiscretizeActions(bins)])
 
@@ -187,7 +187,7 @@ class TestFlatten:
 
 
 @pytest.mark.parametrize("kind", [MapObs, tk.envs.MapActions])
-def test_a_function_and_its_space_are_asked_for(kind: Any) -> None:
+def test_a_function_and_its_space_are_required(kind: Any) -> None:
     with pytest.raises(ConfigError, match=r"fn must be callable, got 3"):
         kind(3, gym.spaces.Discrete(2))
     with pytest.raises(ConfigError, match=r"space must be a Space, got 'Box'"):
@@ -253,7 +253,7 @@ def test_a_run_with_processors_that_was_saved_is_the_run_that_never_stopped(kind
     assert torch.equal(*weights)  # the episodes that were open went on where they were
 
 
-def test_a_policy_made_for_other_processors_is_refused() -> None:
+def test_a_policy_for_other_processors_is_rejected() -> None:
     policy = tk.DQNPolicy.for_envs(make_envs("CartPole-v1"), device="cpu")
     with pytest.raises(SpaceMismatchError, match="observation_space is Box"):
         tk.evaluate(policy, "CartPole-v1", n_episode=1, processors=[PreviousStep()])

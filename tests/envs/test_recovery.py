@@ -84,7 +84,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_step", [1, 7, 31])
-def test_running_episodes_come_back_and_go_on_the_same(kind: str, n_step: int, tmp_path: Any) -> None:
+def test_running_episodes_are_restored_and_continue_the_same(kind: str, n_step: int, tmp_path: Any) -> None:
     with_envs = [tk.make_envs(**{"spec": Walk, "seed": seed} | KINDS[kind]) for seed in (5, 99)]
     first, second = map(collector_of, with_envs)
     try:
@@ -100,7 +100,7 @@ def test_running_episodes_come_back_and_go_on_the_same(kind: str, n_step: int, t
             envs.close()
 
 
-def test_what_came_back_can_be_saved_again(tmp_path: Any) -> None:
+def test_restored_episodes_can_be_saved_again(tmp_path: Any) -> None:
     first, second, third = (collector_of(tk.make_envs(Walk, 2, seed=seed)) for seed in (5, 6, 7))
     first.collect(n_step=9)
     second.load_state_dict(first.state_dict())
@@ -112,7 +112,7 @@ def test_what_came_back_can_be_saved_again(tmp_path: Any) -> None:
     assert told_next(third, 30) == told_next(first, 30)
 
 
-def test_a_quota_of_episodes_that_was_interrupted_goes_on(tmp_path: Any) -> None:
+def test_an_interrupted_quota_of_episodes_continues(tmp_path: Any) -> None:
     def collected(stats: tk.CollectStats) -> Any:
         return stats.n_step, stats.n_episode, stats.returns, stats.lengths
 
@@ -148,12 +148,12 @@ def after_loading(first: tk.Collector, second: tk.Collector, caplog: Any) -> str
 
 
 @pytest.mark.parametrize("env", [Moody, Paid])
-def test_an_environment_that_does_not_do_the_same_again_is_noticed(env: Any, caplog: Any) -> None:
+def test_an_environment_that_does_not_repeat_an_episode_is_detected(env: Any, caplog: Any) -> None:
     first, second = (collector_of(tk.make_envs(env, 2, seed=5)) for _ in range(2))
     assert "an episode differs" in after_loading(first, second, caplog)
 
 
-def test_an_environment_that_fails_when_played_again_is_noticed(caplog: Any) -> None:
+def test_an_environment_that_fails_in_the_replay_is_detected(caplog: Any) -> None:
     def fail() -> None:
         raise OSError("mine")
 
@@ -163,7 +163,7 @@ def test_an_environment_that_fails_when_played_again_is_noticed(caplog: Any) -> 
     assert "cannot be replayed: env 0 raised OSError in step: mine" in caplog.text
 
 
-def test_a_vector_environment_that_seeds_itself_is_not_played_again(caplog: Any) -> None:
+def test_a_vector_environment_that_seeds_itself_is_not_replayed(caplog: Any) -> None:
     def make() -> tk.Envs:
         return tk.make_envs(gym.vector.SyncVectorEnv([Walk, Walk]), seed=5)
 
@@ -171,7 +171,7 @@ def test_a_vector_environment_that_seeds_itself_is_not_played_again(caplog: Any)
     assert "the actions of the running episodes are not known" in after_loading(first, second, caplog)
 
 
-def test_what_a_policy_keeps_from_step_to_step_is_said_to_be_lost(caplog: Any) -> None:
+def test_the_loss_of_a_recurrent_state_is_logged(caplog: Any) -> None:
     class Counting(tk.RandomPolicy):
         def act(self, *asked: Any, **more: Any) -> Any:
             return super().act(*asked, **more)._replace(state=1)
@@ -182,7 +182,7 @@ def test_what_a_policy_keeps_from_step_to_step_is_said_to_be_lost(caplog: Any) -
     assert "what the policy keeps from step to step cannot be saved" in after_loading(first, second, caplog)
 
 
-def test_an_episode_longer_than_what_is_kept_is_not_played_again(monkeypatch: Any, caplog: Any) -> None:
+def test_an_episode_longer_than_the_kept_actions_is_not_replayed(monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setattr(recovery, "_MAX_STEPS", 3)
     first, second = (collector_of(tk.make_envs(Walk, seed=5)) for _ in range(2))
     assert "are not known" in after_loading(first, second, caplog)
@@ -207,7 +207,7 @@ def test_actions_kept_are_bounded_in_bytes() -> None:
     assert played._actions.nbytes <= 16 * 2**20
 
 
-def test_options_of_a_reset_are_played_again_with_it(tmp_path: Any) -> None:
+def test_options_of_a_reset_are_replayed(tmp_path: Any) -> None:
     first, second = (collector_of(tk.make_envs(Told, 2, seed=5)) for _ in range(2))
     first.envs.options = {"place": 1.5}
     first.collect(n_step=4)
@@ -223,7 +223,7 @@ def test_options_that_no_file_can_hold_do_not_keep_a_run_from_being_saved(tmp_pa
     assert through_a_file(first.state_dict(), tmp_path)["envs"]["played"] is None
 
 
-def test_episodes_that_began_with_other_options_than_the_rest_are_not_played_again(caplog: Any) -> None:
+def test_episodes_with_different_reset_options_are_not_replayed(caplog: Any) -> None:
     first, second = (collector_of(tk.make_envs(Told, 2, seed=5)) for _ in range(2))
     first.collect(n_step=2)
     first.envs.options = {"place": 1.5}
@@ -268,7 +268,7 @@ def warnings_of(record: Any) -> list[str]:
     "options", [{}, {"backend": "async"}, {"processors": [tk.envs.PreviousStep()]}], ids=["sync", "async", "processed"]
 )
 @pytest.mark.parametrize(("env", "name"), [(Counts, "n_walks"), (Draws, "coins")])
-def test_what_an_environment_keeps_across_episodes_is_warned_of_on_resume(
+def test_state_that_outlives_episodes_is_warned_of_on_resume(
     env: Any, name: str, options: Any, tmp_path: Any, caplog: Any
 ) -> None:
     both = [tk.make_envs(lambda: gym.wrappers.TimeLimit(env(), 20), 2, seed=5, **options) for _ in range(2)]

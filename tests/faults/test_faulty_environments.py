@@ -86,7 +86,7 @@ def expected_tags(env: int, n_rows: int, fault: Fault, *, keeps: bool) -> list[t
 
 @every_case
 @pytest.mark.parametrize("faulty", ["drop", "cut"])
-def test_only_the_environment_that_failed_is_made_anew(
+def test_only_the_environment_that_failed_is_restarted(
     fault: Fault, backend: Backend, faulty: Any, lives: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     envs = faulty_envs(fault, backend, lives, on_error="restart", faulty=faulty)
@@ -131,7 +131,7 @@ class Keeper(Still):
         return super().act(obs, **asked)
 
 
-def test_what_a_policy_was_told_of_episodes_that_begin_stays_as_it_was(lives: Path) -> None:
+def test_the_starts_given_to_a_policy_are_not_changed_later(lives: Path) -> None:
     envs = faulty_envs(FAULTS[0], "sync", lives, on_error="restart")
     stats = Collector(policy := Keeper(), envs, ReplayBuffer(1_000)).collect(n_step=N_STEP)
     envs.close()
@@ -194,7 +194,7 @@ def test_without_restarts_the_run_ends_with_all_it_takes_to_find_the_fault(
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
-def test_a_constructor_that_raises_at_first_ends_it_before_training_begins(backend: Backend) -> None:
+def test_a_constructor_that_raises_at_first_raises_before_training(backend: Backend) -> None:
     def factory() -> Any:
         raise OSError("no licence")
 
@@ -236,14 +236,14 @@ def test_too_many_restarts_in_a_row_raise_the_last_error(backend: Backend, lives
         (2, "; it was restarted 2 times in a row (max_restarts), and no episode ended in between"),
     ],
 )
-def test_the_last_error_tells_why_there_is_no_other_restart(max_restarts: int, words: str, lives: Path) -> None:
+def test_the_last_error_explains_why_there_is_no_other_restart(max_restarts: int, words: str, lives: Path) -> None:
     options: dict[str, Any] = {"on_error": "restart", "max_restarts": max_restarts, "restart_delay_s": 0}
     with pytest.raises(EnvError) as caught:
         Collector(Still(), make_envs(lambda context: hopeless(context, lives), **options)).collect(n_step=9)
     assert str(caught.value).endswith(words)
 
 
-def test_an_episode_that_ends_well_begins_a_new_row_of_restarts(lives: Path) -> None:
+def test_an_episode_that_ends_normally_resets_the_count_of_restarts(lives: Path) -> None:
     class Moody(FaultyEnv):
         """Fail in every second life's first step, for ever."""
 
@@ -268,7 +268,7 @@ def test_the_pause_before_another_restart_grows(lives: Path, monkeypatch: pytest
     assert slept == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
-def test_listeners_hear_which_episode_failed_and_recorders_take_it_back(lives: Path) -> None:
+def test_listeners_are_notified_of_the_failed_episode_and_recorders_remove_it(lives: Path) -> None:
     class Recorder:
         def __init__(self) -> None:
             self.heard: list[tuple[str, list[int]]] = []
@@ -316,7 +316,7 @@ def test_a_rollout_is_as_whole_as_a_replay_buffer(lives: Path, faulty: Any) -> N
     assert ((1, 0, EPISODE, STEP) in ends) == (faulty == "cut")  # what is cut bootstraps from its last observation
 
 
-def test_stacks_masks_and_lives_go_on_after_a_restart(lives: Path) -> None:
+def test_stacks_masks_and_lives_continue_after_a_restart(lives: Path) -> None:
     class Counting(FaultyEnv):
         def reset(self, **asked: Any) -> Any:
             first, info = super().reset(**asked)
@@ -362,6 +362,6 @@ def test_stacks_masks_and_lives_go_on_after_a_restart(lives: Path) -> None:
         ({"on_error": "restart", "backend": "vector"}, 'on_error "restart" needs single environments, which'),
     ],
 )
-def test_what_cannot_be_done_is_refused(options: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_envs("CartPole-v1", 2, **options)

@@ -74,7 +74,7 @@ class Stubborn(ToldEnv):
         time.sleep(1_000)
 
 
-def test_closing_takes_no_more_than_five_seconds_whatever_the_environments_do() -> None:
+def test_closing_takes_no_more_than_five_seconds() -> None:
     assert process._CLOSING_S + 1 < 5
     workers = [process.Worker(env_id, Stubborn) for env_id in range(3)]
     for worker in workers:
@@ -95,7 +95,7 @@ def test_environments_close_themselves_where_they_can(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_environments_nobody_closed_go_with_the_last_who_knew_them() -> None:
+def test_unclosed_environments_end_when_they_are_garbage_collected() -> None:
     envs = make_envs(lambda: Slow(0, 0.0), 2, backend="async")
     pids = envs.call("pid")
     del envs
@@ -118,7 +118,7 @@ def test_a_restart_leaves_no_descriptor_and_no_process_behind() -> None:
     assert counts[0][1] == 2
 
 
-def test_a_process_that_dies_between_two_requests_is_told_at_the_next() -> None:
+def test_a_process_that_dies_between_two_requests_raises_at_the_next() -> None:
     envs = make_envs(lambda: Slow(0, 0.0), 2, backend="async")
     collector = Collector(Player(), envs)
     collector.collect(n_step=2)
@@ -187,7 +187,7 @@ def test_an_exception_in_the_middle_of_a_message_costs_one_process_and_no_more()
     envs.close()
 
 
-def test_programs_that_an_environment_starts_hear_signals_as_ever() -> None:
+def test_programs_that_an_environment_starts_receive_signals() -> None:
     class Starting(ToldEnv):
         def ended(self) -> int:
             with subprocess.Popen(["sleep", "60"]) as program:
@@ -323,7 +323,7 @@ def test_a_factory_that_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch)
         make_envs(lambda: ToldEnv(made=lock), backend="async")  # type: ignore[arg-type]  # anything would do
 
 
-def test_an_exception_that_cannot_be_sent_is_told_in_words() -> None:
+def test_an_exception_that_cannot_be_pickled_is_replaced_by_its_text() -> None:
     class OddError(Exception):
         def __init__(self, first: int, second: int) -> None:
             super().__init__(f"{first} and {second}")
