@@ -108,11 +108,11 @@ def test_windows_stop_at_every_kind_of_end(two: list[Path]) -> None:
     buffer = load_dataset(two, seed=0)
     batch = buffer.sample(400, horizon=Horizon(3, gamma=0.5), columns=["episode", "t", "n"])
     rows = zip(batch.extras["episode"].tolist(), batch.extras["t"].tolist(), strict=True)
-    told = dict(zip(rows, zip(batch.extras["n"], batch.discount, batch.next_obs, strict=True), strict=True))
+    loaded = dict(zip(rows, zip(batch.extras["n"], batch.discount, batch.next_obs, strict=True), strict=True))
 
     lengths, bootstraps = [3, 1, 4, 2], [False, True, True, False]
-    assert set(told) == {(number, t) for number, length in enumerate(lengths) for t in range(length)}
-    for (number, t), (n, discount, next_obs) in told.items():
+    assert set(loaded) == {(number, t) for number, length in enumerate(lengths) for t in range(length)}
+    for (number, t), (n, discount, next_obs) in loaded.items():
         steps = min(3, lengths[number] - t)
         ends = t + steps == lengths[number]
         assert n == steps
@@ -176,7 +176,7 @@ def test_a_loaded_buffer_saves_its_spaces(two: list[Path], tmp_path: Path) -> No
 
 def test_a_buffer_without_spaces_is_described_as_such() -> None:
     with pytest.raises(ConfigError, match=r"ReplayBuffer was not told the spaces of its rows: give it spaces=envs"):
-        ReplayBuffer(3).action_space  # noqa: B018 - asking is what fails
+        ReplayBuffer(3).action_space  # noqa: B018 - reading it fails
 
 
 def test_a_policy_is_made_for_a_dataset_and_for_a_mix_with_it(two: list[Path]) -> None:
@@ -186,7 +186,7 @@ def test_a_policy_is_made_for_a_dataset_and_for_a_mix_with_it(two: list[Path]) -
         assert policy.observation_space == FORM_SPACES["array"]
         assert policy.action_space == spaces.Discrete(3)
     with pytest.raises(ConfigError, match="was not told the spaces of its rows"):
-        MixedBuffer({ReplayBuffer(9): 1.0}).observation_space  # noqa: B018 - asking is what fails
+        MixedBuffer({ReplayBuffer(9): 1.0}).observation_space  # noqa: B018 - reading it fails
 
 
 def test_ends_of_arrays_mark_ends_without_a_flag() -> None:
@@ -195,8 +195,8 @@ def test_ends_of_arrays_mark_ends_without_a_flag() -> None:
     terminated, ends = np.array([False, False, False, True]), np.array([False, True, False, False])
 
     assert [len(one) for one in ReplayBuffer.from_arrays(**columns, terminated=terminated).episodes()] == [4]
-    told = ReplayBuffer.from_arrays(**columns, terminated=terminated, ends=ends)
-    assert [(len(one), one.terminated) for one in told.episodes()] == [(2, False), (2, True)]
+    loaded = ReplayBuffer.from_arrays(**columns, terminated=terminated, ends=ends)
+    assert [(len(one), one.terminated) for one in loaded.episodes()] == [(2, False), (2, True)]
     with pytest.raises(ConfigError, match="needs next_obs where an episode is truncated or left open"):
         ReplayBuffer.from_arrays(**columns | {"next_obs": None}, terminated=terminated, ends=ends)
 
@@ -454,7 +454,7 @@ class Tianshous:
     """Files as `ReplayBuffer.save_hdf5` of Tianshou 1.2 writes them (tianshou/data/utils/converter.py, to_hdf5)."""
 
     def __init__(self, path: Path, sizes: list[int], written: list[int], *, dict_obs: bool = False) -> None:
-        """Write rings of these sizes, to each of which so many rows were written; observations count steps."""
+        """Write rings of these sizes, each with the given number of rows written; observations count steps."""
         offsets = np.cumsum([0, *sizes[:-1]])
         obs, after = np.zeros((2, sum(sizes), 2), np.float32)
         action, reward = np.zeros(sum(sizes), np.int64), np.zeros(sum(sizes))

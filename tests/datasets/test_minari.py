@@ -42,12 +42,12 @@ def play(form: Form, first_action: int = 0) -> Any:
     for number in range(N_EPISODES):
         seen, steps = [env.reset()[0]], []
         for step in range(length(1, number) if number < N_EPISODES - 1 else 2):
-            obs, *told, _ = env.step((number + step) % 3)
+            obs, *outcome, _ = env.step((number + step) % 3)
             seen.append(obs)
-            steps.append(((number + step) % 3 + first_action, *told))
+            steps.append(((number + step) % 3 + first_action, *outcome))
         action, gain, terminated, truncated = map(list, zip(*steps, strict=True))
         episodes.append(EpisodeBuffer(None, None, None, lists(*seen), action, gain, terminated, truncated, {}))
-    with warnings.catch_warnings(action="ignore"):  # of everything it was not told about authors
+    with warnings.catch_warnings(action="ignore"):  # of everything missing about authors
         return minari.create_dataset_from_buffers(
             dataset_id="tagged/test-v0",
             buffer=episodes,
@@ -101,10 +101,10 @@ def test_truncation_keeps_its_bootstrap_and_termination_does_not(made: Any) -> N
 
     assert_array_equal(after[:, 1], here[:, 1])
     assert_array_equal(after[:, 2], here[:, 2] + 1)
-    told = here[:, 1] < N_EPISODES - 1
-    ends = told & last & is_terminated(1, here[:, 1])
+    has_next = here[:, 1] < N_EPISODES - 1
+    ends = has_next & last & is_terminated(1, here[:, 1])
     assert_array_equal(batch.discount, np.where(ends, 0.0, 0.5))
-    assert_array_equal(batch.extras["truncated"], told & last & is_truncated(1, here[:, 1]))
+    assert_array_equal(batch.extras["truncated"], has_next & last & is_truncated(1, here[:, 1]))
 
 
 def test_options_reach_the_buffer_and_actions_count_from_0() -> None:

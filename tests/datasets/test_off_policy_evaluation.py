@@ -80,56 +80,56 @@ class TestByHand:
     data = ([[1, 0], [0]], [[8.0, 4.0], [6.0]], [[0.5, 0.5], [0.5]])
 
     def test_ordinary(self) -> None:
-        told = importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
+        result = importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
 
         # 3/2 * 8 + 1/2 * 3/4 * 4 = 13.5 and 1/2 * 6 = 3
-        assert_allclose(told.per_episode, [13.5, 3.0])
-        assert told.value == 8.25
-        assert told.behaviour == (8 + 0.5 * 4 + 6) / 2 == 8.0
-        assert_allclose(told.std_error, np.std([13.5, 3.0], ddof=1) / np.sqrt(2))
+        assert_allclose(result.per_episode, [13.5, 3.0])
+        assert result.value == 8.25
+        assert result.behaviour == (8 + 0.5 * 4 + 6) / 2 == 8.0
+        assert_allclose(result.std_error, np.std([13.5, 3.0], ddof=1) / np.sqrt(2))
         # whole ratios 3/4 and 1/2: (5/4)**2 / (9/16 + 1/4)
-        assert_allclose(told.effective_sample_size, (25 / 16) / (13 / 16))
-        assert (told.n_episodes, told.n_left_out) == (2, 0)
+        assert_allclose(result.effective_sample_size, (25 / 16) / (13 / 16))
+        assert (result.n_episodes, result.n_left_out) == (2, 0)
 
     def test_weighted(self) -> None:
-        told = weighted_importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
+        result = weighted_importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
 
         # w_0 = (3/2 + 1/2) / 2 = 1; episode 1 is over and keeps its 1/2: w_1 = (3/4 + 1/2) / 2 = 5/8
         # 3/2 * 8 + 1/2 * (3/4) / (5/8) * 4 = 14.4 and 1/2 * 6 = 3
-        assert_allclose(told.per_episode, [14.4, 3.0])
-        assert_allclose(told.value, 8.7)
-        assert told.behaviour == 8.0
+        assert_allclose(result.per_episode, [14.4, 3.0])
+        assert_allclose(result.value, 8.7)
+        assert result.behaviour == 8.0
 
     def test_weighted_by_the_linearised_error(self) -> None:
-        told = weighted_importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
+        result = weighted_importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
 
         # The target's mean rewards: r_0 = (3/2 * 8 + 1/2 * 6) / 2 = 7.5, r_1 = (6/5 * 4 + 4/5 * 0) / 2 = 2.4.
         # RecordedEpisode 0: 3/2 * (8 - 7.5) + 7.5 + 1/2 * (6/5 * (4 - 2.4) + 2.4) = 8.25 + 2.16
         # RecordedEpisode 1: 1/2 * (6 - 7.5) + 7.5 + 1/2 * (4/5 * (0 - 2.4) + 2.4) = 6.75 + 0.24
-        assert_allclose(told.std_error, np.std([10.41, 6.99], ddof=1) / np.sqrt(2))
+        assert_allclose(result.std_error, np.std([10.41, 6.99], ddof=1) / np.sqrt(2))
 
     @pytest.mark.parametrize("estimate", BOTH)
     def test_the_estimate_for_the_behaviour_is_its_own_return(self, estimate: Any) -> None:
-        told = estimate(Always(0.5), dataset(*self.data), gamma=0.5)
+        result = estimate(Always(0.5), dataset(*self.data), gamma=0.5)
 
-        assert told.value == told.behaviour == 8.0
-        assert told.effective_sample_size == 2.0
-        assert_allclose(told.per_episode, [10.0, 6.0])
+        assert result.value == result.behaviour == 8.0
+        assert result.effective_sample_size == 2.0
+        assert_allclose(result.per_episode, [10.0, 6.0])
 
     @pytest.mark.parametrize("estimate", BOTH)
     def test_a_target_that_shares_no_action_has_an_estimate_of_zero(self, estimate: Any) -> None:
-        told = estimate(Always(1.0), dataset([[0], [0, 0]], [[1.0], [1.0, 1.0]], [[0.5], [0.5, 0.5]]), gamma=0.5)
+        result = estimate(Always(1.0), dataset([[0], [0, 0]], [[1.0], [1.0, 1.0]], [[0.5], [0.5, 0.5]]), gamma=0.5)
 
-        assert (told.value, told.effective_sample_size) == (0.0, 0.0)
+        assert (result.value, result.effective_sample_size) == (0.0, 0.0)
 
     def test_the_target_is_queried_for_every_observation_but_the_last(self) -> None:
-        told = importance_sampling(Always(0.0, 1.0, -9.0), dataset([[0, 1]], [[1.0, 2.0]], [[0.5, 0.5]]), gamma=1.0)
+        result = importance_sampling(Always(0.0, 1.0, -9.0), dataset([[0, 1]], [[1.0, 2.0]], [[0.5, 0.5]]), gamma=1.0)
 
-        assert told.value == 2 * 1 + 4 * 2
-        assert told.std_error is None  # of one episode nobody knows
+        assert result.value == 2 * 1 + 4 * 2
+        assert result.std_error is None  # unknown for one episode
 
 
-def slow_twin(ratios: list[Any], rewards: list[Any], gamma: float, is_weighted: bool) -> float:
+def slow_reference(ratios: list[Any], rewards: list[Any], gamma: float, is_weighted: bool) -> float:
     """Add up the formulas term by term."""
     total = 0.0
     for ratio, reward in zip(ratios, rewards, strict=True):
@@ -147,14 +147,14 @@ def test_it_is_the_sum_of_its_terms(is_weighted: bool, seed: int) -> None:
     lengths = rng.integers(1, 9, size=12)
     ratios = [rng.choice([0.0, 0.5, 1.0, 2.0], n, p=[0.1, 0.3, 0.3, 0.3]) for n in lengths]
     rewards = [rng.normal(size=n) for n in lengths]
-    told = per_decision(ratios, rewards, gamma=0.9, is_weighted=is_weighted)
+    result = per_decision(ratios, rewards, gamma=0.9, is_weighted=is_weighted)
 
-    assert_allclose(told.value, slow_twin(ratios, rewards, 0.9, is_weighted))
+    assert_allclose(result.value, slow_reference(ratios, rewards, 0.9, is_weighted))
 
 
 # ---- a problem with a known answer ----
 #
-# Three steps at most. Action 1 earns 1 and goes on, action 0 earns 0 and ends the episode half the time. With
+# Three steps at most. Action 1 earns 1 and continues, action 0 earns 0 and ends the episode half the time. With
 # probability p of action 1, the value of n steps left is v_n = p * (1 + g v_(n-1)) + (1 - p) * 0.5 * g v_(n-1).
 
 
@@ -203,11 +203,11 @@ def test_the_weighted_estimate_varies_less(many: Any) -> None:
 
 
 def test_the_weighted_estimate_is_consistent_when_the_targets_episodes_are_longer() -> None:
-    told = weighted_importance_sampling(Always(0.7), dataset(*play(np.random.default_rng(1), 6000, 0.4)), gamma=0.9)
+    result = weighted_importance_sampling(Always(0.7), dataset(*play(np.random.default_rng(1), 6000, 0.4)), gamma=0.9)
 
-    assert told.std_error is not None
-    assert told.std_error < 0.03
-    assert abs(told.value - true_value(0.7, 0.9)) < 3 * told.std_error
+    assert result.std_error is not None
+    assert result.std_error < 0.03
+    assert abs(result.value - true_value(0.7, 0.9)) < 3 * result.std_error
 
 
 @pytest.mark.parametrize("estimate", BOTH)
@@ -268,9 +268,9 @@ def test_episodes_without_an_end_are_left_out_and_counted() -> None:
                 ends = one.terminated and t == len(one) - 1
                 data.add(_step(one.obs[t : t + 2], one.action[t : t + 1], one.reward[t : t + 1], ends, one.extras, t))
         data.cut(0)
-    told = importance_sampling(Always(0.5), data, gamma=0.9)
+    result = importance_sampling(Always(0.5), data, gamma=0.9)
 
-    assert (told.value, told.n_episodes, told.n_left_out) == (4.0, 1, 1)
+    assert (result.value, result.n_episodes, result.n_left_out) == (4.0, 1, 1)
 
 
 def _step(obs: Any, action: Any, reward: Any, ends: bool, extras: Any, t: int) -> Any:
@@ -289,13 +289,13 @@ def test_a_recording_estimates_the_return_of_another_policy(tmp_path: Any) -> No
         collector.collect(n_episode=100)
     data = load_dataset(tmp_path)
     target = DQNPolicy.for_envs(data, hidden=(8,), exploration=EpsilonGreedy(0.8), device="cpu", seed=0)
-    told = importance_sampling(target, data, gamma=0.5, explore=True)
+    result = importance_sampling(target, data, gamma=0.5, explore=True)
 
     # CartPole earns 1 per step and no episode is shorter than 8: with gamma 1/2, 2 - 2**-7 at least, and 2 at most
-    assert told.std_error is not None
-    assert 0 < told.std_error < 0.2
-    assert told.behaviour == pytest.approx(2.0, abs=0.01)
-    assert told.value == pytest.approx(2.0, abs=4 * told.std_error + 0.01)
+    assert result.std_error is not None
+    assert 0 < result.std_error < 0.2
+    assert result.behaviour == pytest.approx(2.0, abs=0.01)
+    assert result.value == pytest.approx(2.0, abs=4 * result.std_error + 0.01)
 
 
 def test_explore_selects_the_exploring_target() -> None:
@@ -311,10 +311,10 @@ def test_an_on_policy_learner_s_own_data_has_ratios_of_1(tmp_path: Any) -> None:
     policy = PPOPolicy.for_envs(envs, hidden=(8,), device="cpu", seed=0)
     with DatasetWriter(tmp_path).record(collector := Collector(policy, envs)):
         collector.collect(n_episode=20)
-    told = weighted_importance_sampling(policy, load_dataset(tmp_path), gamma=0.9, explore=True)
+    result = weighted_importance_sampling(policy, load_dataset(tmp_path), gamma=0.9, explore=True)
 
-    assert told.value == pytest.approx(told.behaviour, rel=1e-5)
-    assert told.effective_sample_size == pytest.approx(20, rel=1e-5)
+    assert result.value == pytest.approx(result.behaviour, rel=1e-5)
+    assert result.effective_sample_size == pytest.approx(20, rel=1e-5)
 
 
 @pytest.mark.parametrize(("exploration", "likely"), [(Greedy(), [0, 1]), (SoftQ(1.0), [0.25, 0.75])])
@@ -328,12 +328,12 @@ def test_a_q_learner_has_the_probabilities_of_its_exploration(exploration: Any, 
             return self.q.expand(len(features), 2)
 
     policy = DQNPolicy(Fixed(), exploration=exploration, device="cpu")
-    told = [
+    result = [
         importance_sampling(policy, dataset([[action]], [[1.0]], [[0.5]]), gamma=0.9, explore=True).value
         for action in (0, 1)
     ]
 
-    assert_allclose(told, [likely[0] / 0.5, likely[1] / 0.5], rtol=1e-5)
+    assert_allclose(result, [likely[0] / 0.5, likely[1] / 0.5], rtol=1e-5)
 
 
 @pytest.mark.parametrize("length", [600, 1_100])

@@ -1,4 +1,4 @@
-"""Episodes that run, gathered step by step, beside lists that do the same row by row."""
+"""Running episodes, gathered step by step, compared with lists that do the same row by row."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ HEADER = Header(
 )
 
 
-class Twin:
+class Reference:
     """The same in lists, one environment after the other."""
 
     def __init__(self, n_envs: int, begun: list[int]) -> None:
@@ -57,7 +57,7 @@ class Twin:
 
 
 def plain(episode: RecordedEpisode) -> Any:
-    """Return what a twin would, after a look at the columns it leaves out."""
+    """Return what a reference would, after a look at the columns it leaves out."""
     n = episode.obs["n"]
     assert_array_equal(episode.obs["row"], np.stack([n, -n], axis=1))
     assert_array_equal(episode.extras["twice"], 2 * episode.reward)
@@ -91,7 +91,7 @@ def test_episodes_equal_those_of_the_reference(data: st.DataObject, n_envs: int)
     begun = data.draw(some)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "_N_STEPS", 4)
-        episodes, twin = OpenEpisodes(HEADER, n_envs, np.array(begun, np.intp)), Twin(n_envs, begun)
+        episodes, reference = OpenEpisodes(HEADER, n_envs, np.array(begun, np.intp)), Reference(n_envs, begun)
     stream = Stream(n_envs)
     given_: list[tuple[Any, Any]] = []
     for _ in range(data.draw(st.integers(1, 40))):
@@ -100,14 +100,14 @@ def test_episodes_equal_those_of_the_reference(data: st.DataObject, n_envs: int)
         envs = np.array(ids, np.intp)
         if what == "drop":
             episodes.drop(envs)
-            twin.drop(ids)
+            reference.drop(ids)
         elif what == "cut":
-            given_ += zip(episodes.cut(envs), twin.cut(ids), strict=True)
+            given_ += zip(episodes.cut(envs), reference.cut(ids), strict=True)
         else:
             ends = data.draw(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3]), min_size=len(ids), max_size=len(ids)))
             step = stream.step(envs, ends)
-            given_ += zip(episodes.add(step), twin.add(step), strict=True)
-    given_ += zip(episodes.cut(np.array(everyone)), twin.cut(everyone), strict=True)
+            given_ += zip(episodes.add(step), reference.add(step), strict=True)
+    given_ += zip(episodes.cut(np.array(everyone)), reference.cut(everyone), strict=True)
     for episode, wanted in given_:  # only now: nothing that came later has written into them
         assert plain(episode) == wanted
 
@@ -115,7 +115,7 @@ def test_episodes_equal_those_of_the_reference(data: st.DataObject, n_envs: int)
 def test_the_capacity_follows_the_longest_episode_only() -> None:
     episodes, stream = OpenEpisodes(HEADER, 2, np.zeros(0, np.intp)), Stream(2)
     episodes.add(stream.step([0, 1], [0, 1]))
-    for _ in range(20):  # the first environment rests, in the middle of nothing, while the other goes on
+    for _ in range(20):  # the first environment rests, in the middle of nothing, while the other continues
         episodes.drop(np.array([0]))
         for _ in range(99):
             episodes.add(stream.step([1], [0]))

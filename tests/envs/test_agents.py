@@ -1,4 +1,4 @@
-"""Games of several agents: every row true, whoever leaves, joins or comes back; what is counted is games."""
+"""Games of several agents: every row true, when agents leave, join or return; games are counted."""
 
 import copy
 from functools import partial
@@ -80,10 +80,10 @@ def test_a_quota_counts_games_and_plays_them_whole(quota: list[int]) -> None:
     assert stored(ledger.rows(), 9) == true
     assert (stats.n_episode, collector.n_episode) == (len(played), len(played))
     assert stats.n_step == sum(map(len, true.values()))
-    assert_tells_of(stats, played)
+    assert_reports(stats, played)
 
 
-def assert_tells_of(stats: CollectStats, played: list[tuple[int, int]]) -> None:
+def assert_reports(stats: CollectStats, played: list[tuple[int, int]]) -> None:
     """Check statistics, which may have added up in another order."""
     returns = np.array([returns_of(*one) for one in played])
     means = [np.mean([own for own in row if not np.isnan(own)]) for row in returns]
@@ -104,13 +104,13 @@ def test_collects_of_steps_report_every_game_once() -> None:
     envs, games = made()
     collector = Collector(Player(), envs)
     parts = [collector.collect(n_step=7) for _ in range(40)]
-    told = CollectStats.merge(parts)
-    assert told is not None
-    assert told.n_episode > 20
-    assert told.n_episode == collector.n_episode == sum(game.episode for game in games)
+    merged = CollectStats.merge(parts)
+    assert merged is not None
+    assert merged.n_episode > 20
+    assert merged.n_episode == collector.n_episode == sum(game.episode for game in games)
     played = [(number, episode) for number, game in enumerate(games) for episode in range(game.episode)]
-    assert_tells_of(told, played)
-    assert told.n_step == collector.env_step  # agents' steps, not games'
+    assert_reports(merged, played)
+    assert merged.n_step == collector.env_step  # agents' steps, not games'
 
 
 def test_a_policy_is_notified_of_every_start_and_of_no_other() -> None:
@@ -189,8 +189,8 @@ def test_stacks_masks_and_processors_work_on_rows() -> None:
 
 
 class MaskedPlayer(Player):
-    def act(self, obs: Any, **asked: Any) -> Any:
-        output = super().act(obs["obs"], **asked)
+    def act(self, obs: Any, **options: Any) -> Any:
+        output = super().act(obs["obs"], **options)
         legal = obs[ACTION_MASK] != 0
         action = np.where(legal[np.arange(len(legal)), output.action], output.action, 0)
         return output._replace(action=action)
@@ -255,19 +255,19 @@ def test_running_games_continue_where_they_were_saved(n_step: int) -> None:
     state, n_before = copy.deepcopy(straight.state_dict()), len(all_rows)
     resumed, new_rows = made_anew(None)
     resumed.load_state_dict(state)
-    told = [collector.collect(n_step=90) for collector in (straight, resumed)]
+    stats = [collector.collect(n_step=90) for collector in (straight, resumed)]
     mine, theirs = new_rows.rows(), all_rows.rows()
     for name in ("reward", "terminated", "truncated", "env_ids", "action"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name)[n_before:])
     for own, other in zip(tree.leaves(mine.obs), tree.leaves(theirs.obs), strict=True):
         np.testing.assert_array_equal(own, other[n_before:])
-    assert told[0].returns == told[1].returns
-    assert told[0].agents == told[1].agents
+    assert stats[0].returns == stats[1].returns
+    assert stats[0].agents == stats[1].agents
 
 
 class TreePlayer(Player):
-    def act(self, obs: Any, **asked: Any) -> Any:
-        return super().act(obs["obs"], **asked)._replace(state=None)
+    def act(self, obs: Any, **options: Any) -> Any:
+        return super().act(obs["obs"], **options)._replace(state=None)
 
 
 # ---- statistics ----
@@ -321,8 +321,8 @@ class Watched:
 def test_callbacks_are_notified_of_every_agent_that_took_part() -> None:
     envs, _ = made(1)
     collector = Collector(Player(), envs)
-    heard = Watched()
-    collector.watch = Watch(envs.n, one_by_one(heard), ["on_episode_end"])
+    watched = Watched()
+    collector.watch = Watch(envs.n, one_by_one(watched), ["on_episode_end"])
     collector.collect(n_episode=6)
     true = [
         (agent, sum(end - start for start, end, _ in plan_of(0, episode)[name]), returns_of(0, episode)[agent])
@@ -330,14 +330,14 @@ def test_callbacks_are_notified_of_every_agent_that_took_part() -> None:
         for agent, name in enumerate(AGENTS)
         if name in plan_of(0, episode)
     ]
-    assert heard.ends == true
+    assert watched.ends == true
 
 
 # ---- what games must not be ----
 
 
-class Told:
-    """A game of two agents that answers what it is told to."""
+class Scripted:
+    """A game of two agents that returns scripted values."""
 
     possible_agents = ("a", "b")
 
@@ -375,7 +375,7 @@ class Told:
 
 
 def play(**parts: Any) -> Any:
-    envs = make_envs([Told, partial(Told, **parts)])
+    envs = make_envs([Scripted, partial(Scripted, **parts)])
     envs.reset()
     return envs.step(np.zeros(4, np.int64), envs.all_ids)
 
@@ -414,7 +414,7 @@ def test_errors_distinguish_faults_of_a_game_from_invalid_data() -> None:
 
 
 def test_agents_of_a_game_act_together() -> None:
-    envs = make_envs(Told)
+    envs = make_envs(Scripted)
     envs.reset()
     with pytest.raises(AssertionError, match="1 of 2 agents act: all who are in a game act together"):
         envs.step(np.zeros(1, np.int64), np.array([1]))
@@ -424,13 +424,13 @@ def test_agents_of_a_game_act_together() -> None:
     ("factories", "message"),
     [
         (
-            [partial(Told, spaces={"b": gym.spaces.Discrete(2)})],
+            [partial(Scripted, spaces={"b": gym.spaces.Discrete(2)})],
             "agent 'b' of game 0 has spaces .*Discrete.*, agent 'a'",
         ),
-        ([Told, lambda: named(["a"])], r"game 1 has possible_agents \['a'\], game 0 has \['a', 'b'\]"),
+        ([Scripted, lambda: named(["a"])], r"game 1 has possible_agents \['a'\], game 0 has \['a', 'b'\]"),
         ([lambda: named([])], r"game 0 has possible_agents \[\]"),
         ([lambda: named([1, "1"])], "of different names"),
-        ([Told, partial(gym.make, "CartPole-v1")], "env 0 is a game of several agents, env 1 is not, got"),
+        ([Scripted, partial(gym.make, "CartPole-v1")], "env 0 is a game of several agents, env 1 is not, got"),
     ],
 )
 def test_games_that_cannot_share_a_policy_are_rejected_when_made(factories: Any, message: str) -> None:
@@ -438,8 +438,8 @@ def test_games_that_cannot_share_a_policy_are_rejected_when_made(factories: Any,
         make_envs(factories)
 
 
-def named(names: list[Any]) -> Told:
-    game = Told()
+def named(names: list[Any]) -> Scripted:
+    game = Scripted()
     game.possible_agents = tuple(names)
     return game
 
@@ -447,12 +447,12 @@ def named(names: list[Any]) -> Told:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_options_that_games_do_not_support_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r'backend "async" is for environments of one agent, and .* use "sync"'):
-        make_envs(Told, 2, backend="async")
+        make_envs(Scripted, 2, backend="async")
     with pytest.raises(ConfigError, match="max_episode_steps is not for a game of several agents"):
-        make_envs(Told, 2, max_episode_steps=3)
-    (finding,) = check_env(Told)
+        make_envs(Scripted, 2, max_episode_steps=3)
+    (finding,) = check_env(Scripted)
     assert "checks environments of one agent" in finding.what
-    game = Told()
+    game = Scripted()
     with pytest.raises(ConfigError, match="factory 1 returned an environment a second time"):
         make_envs(lambda: game, 2)
     with pytest.raises(ConfigError, match=r"must return a gymnasium.Env, or a parallel environment"):
@@ -510,7 +510,7 @@ class Turns(TaggedGame):
         return self.agents
 
     def last(self) -> None:
-        """Return what the selected agent is told."""
+        """Return what the selected agent observes."""
 
 
 @pytest.mark.parametrize("way", ["first", "second", "check_env"])
@@ -562,7 +562,7 @@ def test_an_agent_without_a_legal_action_is_named_with_the_remedy(random: bool) 
 
 
 class Paying(TaggedGame):
-    """Pay 1,000 times the step to every agent that does not act; nobody comes back here."""
+    """Pay 1,000 times the step to every agent that does not act; no agent returns here."""
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         obs, gains, *others = super().step(actions)

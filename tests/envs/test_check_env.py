@@ -18,7 +18,7 @@ MASKED = gym.spaces.Dict(obs=gym.spaces.Box(-1, 1, (3,), np.float32), action_mas
 
 
 class Loop(gym.Env[Any, Any]):
-    """Count to five, as told by seed and actions, unless a part is replaced."""
+    """Count to five, as determined by seed and actions, unless a part is replaced."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # gymnasium's own way
     observation_space = gym.spaces.Box(-9, 9, (2,), np.float32)
@@ -43,7 +43,7 @@ class Loop(gym.Env[Any, Any]):
 
 
 class Unseeded(Loop):
-    def reset(self, **asked: Any) -> Any:
+    def reset(self, **options: Any) -> Any:
         first, info = super().reset()
         return first, info
 
@@ -63,8 +63,8 @@ class Moody(Loop):
 class Reusing(Loop):
     """Write every observation into one array."""
 
-    def reset(self, **asked: Any) -> Any:
-        self.array, info = super().reset(**asked)
+    def reset(self, **options: Any) -> Any:
+        self.array, info = super().reset(**options)
         return self.array, info
 
     def step(self, action: Any) -> Any:
@@ -81,7 +81,7 @@ class Limited(Loop):
         return obs, gain, False, truncated, info
 
 
-def told(*steps: Any, **options: Any) -> Callable[[], ToldEnv]:
+def scripted(*steps: Any, **options: Any) -> Callable[[], ToldEnv]:
     return partial(ToldEnv, steps=steps, **options)
 
 
@@ -100,7 +100,7 @@ def test_a_valid_environment_has_only_a_note_on_its_speed() -> None:
 @pytest.mark.parametrize(
     "spec",
     ["CartPole-v1", "tests.envs.test_check_env.Loop", lambda: Loop(), lambda context: Loop()],
-    ids=["id", "path", "factory", "factory told its context"],
+    ids=["id", "path", "factory", "factory with context"],
 )
 def test_ids_classes_and_factories_are_made(spec: Any) -> None:
     assert {finding.level for finding in check_env(spec)} == {"note"}
@@ -123,43 +123,43 @@ def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
         (Reusing, "note", "it writes into observations it returned before"),
         (Limited, "warning", "no episode ended within 50 steps: let it terminate, or give make_envs max_episode_steps"),
         (partial(Loop, None), "note", "its render_mode is None: for videos"),
-        (told(END), "note", "it renders nothing, no arrays"),
-        (told(STEP, answer(terminated=True, truncated=True)), "note", "both terminated and truncated"),
-        (told(answer(reward=None)), "error", "it returned reward None, which is not a number"),
-        (told(answer(reward=np.nan)), "error", "a reward was nan"),
-        (told(answer(reward=np.ones(1))), "note", "rewards are arrays float64 (1,): return a float"),
-        (told(answer(terminated=1)), "note", "terminated is a int: return a bool"),
-        (told(answer(terminated=None)), "error", "it returned terminated = None, which is not a bool"),
-        (told(answer()[:4]), "error", "it returned 4 values from step"),
-        (told(END, resets=[OBS]), "error", "it returned ndarray from reset, not (obs, info)"),
-        (told(END, resets=[(OBS[:2], {})]), "error", "observation of shape (2,), the space says (3,)"),
-        (told(END, resets=[(OBS.astype(np.float64), {})]), "note", "is float64 and is cast to the space's float32"),
-        (told(answer(obs=OBS + 7)), "warning", "an observation is outside its space's bounds"),
-        (told(answer(obs=OBS + np.inf)), "error", "observation has nan or infinity"),
-        (told(OSError("no wheels")), "error", "it raised OSError in step: no wheels"),
-        (told(END, resets=[KeyError("map")]), "error", "it raised KeyError in reset: 'map'"),
-        (told(END, made=OSError("no licence")), "error", "it cannot be made: make_envs: env 0 raised OSError"),
+        (scripted(END), "note", "it renders nothing, no arrays"),
+        (scripted(STEP, answer(terminated=True, truncated=True)), "note", "both terminated and truncated"),
+        (scripted(answer(reward=None)), "error", "it returned reward None, which is not a number"),
+        (scripted(answer(reward=np.nan)), "error", "a reward was nan"),
+        (scripted(answer(reward=np.ones(1))), "note", "rewards are arrays float64 (1,): return a float"),
+        (scripted(answer(terminated=1)), "note", "terminated is a int: return a bool"),
+        (scripted(answer(terminated=None)), "error", "it returned terminated = None, which is not a bool"),
+        (scripted(answer()[:4]), "error", "it returned 4 values from step"),
+        (scripted(END, resets=[OBS]), "error", "it returned ndarray from reset, not (obs, info)"),
+        (scripted(END, resets=[(OBS[:2], {})]), "error", "observation of shape (2,), the space says (3,)"),
+        (scripted(END, resets=[(OBS.astype(np.float64), {})]), "note", "is float64 and is cast to the space's float32"),
+        (scripted(answer(obs=OBS + 7)), "warning", "an observation is outside its space's bounds"),
+        (scripted(answer(obs=OBS + np.inf)), "error", "observation has nan or infinity"),
+        (scripted(OSError("no wheels")), "error", "it raised OSError in step: no wheels"),
+        (scripted(END, resets=[KeyError("map")]), "error", "it raised KeyError in reset: 'map'"),
+        (scripted(END, made=OSError("no licence")), "error", "it cannot be made: make_envs: env 0 raised OSError"),
         ("CartPol-v1", "error", "Did you mean: `CartPole`"),
         (5, "error", "check_env needs an id, a factory or an environment, got 5"),
         (
-            told(observation_space=gym.spaces.Text(3)),
+            scripted(observation_space=gym.spaces.Text(3)),
             "error",
             "ImgObsWrapper or FlatObsWrapper): gymnasium.wrappers.Fl",
         ),
         (
-            told(action_space=gym.spaces.Dict(a=gym.spaces.Discrete(2), b=gym.spaces.Box(0, 9, (1,), np.uint8))),
+            scripted(action_space=gym.spaces.Dict(a=gym.spaces.Discrete(2), b=gym.spaces.Box(0, 9, (1,), np.uint8))),
             "error",
             "gymnasium.wrappers.TransformAction",
         ),
-        (told(END, action_space=gym.spaces.Box(-np.inf, np.inf)), "warning", "have no bounds"),
-        (told(END, resets=[(OBS, {"action_mask": [0, 1]})]), "warning", 'make_envs(mask_key="action_mask")'),
+        (scripted(END, action_space=gym.spaces.Box(-np.inf, np.inf)), "warning", "have no bounds"),
+        (scripted(END, resets=[(OBS, {"action_mask": [0, 1]})]), "warning", 'make_envs(mask_key="action_mask")'),
         (
-            told(END, resets=[({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, {})], observation_space=MASKED),
+            scripted(END, resets=[({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, {})], observation_space=MASKED),
             "error",
             "it allows no action: its action_mask is all False",
         ),
         (
-            told(
+            scripted(
                 ({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, 0.0, False, True, {}),
                 resets=[({"obs": OBS, "action_mask": np.ones(2, np.int8)}, {})],
                 observation_space=MASKED,
@@ -174,12 +174,12 @@ def test_every_mistake_is_found_with_its_remedy(env: Any, level: str, words: str
 
 
 def test_a_mask_in_the_info_is_used_or_warned_of() -> None:
-    sound = told(END, resets=[(OBS, {"legal": [False, True]})])
+    sound = scripted(END, resets=[(OBS, {"legal": [False, True]})])
     assert {finding.level for finding in check_env(sound, mask_key="legal")} == {"note"}
     env = ToldEnv(steps=[END], resets=[(OBS, {"legal": [False, True]})])
     check_env(env, mask_key="legal")
     assert set(map(int, env.actions)) == {1}
-    (missing, *_) = check_env(told(END), mask_key="legal")
+    (missing, *_) = check_env(scripted(END), mask_key="legal")
     assert missing.what == "info['legal'] is object (), not 2 bools"
 
 
@@ -189,7 +189,7 @@ def test_a_slow_environment_is_advised_processes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_errors_come_first() -> None:
-    found = check_env(told(answer(terminated=1, reward=np.inf), resets=[(OBS + 7, {})]))
+    found = check_env(scripted(answer(terminated=1, reward=np.inf), resets=[(OBS + 7, {})]))
     assert [finding.level for finding in found] == ["error", "warning", "note", "note", "note"]
 
 

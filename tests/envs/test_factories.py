@@ -25,7 +25,7 @@ forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
 class Knowing(ToldEnv):
-    """Keep what the factory was told."""
+    """Keep the context of the factory."""
 
     def __init__(self, context: EnvContext, word: str = "") -> None:
         super().__init__()
@@ -40,12 +40,12 @@ def knowing(context: EnvContext, *, word: str = "") -> Knowing:
 def test_a_factory_with_one_required_parameter_receives_its_context(backend: Any) -> None:
     envs = make_envs(knowing, 3, seed=7, backend=backend, env_kwargs={"word": "hi"})
     assert envs.call("word") == ["hi"] * 3
-    told = envs.call("context")
+    contexts = envs.call("context")
     envs.close()
-    assert told == [
+    assert contexts == [
         EnvContext(index=index, n_envs=3, seed=derive(7, "context", index), in_evaluation=False) for index in range(3)
     ]
-    assert len({context.seed for context in told}) == 3
+    assert len({context.seed for context in contexts}) == 3
 
 
 def test_each_factory_of_a_list_receives_its_own_index() -> None:
@@ -118,7 +118,7 @@ NARROW = gym.spaces.Box(-5, 5, (3,), np.float32)
 ways = pytest.mark.parametrize("way", ["sync", pytest.param("async", marks=forks), "vector"])
 
 
-def told_envs(way: str, made: Callable[[], Any], **options: Any) -> Envs:
+def envs_of(way: str, made: Callable[[], Any], **options: Any) -> Envs:
     if way == "vector":
         return make_envs(SyncVectorEnv([made, made], autoreset_mode=AutoresetMode.NEXT_STEP), **options)
     return make_envs(made, 2, backend=way, **options)
@@ -128,7 +128,7 @@ def told_envs(way: str, made: Callable[[], Any], **options: Any) -> Envs:
 def test_given_spaces_stand_instead_of_the_environments_own(way: str) -> None:
     box = gym.spaces.Box(-2, 2, (2,), np.float32)
     half = gym.spaces.Box(-1, np.array([0, 1], np.float32), (2,), np.float32)
-    envs = told_envs(way, partial(ToldEnv, action_space=box), observation_space=NARROW, action_space=half)
+    envs = envs_of(way, partial(ToldEnv, action_space=box), observation_space=NARROW, action_space=half)
     assert (envs.observation_space, envs.action_space) == (NARROW, half)
     ledger = Ledger()
     Collector(Still(np.array([-3.0, 0.5], np.float32)), envs, ledger).collect(n_step=4)
@@ -192,13 +192,13 @@ def test_an_environment_without_spaces_has_those_given() -> None:
 )
 def test_spaces_that_do_not_fit_the_environment_are_rejected(way: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        told_envs(way, ToldEnv, **options)
+        envs_of(way, ToldEnv, **options)
 
 
 @ways
 def test_an_observation_that_does_not_fit_a_given_space_raises(way: str) -> None:
     space = gym.spaces.Box(0, 255, (3,), np.uint8)  # and 0.5 comes
-    envs = told_envs(way, ToldEnv, observation_space=space)
+    envs = envs_of(way, ToldEnv, observation_space=space)
     with pytest.raises(BadEnvDataError, match="which does not fit the space's uint8"):
         Collector(Still(), envs).collect(n_step=1)
     envs.close()

@@ -142,7 +142,7 @@ def test_invalid_specs_and_options_are_rejected(spec: Any, options: dict[str, An
 
 
 @pytest.fixture
-def told_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have ids of the namespace "Told" that only an import registers."""
     for env_id in [env_id for env_id in gym.registry if env_id.startswith("Told/")]:
         monkeypatch.delitem(gym.registry, env_id)
@@ -165,7 +165,7 @@ def test_an_ids_own_vector_environment_plays_the_same_episodes_from_the_same_see
     assert (one != other).all()
 
 
-@pytest.mark.usefixtures("told_ids")
+@pytest.mark.usefixtures("registered_ids")
 @pytest.mark.parametrize("env_id", ["Told/Alone-v0", "tests.helpers.registering:Told/Alone-v0"])
 def test_an_id_that_a_package_registers_needs_no_import(env_id: str) -> None:
     envs = make_envs(env_id, 2)
@@ -173,7 +173,7 @@ def test_an_id_that_a_package_registers_needs_no_import(env_id: str) -> None:
     envs.close()
 
 
-@pytest.mark.usefixtures("told_ids")
+@pytest.mark.usefixtures("registered_ids")
 @pytest.mark.parametrize("env_id", ["Told/Stacking-v0", "tests.helpers.registering:Told/Stacking-v0"])
 def test_an_id_that_a_package_registers_has_its_own_vector_environment(env_id: str) -> None:
     envs = make_envs(env_id, 5, backend="vector")
@@ -190,7 +190,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(backend: Any, m
     assert isinstance(caught.value, ImportError)
 
 
-@pytest.mark.usefixtures("told_ids")
+@pytest.mark.usefixtures("registered_ids")
 def test_stacks_of_stacks_are_rejected_and_the_vector_environment_closed() -> None:
     message = 'stack is 2, but Stacking stacks 4 frames itself: set it to single frames, env_kwargs={"stack_num": 1}'
     with pytest.raises(ConfigError, match=message):
@@ -203,16 +203,16 @@ def test_stacks_of_stacks_are_rejected_and_the_vector_environment_closed() -> No
     assert envs.observation_space.shape == (2, 1, 3)
 
 
-@pytest.mark.usefixtures("told_ids")
+@pytest.mark.usefixtures("registered_ids")
 def test_arguments_that_a_vector_environment_does_not_have_are_rejected() -> None:
-    told = partial(make_envs, "Told/Stacking-v0", 2, backend="vector")
+    make = partial(make_envs, "Told/Stacking-v0", 2, backend="vector")
     with pytest.raises(ConfigError, match=r'Told/Stacking-v0 takes none: give env_kwargs a limit it has, or .*"sync"$'):
-        told(max_episode_steps=5)
+        make(max_episode_steps=5)
     with pytest.raises(EnvError, match=r"Told/Stacking-v0 raised TypeError when it was made: .* 'length'"):
-        told(env_kwargs={"length": 5})
+        make(env_kwargs={"length": 5})
     message = r"metadata\['autoreset_mode'\] must be .* got 'when it likes'"
     with pytest.warns(UserWarning, match="autoreset_mode"), pytest.raises(ConfigError, match=message):
-        told(env_kwargs={"mode": "when it likes"})
+        make(env_kwargs={"mode": "when it likes"})
     assert sys.modules["tests.helpers.registering"].MADE[-1].n_closed == 1
 
 

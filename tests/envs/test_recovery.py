@@ -38,7 +38,7 @@ class Paid(Walk):
         return obs, float(next(self.pay)), *rest
 
 
-class Told(Walk):
+class WithOptions(Walk):
     """Begin where the reset's options say."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -56,8 +56,8 @@ def through_a_file(state: Any, path: Any) -> Any:
     return files.load_state(path / "state.npz")
 
 
-def told_next(collector: tk.Collector, n_step: int) -> Any:
-    """Tell what the environments do next: each step's rewards and observations."""
+def next_steps(collector: tk.Collector, n_step: int) -> Any:
+    """Return the environments' next rewards and observations, step by step."""
     seen = []
 
     class Pen:
@@ -94,7 +94,7 @@ def test_running_episodes_are_restored_and_continue_the_same(kind: str, n_step: 
         for one, other in zip(tree.leaves(first.envs.obs), tree.leaves(second.envs.obs), strict=True):
             assert_array_equal(one, other, strict=True)
         assert_array_equal(first.envs.episodes, second.envs.episodes)
-        assert told_next(second, 40) == told_next(first, 40)
+        assert next_steps(second, 40) == next_steps(first, 40)
     finally:
         for envs in with_envs:
             envs.close()
@@ -109,7 +109,7 @@ def test_restored_episodes_can_be_saved_again(tmp_path: Any) -> None:
     first.collect(n_step=5)
     third.load_state_dict(through_a_file(second.state_dict(), tmp_path))
     third.policy.load_streams_state(first.policy.streams_state())
-    assert told_next(third, 30) == told_next(first, 30)
+    assert next_steps(third, 30) == next_steps(first, 30)
 
 
 def test_an_interrupted_quota_of_episodes_continues(tmp_path: Any) -> None:
@@ -135,14 +135,14 @@ def test_an_interrupted_quota_of_episodes_continues(tmp_path: Any) -> None:
 
 
 def after_loading(first: tk.Collector, second: tk.Collector, caplog: Any) -> str:
-    """Load one's state into the other, see that episodes begin anew, and return the warning."""
+    """Load one's state into the other, see that episodes start again, and return the warning."""
     first.collect(n_step=4)
     caplog.clear()
     second.load_state_dict(first.state_dict())
     (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.endswith("; the episodes that ran are cut and others begin")
     assert len(second.open_ids) == 0
-    seen, _, _ = told_next(second, 2)
+    seen, _, _ = next_steps(second, 2)
     assert seen[0] == ("cut", list(range(second.envs.n)))
     return warning
 
@@ -173,8 +173,8 @@ def test_a_vector_environment_that_seeds_itself_is_not_replayed(caplog: Any) -> 
 
 def test_the_loss_of_a_recurrent_state_is_logged(caplog: Any) -> None:
     class Counting(tk.RandomPolicy):
-        def act(self, *asked: Any, **more: Any) -> Any:
-            return super().act(*asked, **more)._replace(state=1)
+        def act(self, *args: Any, **options: Any) -> Any:
+            return super().act(*args, **options)._replace(state=1)
 
     first, second = (
         collector_of(envs, Counting(envs.action_space)) for envs in (tk.make_envs(Walk, seed=5), tk.make_envs(Walk))
@@ -194,7 +194,7 @@ def test_only_the_last_steps_are_kept_and_they_are_enough_for_short_episodes(mon
     first.collect(n_step=100)
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
     second.policy.load_streams_state(first.policy.streams_state())
-    assert told_next(second, 30) == told_next(first, 30)
+    assert next_steps(second, 30) == next_steps(first, 30)
 
 
 def test_actions_kept_are_bounded_in_bytes() -> None:
@@ -208,7 +208,7 @@ def test_actions_kept_are_bounded_in_bytes() -> None:
 
 
 def test_options_of_a_reset_are_replayed(tmp_path: Any) -> None:
-    first, second = (collector_of(tk.make_envs(Told, 2, seed=5)) for _ in range(2))
+    first, second = (collector_of(tk.make_envs(WithOptions, 2, seed=5)) for _ in range(2))
     first.envs.options = {"place": 1.5}
     first.collect(n_step=4)
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
@@ -217,14 +217,14 @@ def test_options_of_a_reset_are_replayed(tmp_path: Any) -> None:
 
 
 def test_options_that_no_file_can_hold_do_not_keep_a_run_from_being_saved(tmp_path: Any) -> None:
-    first = collector_of(tk.make_envs(Told, 2, seed=5))
+    first = collector_of(tk.make_envs(WithOptions, 2, seed=5))
     first.envs.options = {"place": 1.5, "friend": object()}
     first.collect(n_step=4)
     assert through_a_file(first.state_dict(), tmp_path)["envs"]["played"] is None
 
 
 def test_episodes_with_different_reset_options_are_not_replayed(caplog: Any) -> None:
-    first, second = (collector_of(tk.make_envs(Told, 2, seed=5)) for _ in range(2))
+    first, second = (collector_of(tk.make_envs(WithOptions, 2, seed=5)) for _ in range(2))
     first.collect(n_step=2)
     first.envs.options = {"place": 1.5}
     while len(set(first.envs.episodes.tolist())) == 1:

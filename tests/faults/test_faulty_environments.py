@@ -1,4 +1,4 @@
-"""Whatever an environment does, the others lose nothing, and what happened is told."""
+"""Whatever an environment does, the others lose nothing, and the fault is reported."""
 
 import gc
 import multiprocessing
@@ -103,7 +103,7 @@ def test_only_the_environment_that_failed_is_restarted(
     for env in range(3):
         own = tags(rows, env)
         assert own == expected_tags(env, len(own), fault, keeps=faulty == "cut")
-    # Every row is a real step of one life, with its true successor, and nobody's flag but the episode's own.
+    # Every row is a real step of one life, with its true successor, and no flag but the episode's own.
     np.testing.assert_array_equal(rows.obs[:, 0], rows.env_ids)
     np.testing.assert_array_equal(rows.next_obs - rows.obs, np.broadcast_to([0.0, 0, 0, 1], (len(rows.obs), 4)))
     np.testing.assert_array_equal(rows.reward, rows.obs[:, 3] + 1)
@@ -114,21 +114,21 @@ def test_only_the_environment_that_failed_is_restarted(
     assert stats.n_episode == rows.terminated.sum()
     # The others were made once, the faulty one as often as was needed.
     assert [len(list(lives.glob(f"{env}-*"))) for env in range(3)] == [1, 2 + fault.n_failing_makes, 1]
-    told = "\n".join(caplog.messages)
-    assert re.search(fault.words, told)
-    assert "restart 1 of 10 in a row" in told
+    log = "\n".join(caplog.messages)
+    assert re.search(fault.words, log)
+    assert "restart 1 of 10 in a row" in log
 
 
 class Keeper(Still):
-    """Keep what it was told of episodes that begin, beside a copy made then."""
+    """Keep the starts of episodes, with a copy of that time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[Any, Any]] = []
+        self.starts: list[tuple[Any, Any]] = []
 
-    def act(self, obs: Any, **asked: Any) -> Any:
-        self.told.append((asked["starts"], asked["starts"].copy()))
-        return super().act(obs, **asked)
+    def act(self, obs: Any, **options: Any) -> Any:
+        self.starts.append((options["starts"], options["starts"].copy()))
+        return super().act(obs, **options)
 
 
 def test_the_starts_given_to_a_policy_are_not_changed_later(lives: Path) -> None:
@@ -136,8 +136,8 @@ def test_the_starts_given_to_a_policy_are_not_changed_later(lives: Path) -> None
     stats = Collector(policy := Keeper(), envs, ReplayBuffer(1_000)).collect(n_step=N_STEP)
     envs.close()
     assert stats.n_faulty_episodes == 1
-    for starts, as_told in policy.told:
-        np.testing.assert_array_equal(starts, as_told)
+    for starts, copied in policy.starts:
+        np.testing.assert_array_equal(starts, copied)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_without_restarts_the_run_ends_with_all_it_takes_to_find_the_fault(
         assert isinstance(error.__cause__, fault.cause)
     is_data = fault.cause is None and not fault.only_apart
     assert isinstance(error, BadEnvDataError) == is_data
-    if fault.n_failing_makes == 0:  # and whoever goes on finds everything whole
+    if fault.n_failing_makes == 0:  # and a caller that continues finds everything consistent
         stats = collector.collect(n_step=N_STEP)
         assert (stats.n_faulty_episodes, stats.n_env_restarts) == (0, 0)
         rows = all_rows(buffer)
@@ -271,27 +271,27 @@ def test_the_pause_before_another_restart_grows(lives: Path, monkeypatch: pytest
 def test_listeners_are_notified_of_the_failed_episode_and_recorders_remove_it(lives: Path) -> None:
     class Recorder:
         def __init__(self) -> None:
-            self.heard: list[tuple[str, list[int]]] = []
+            self.events: list[tuple[str, list[int]]] = []
 
         def add(self, transition: Transition) -> None: ...
 
         def cut(self, env_ids: Any) -> None:
-            self.heard.append(("cut", env_ids.tolist()))
+            self.events.append(("cut", env_ids.tolist()))
 
         def drop(self, env_ids: Any) -> None:
-            self.heard.append(("drop", env_ids.tolist()))
+            self.events.append(("drop", env_ids.tolist()))
 
-    heard: list[tuple[Any, ...]] = []
+    events: list[tuple[Any, ...]] = []
     collector = Collector(Still(), faulty_envs(FAULTS[0], "sync", lives, on_error="restart"))
-    collector.watch = Watch(3, one_by_one(lambda *news: heard.append(news)), ["on_episode_failed", "on_episode_end"])
+    collector.watch = Watch(3, one_by_one(lambda *news: events.append(news)), ["on_episode_failed", "on_episode_end"])
     recorder = Recorder()
     collector.recorders.append(recorder)
     collector.collect(n_step=60)
-    assert recorder.heard == [("cut", [0, 1, 2]), ("drop", [FAULTY])]
-    ((_, episode, error),) = [news for news in heard if news[0] == "on_episode_failed"]
+    assert recorder.events == [("cut", [0, 1, 2]), ("drop", [FAULTY])]
+    ((_, episode, error),) = [news for news in events if news[0] == "on_episode_failed"]
     assert (episode.env_id, episode.length, episode.total_reward) == (FAULTY, STEP, 1 + 2)
     assert "no wheels" in str(error)
-    ended = [episode for name, episode, *_ in heard if name == "on_episode_end"]
+    ended = [episode for name, episode, *_ in events if name == "on_episode_end"]
     assert all(one.length == length(one.env_id) for one in ended)
 
 
@@ -318,8 +318,8 @@ def test_a_rollout_is_as_whole_as_a_replay_buffer(lives: Path, faulty: Any) -> N
 
 def test_stacks_masks_and_lives_continue_after_a_restart(lives: Path) -> None:
     class Counting(FaultyEnv):
-        def reset(self, **asked: Any) -> Any:
-            first, info = super().reset(**asked)
+        def reset(self, **options: Any) -> Any:
+            first, info = super().reset(**options)
             return first, {**info, "lives": 3, "legal": [True, True]}
 
         def step(self, action: Any) -> Any:

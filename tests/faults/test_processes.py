@@ -1,4 +1,4 @@
-"""Processes of environments: none stays behind, none hears a signal that is not for it, no answer is another's."""
+"""Processes of environments: none remains, none receives a signal that is not for it, no answer is another's."""
 
 import contextlib
 import gc
@@ -55,7 +55,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
 
 
 class Slow(TaggedEnv):
-    """Take a while for every step; tell one's process."""
+    """Take a while for every step, and keep the id of the process."""
 
     def __init__(self, env: int, seconds: float) -> None:
         super().__init__(env)
@@ -68,7 +68,7 @@ class Slow(TaggedEnv):
 
 
 class Stubborn(ToldEnv):
-    """Never come to an end by oneself."""
+    """Never close."""
 
     def close(self) -> None:
         time.sleep(1_000)
@@ -129,7 +129,7 @@ def test_a_process_that_dies_between_two_requests_raises_at_the_next() -> None:
     with pytest.raises(EnvError, match=r"^env 1 died in step: its process was killed by SIGKILL, at episode 1 step 0"):
         collector.collect(n_step=2)
     assert time.monotonic() - began < 1
-    assert collector.collect(n_step=20).n_step >= 20  # whoever goes on has a new one
+    assert collector.collect(n_step=20).n_step >= 20  # a caller that continues has a new one
     envs.close()
 
 
