@@ -62,6 +62,9 @@ class Slow(TaggedEnv):
         self.seconds = seconds
         self.pid = os.getpid()
 
+    def slow_down(self, seconds: float) -> None:
+        self.seconds = seconds
+
     def step(self, action: Any) -> Any:
         time.sleep(self.seconds)
         return super().step(action)
@@ -228,54 +231,50 @@ slow = pytest.mark.slow  # most of their seconds go into importing torch
 
 
 @pytest.mark.parametrize(
-    ("in_thread", "seconds"),
-    [(False, 1_000.0), pytest.param(False, 0.0, marks=slow), pytest.param(True, 0.0, marks=slow)],
+    ("in_thread", "seconds", "number"),
+    [
+        (False, 1_000.0, signal.SIGINT),
+        pytest.param(False, 0.0, signal.SIGTERM, marks=slow),
+        pytest.param(True, 0.0, signal.SIGINT, marks=slow),
+    ],
 )
-def test_no_process_outlives_its_parent(in_thread: bool, seconds: float) -> None:
-    """Even in the middle of a step, where the main thread made it; else at the latest when it waits for a request."""
+def test_processes_ignore_signals_to_their_group_and_end_with_their_parent(
+    in_thread: bool, seconds: float, number: signal.Signals
+) -> None:
+    """They end even in the middle of a step, if the main thread started them; else when they wait for a request."""
     with running(f"""
+        seen = []
+        signal.signal({int(number)}, lambda *_: seen.append(1))
         def make():
             global envs
-            envs = make_envs([lambda: Slow(0, {seconds}), lambda: Slow(1, {seconds})], backend="async")
+            envs = make_envs([lambda: Slow(0, 0.001), lambda: Slow(1, 0.001)], backend="async", step_timeout_s=2_000)
         if {in_thread}:
             thread = threading.Thread(target=make)
             thread.start()
             thread.join()
         else:
             make()
-        print(*envs.call("pid"), flush=True)
-        Collector(Still(), envs).collect(n_step=1_000_000_000)
+        collector = Collector(Player(), envs)
+        pids = envs.call("pid")
+        print(*pids, flush=True)
+        while len(seen) < 3:
+            collector.collect(n_step=10)
+        collector.collect(n_step=100)
+        assert envs.call("pid") == pids
+        envs.call("slow_down", {seconds})
+        print("whole", flush=True)
+        collector.collect(n_step=1_000_000_000)
     """) as parent:
         pids = [int(pid) for pid in read_line(parent).split()]
+        for _ in range(3):
+            time.sleep(0.1)
+            os.killpg(parent.pid, number)
+        assert read_line(parent) == "whole"
         time.sleep(0.3)
         assert all(map(is_there, pids))
         parent.kill()
         parent.wait()
         assert wait_until(lambda: not any(map(is_there, pids)))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
-def test_a_signal_to_the_whole_group_is_the_parents_to_decide(number: signal.Signals) -> None:
-    with running(f"""
-        seen = []
-        signal.signal({int(number)}, lambda *_: seen.append(1))
-        envs = make_envs([lambda: Slow(0, 0.001), lambda: Slow(1, 0.001)], backend="async", step_timeout_s=20)
-        collector = Collector(Player(), envs)
-        pids = envs.call("pid")
-        print("ready", flush=True)
-        while len(seen) < 3:
-            collector.collect(n_step=10)
-        collector.collect(n_step=100)
-        assert envs.call("pid") == pids
-        envs.close()
-        print("whole", flush=True)
-    """) as parent:
-        assert read_line(parent) == "ready"
-        for _ in range(3):
-            time.sleep(0.1)
-            os.killpg(parent.pid, number)
-        assert read_line(parent) == "whole"
-        assert parent.wait() == 0
 
 
 @slow
