@@ -19,7 +19,7 @@ from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
 from trainkit.nets.networks import ActionHeads
 from trainkit.policy.meter import Meter
-from trainkit.trainer.intervals import Credit
+from trainkit.trainer.offpolicy import PendingUpdates
 
 
 def weights_of_one(update: Any) -> Any:
@@ -76,7 +76,7 @@ def any_environments_quota(_: Any) -> Any:
 
 
 def whole_updates_alone(add: Any, *, ratio: float) -> Any:
-    return lambda credit, n_steps: add(credit, round(round(n_steps * ratio) / ratio))
+    return lambda pending, n_steps: add(pending, round(round(n_steps * ratio) / ratio))
 
 
 MUTANTS = {
@@ -108,8 +108,8 @@ MUTANTS = {
         plant=replaced(EpisodeGoal, "finish", any_environments_quota),
         check=test_collector.test_short_episodes_do_not_count_more_than_long_ones,
     ),
-    "credit rounded": Fault(
-        plant=replaced(Credit, "add", partial(whole_updates_alone, ratio=0.3)),
+    "pending updates rounded": Fault(
+        plant=replaced(PendingUpdates, "add_steps", partial(whole_updates_alone, ratio=0.3)),
         check=partial(test_offpolicy.test_updates_per_step_are_exact_over_the_run, 0.3, 300, 5),
     ),
 }

@@ -298,7 +298,7 @@ def test_a_run_saved_in_the_middle_of_an_epoch_goes_on_with_that_epoch(tmp_path:
     straight = [told(result) for result in make_trainer(**options)]
     trainer = make_trainer(callbacks=[InUpdate()], **options)
     if moment != "update":
-        part = trainer.judge.evaluation.collector if moment == "evaluate" else trainer.train_collector
+        part = trainer.evaluation_schedule.evaluation.collector if moment == "evaluate" else trainer.train_collector
         step = part.envs.step
         part.envs.step = lambda *asked: (interrupt(), step(*asked))[1]  # type: ignore[method-assign]
     epochs = []

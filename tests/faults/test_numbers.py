@@ -14,7 +14,7 @@ from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
 from trainkit.policy.divergence import Skips
 from trainkit.policy.meter import Meter
-from trainkit.trainer.alarms import Alarms
+from trainkit.trainer.metrics import Alarms
 
 NAN, INF = float("nan"), float("inf")
 
@@ -241,7 +241,7 @@ def told_norms(norms: list[float], caplog: pytest.LogCaptureFixture) -> list[str
     time = TimeStats(seconds=1.0, collect=0.0, update=1.0, evaluate=0.0, other=0.0, steps_per_second=1.0)
     with caplog.at_level(logging.WARNING):
         for step, norm in enumerate(norms):
-            alarms.look(
+            alarms.check(
                 EpochStats(
                     train=CollectStats.merge([]), test=CollectStats.merge([]), update={"grad_norm": norm}, time=time
                 ),

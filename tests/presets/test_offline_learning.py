@@ -84,7 +84,7 @@ def adam(trainer: Any) -> Any:
 
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Any]] = {
-    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "n_test_envs": (3, lambda t: t.evaluation_schedule.evaluation.collector.envs.n),
     "env_options": ({"max_episode_steps": 7}, None),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
     "normalize_obs": (False, lambda t: t.policy.preprocess.observes),

@@ -69,8 +69,8 @@ def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Any]] = {
     "n_envs": (5, lambda t: t.train_collector.envs.n),
-    "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
-    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "test_env": ("CartPole-v1", lambda t: t.evaluation_schedule.evaluation.collector.envs.name),
+    "n_test_envs": (3, lambda t: t.evaluation_schedule.evaluation.collector.envs.n),
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
     "lives_key": ("lives", lambda t: t.train_collector.envs.lives_key),
     "hidden": ((7,), lambda t: (t.policy.network.actor_torso.n_features,)),

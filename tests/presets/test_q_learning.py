@@ -143,7 +143,7 @@ def test_a_factory_makes_training_and_evaluation_environments() -> None:
 
     trainer = tiny(env=factory, n_envs=3)
     assert trainer.train_collector.envs.n == 3
-    assert trainer.judge.evaluation.collector.envs.n == 2
+    assert trainer.evaluation_schedule.evaluation.collector.envs.n == 2
     assert len(made) == 5
     assert trainer.run().epoch == 2
 
@@ -152,7 +152,7 @@ def test_a_vector_environment_is_trained_in_as_it_is_and_made_again_for_evaluati
     venv = gym.make_vec("CartPole-v1", 3)
     trainer = tiny(env=venv, step_per_collect=3)
     assert trainer.train_collector.envs.n == 3
-    test = trainer.judge.evaluation.collector.envs
+    test = trainer.evaluation_schedule.evaluation.collector.envs
     assert (test.name, test.n) == ("CartPole-v1", 2)
     assert trainer.run().epoch == 2
 
@@ -161,8 +161,8 @@ def test_a_vector_environment_that_cannot_be_made_again_needs_a_test_env() -> No
     venv = gym.vector.SyncVectorEnv([Walk, Walk])
     with pytest.raises(tk.ConfigError, match=r"presets\.rainbow cannot make .* again for evaluation: give test_env"):
         tiny(env=venv)
-    assert tiny(env=venv, test_env=Walk).judge.evaluation.collector.envs.n == 2
-    assert tiny(env=venv, test_collector=None).judge.evaluation is None
+    assert tiny(env=venv, test_env=Walk).evaluation_schedule.evaluation.collector.envs.n == 2
+    assert tiny(env=venv, test_collector=None).evaluation_schedule.evaluation is None
 
 
 def test_a_vector_environment_made_otherwise_than_its_id_needs_a_test_env() -> None:
@@ -177,7 +177,7 @@ def test_envs_made_by_hand_are_taken_for_training_and_for_evaluation() -> None:
         tiny(env=train)
     trainer = tiny(env=train, test_env=test)
     assert trainer.train_collector.envs is train
-    assert trainer.judge.evaluation.collector.envs is test
+    assert trainer.evaluation_schedule.evaluation.collector.envs is test
 
 
 def test_a_number_of_environments_that_contradicts_the_ones_given_is_refused() -> None:
@@ -199,7 +199,7 @@ def test_images_take_the_atari_table_and_lives_end_no_evaluation() -> None:
     trainer = tiny(presets.dqn, env=Screen, lives_key="lives", head=(4,), capacity=100)
     assert (trainer.policy.horizon.gamma, trainer.policy.horizon.reward) == (0.99, "sign")
     assert trainer.train_collector.envs.lives_key == "lives"
-    assert trainer.judge.evaluation.collector.envs.lives_key is None
+    assert trainer.evaluation_schedule.evaluation.collector.envs.lives_key is None
 
 
 def test_linear_is_stretched_over_the_run() -> None:
@@ -267,8 +267,8 @@ def limit_of(collector: tk.Collector) -> int:
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "n_envs": (5, lambda t: t.train_collector.envs.n),
-    "test_env": ("CartPole-v1", lambda t: t.judge.evaluation.collector.envs.name),
-    "n_test_envs": (3, lambda t: t.judge.evaluation.collector.envs.n),
+    "test_env": ("CartPole-v1", lambda t: t.evaluation_schedule.evaluation.collector.envs.name),
+    "n_test_envs": (3, lambda t: t.evaluation_schedule.evaluation.collector.envs.n),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
     "normalize_obs": (True, lambda t: t.policy.observes),
     "head": ((7,), lambda t: (t.policy.network.heads.advantage.layers[0].weight.shape[0],)),

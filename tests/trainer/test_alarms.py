@@ -15,9 +15,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_support_that_is_too_narrow_is_told_once_per_run(caplog: pytest.LogCaptureFixture) -> None:
     trainer = make_trainer(policy={"value": tk.CategoricalValue(5, -0.1, 0.1)}, log_every=10)
     trainer.run()
-    (told,) = warnings(caplog)
-    assert told.startswith("update/clipped_share is ")
-    assert "% at step 10: that share of the value distribution's goal lies beyond v_min..v_max" in told
+    (message,) = warnings(caplog)
+    assert message.startswith("update/clipped_share is ")
+    assert "% at step 10: that share of the value distribution's target lies beyond v_min..v_max" in message
     caplog.clear()
     trainer.reset()
     trainer.run()

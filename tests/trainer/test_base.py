@@ -117,14 +117,14 @@ def test_reset_in_the_middle_of_an_epoch_keeps_its_updates_out_of_the_next_stati
     assert trainer.policy.read_metrics() == {}
     result = next(trainer)
     assert result.epoch == 1
-    assert trainer._reports._epoch.n_updates == trainer.policy.n_updates - before
+    assert trainer._metrics._epoch.n_updates == trainer.policy.n_updates - before
 
 
 def test_with_closes_environments_logger_and_bar_and_close_may_be_called_twice(tmp_path: Any) -> None:
     with make_trainer(test=True, logger=tk.JsonlLogger(tmp_path / "run")) as trainer:
         next(trainer)
     assert trainer.train_collector.envs.ownership.is_closed
-    assert trainer.judge.evaluation.collector.envs.ownership.is_closed
+    assert trainer.evaluation_schedule.evaluation.collector.envs.ownership.is_closed
     assert trainer._logger._loggers[0]._file.closed
     trainer.close()
 
@@ -189,7 +189,7 @@ def test_max_env_step_ends_the_run_within_an_epoch() -> None:
 
 def test_max_seconds_counts_only_the_time_within_next(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("trainkit.trainer.intervals.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("trainkit.trainer.metrics.time.perf_counter", lambda: now[0])
 
     class Second(tk.Callback):
         def on_collect_start(self, trainer: tk.Trainer) -> None:

@@ -71,7 +71,7 @@ def test_all_streams_of_one_seed_differ_from_each_other() -> None:
 
 def test_training_and_evaluation_never_play_the_same_episodes() -> None:
     trainer = make_trainer(test=True)
-    test = trainer.judge.evaluation
+    test = trainer.evaluation_schedule.evaluation
     roots = {trainer.train_collector.envs.root, test.collector.envs.root, test.root}
     assert len(roots) == 3
 

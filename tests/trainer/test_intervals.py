@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.test_stats import collect_stats
 from trainkit.core.stats import NO_COLLECT, CollectStats, Summary
-from trainkit.trainer.intervals import Interval, Stopwatch
+from trainkit.trainer.metrics import Interval, Stopwatch
 
 
 class Time:
@@ -15,7 +15,7 @@ class Time:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr("trainkit.trainer.intervals.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("trainkit.trainer.metrics.time.perf_counter", lambda: self.now)
 
     def __call__(self, seconds: float) -> None:
         self.now += seconds
@@ -106,8 +106,7 @@ def test_time_between_two_runs_does_not_count(pass_time: Time) -> None:
         with watch.running():
             pass_time(2.0)
         pass_time(60.0)
-    assert watch.seconds == interval.time(0).seconds == 4.0
-    assert watch.settle() == 4.0
+    assert watch.lap() == interval.time(0).seconds == 4.0
 
 
 def test_an_exception_loses_no_time(pass_time: Time) -> None:
@@ -127,7 +126,7 @@ def test_several_intervals_are_timed_at_once_each_from_when_it_was_put_there(pas
     watch = Stopwatch(epoch, report)
     with watch.running():
         pass_time(1.0)
-        watch.settle()
+        watch.lap()
         watch.intervals[:] = epoch, next_report
         with watch.measure("update"):
             pass_time(2.0)

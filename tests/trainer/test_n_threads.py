@@ -9,7 +9,6 @@ import torch
 import trainkit as tk
 from tests.trainer.runs import make_run
 from tests.trainer.toys import make_trainer
-from trainkit.trainer.n_threads import Threads
 
 
 class Listener(tk.Callback):
@@ -52,9 +51,11 @@ class TestWithin:
             next(make_trainer(threads=1, train_fn=fail))
         assert torch.get_num_threads() == 2
 
-    def test_a_policy_that_cannot_be_told_is_refused(self) -> None:
-        with pytest.raises(tk.ConfigError, match="threads=1 needs a policy with n_threads, object has none"):
-            Threads(object(), 1)  # type: ignore[arg-type]  # that it cannot is the point
+    def test_a_policy_without_n_threads_is_rejected(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        owner = next(kind for kind in tk.DQNPolicy.__mro__ if "n_threads" in vars(kind))
+        monkeypatch.delattr(owner, "n_threads")
+        with pytest.raises(tk.ConfigError, match="threads=1 needs a policy with n_threads, DQNPolicy has none"):
+            make_trainer(threads=1)
 
 
 def test_one_thread_gives_the_same_bits_as_torch_told_by_hand() -> None:

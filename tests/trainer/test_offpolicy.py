@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from tests.trainer.toys import Log, Walk, everything, make_policy, make_trainer, untimed
-from trainkit.trainer.intervals import Credit
+from trainkit.trainer.offpolicy import PendingUpdates
 
 
 class Clock(tk.Callback):
@@ -240,15 +240,15 @@ def test_without_updates_the_weights_stay_and_no_update_is_told() -> None:
 
 
 @given(st.fractions(0, 4, max_denominator=50), st.lists(st.integers(1, 40), min_size=1, max_size=30))
-def test_credit_is_exact_whatever_the_steps_come_in(ratio: Any, chunks: list[int]) -> None:
-    credit = Credit(ratio)
-    paid = 0
+def test_pending_updates_are_exact_for_any_sequence_of_steps(ratio: Any, chunks: list[int]) -> None:
+    pending = PendingUpdates(ratio)
+    n_updates = 0
     for steps in chunks:
-        credit.add(steps)
-        while credit.owed >= 1:
-            credit.pay()
-            paid += 1
-    assert paid == ratio * sum(chunks) // 1
+        pending.add_steps(steps)
+        while pending.count >= 1:
+            pending.count_update()
+            n_updates += 1
+    assert n_updates == ratio * sum(chunks) // 1
 
 
 # ---- when learning starts ----
@@ -351,7 +351,7 @@ def test_training_is_the_same_to_the_bit_with_and_without(
     }[addition]
     bare, dressed = make_trainer(log_every=10), make_trainer(log_every=10, **with_it)
     if addition == "exploring evaluation":
-        dressed.judge.evaluation._explore = True
+        dressed.evaluation_schedule.evaluation._explore = True
     for expected, result in zip(bare, dressed, strict=True):
         numbers = untimed(result)
         assert untimed(expected).items() <= numbers.items()

@@ -9,7 +9,8 @@ import pytest
 import trainkit as tk
 from tests.trainer.test_interrupt import Keyboard, press
 from tests.trainer.toys import Walk, everything, make_trainer, untimed
-from trainkit.trainer.saving import _tell_changes
+from trainkit.core.errors import BusyError, ConfigError
+from trainkit.trainer.run_checkpoint import _warn_of_changes
 
 
 class Taken(tk.Callback):
@@ -88,7 +89,7 @@ def test_callbacks_hear_of_each_update_where_nothing_may_be_saved(tmp_path: Path
 
     hearer = Save()
     trainer = make_trainer(overlap=True, step_per_collect=6, callbacks=[hearer])
-    with pytest.raises(tk.errors.BusyError, match="a collector cannot be saved in the middle of a step"):
+    with pytest.raises(BusyError, match="a collector cannot be saved in the middle of a step"):
         trainer.run()
     info = trainer.run()
     assert hearer.updates == list(range(1, info.gradient_step + 1))
@@ -171,7 +172,7 @@ def test_collecting_by_hand_after_an_exception_stores_the_open_step_first() -> N
     collector = trainer.train_collector
     assert collector.is_mid_step
     n_steps = collector.env_step
-    with pytest.raises(tk.errors.BusyError, match="the rest of the work overlapped with it"):
+    with pytest.raises(BusyError, match="the rest of the work overlapped with it"):
         collector.state_dict()
     collector.collect(n_step=8)
     assert not collector.is_mid_step
@@ -223,11 +224,11 @@ def test_environments_may_fail_and_take_their_rows_with_them(per_collect: int) -
 
 
 def test_an_older_checkpoint_that_does_not_know_of_it_differs_only_where_it_is_on(caplog: Any) -> None:
-    off, on = (make_trainer(overlap=overlap)._about() for overlap in (False, True))
+    off, on = (make_trainer(overlap=overlap)._checkpoint().about for overlap in (False, True))
     older = {**off, "settings": {name: value for name, value in off["settings"].items() if name != "overlap"}}
-    _tell_changes(Path("run"), older, off)
+    _warn_of_changes(Path("run"), older, off)
     assert "overlap" not in caplog.text
-    _tell_changes(Path("run"), older, on)
+    _warn_of_changes(Path("run"), older, on)
     assert "overlap None -> True" in caplog.text
 
 
@@ -293,5 +294,5 @@ def test_the_shares_of_time_add_up() -> None:
 
 
 def test_a_flag_is_asked_for() -> None:
-    with pytest.raises(tk.errors.ConfigError, match="overlap"):
+    with pytest.raises(ConfigError, match="overlap"):
         make_trainer(overlap=1)

@@ -11,7 +11,7 @@ import trainkit as tk
 from tests.trainer.toys import make_onpolicy_trainer, make_trainer
 from trainkit.core.data import EpochResult
 from trainkit.core.stats import Summary
-from trainkit.trainer.intervals import MovingAverage
+from trainkit.trainer.metrics import SmoothedLosses
 
 
 class Numbers:
@@ -142,7 +142,7 @@ def test_the_time_of_an_epoch_is_shared_out_whole(monkeypatch: pytest.MonkeyPatc
         def on_epoch_end(self, trainer: tk.Trainer, result: EpochResult) -> None:
             spend(1_000.0)  # after the epoch was told
 
-    monkeypatch.setattr("trainkit.trainer.intervals.time.perf_counter", lambda: now)
+    monkeypatch.setattr("trainkit.trainer.metrics.time.perf_counter", lambda: now)
     trainer = make_trainer(
         test=True, on_step=lambda: spend(2.0), on_test_step=lambda: spend(0.5), callbacks=[Slow()], log_every=10
     )
@@ -238,7 +238,7 @@ def test_the_smoothed_loss_is_the_mean_over_the_updates_of_the_last_ten_reports(
 
 
 def test_reports_with_more_updates_count_more_in_the_smoothed_loss() -> None:
-    average = MovingAverage()
+    average = SmoothedLosses()
     average.add({"actor_loss": 1.0, "loss": 5.0, "lr": 7.0}, 1)
     average.add({}, 0)
     average.add({"actor_loss": 4.0}, 2)

@@ -11,7 +11,7 @@ import torch
 import trainkit as tk
 from tests.trainer.toys import Walk, make_trainer
 
-MACHINE = "trainkit.trainer.saving.Resumable._machine"
+MACHINE = "trainkit.trainer.run_checkpoint._describe_machine"
 
 
 def weights(trainer: tk.Trainer) -> list[bytes]:
@@ -39,7 +39,7 @@ class Ticks(tk.Callback):
 
 def test_a_run_with_max_seconds_ends_where_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("trainkit.trainer.intervals.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("trainkit.trainer.metrics.time.perf_counter", lambda: now[0])
     fast, slow = (make_trainer(max_seconds=10.0, callbacks=[Ticks(now, seconds)]) for seconds in (0.5, 1.0))
     assert (fast.run().env_step, slow.run().env_step) == (40, 20)
     assert weights(fast) != weights(slow)
@@ -176,7 +176,7 @@ def test_another_engine_is_warned_of(tmp_path: Path, caplog: Any) -> None:
 
 
 def on_device(device: str) -> Any:
-    return lambda trainer: {"threads": 1, "device": device, "processor": "x86_64"}
+    return lambda policy, threads: {"threads": 1, "device": device, "processor": "x86_64"}
 
 
 def test_another_device_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: Any) -> None:

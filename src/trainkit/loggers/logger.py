@@ -21,6 +21,7 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.folders import FolderClaim
 from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
 from trainkit.core.signatures import checked
+from trainkit.core.stats import scalars
 from trainkit.loggers.dashboards import charts_of
 
 _log = logging.getLogger(__name__)
@@ -279,9 +280,10 @@ class Loggers:
         """Have each that can forget what was written after this step."""
         self._each("purge", step, only=PurgingLogger)
 
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Write to each."""
-        self._each("write", step, numbers)
+    def write(self, step: int, stats: object) -> None:
+        """Write the numbers of a statistics record to each."""
+        if self._loggers:
+            self._each("write", step, scalars(stats))
 
     def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
         """Write to each that shows histograms."""

@@ -13,7 +13,7 @@ from trainkit.envs import Envs
 from trainkit.policy import SACPolicy
 from trainkit.presets.base import EnvPreset, EnvSettings, P, make_adam, scheduled
 from trainkit.trainer import OffpolicyTrainer
-from trainkit.trainer.updates import Refresh
+from trainkit.trainer.offpolicy import Refresh
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,12 @@
-"""What all trainers share: an iterator over epochs that can be stopped, interrupted, saved and gone on with."""
+"""The base class of trainers: an iterator over epochs that can be stopped, interrupted, saved and resumed."""
 
 import functools
 import logging
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NoReturn, Self, SupportsIndex
+from typing import Any, ClassVar, Generic, Literal, NoReturn, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,55 +15,119 @@ from typing_extensions import TypeVar
 from trainkit.collector import Collector
 from trainkit.core import seeding
 from trainkit.core.data import EpochResult
-from trainkit.core.errors import BusyError, Checks
+from trainkit.core.errors import BusyError, Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.protocols import Seedable, Store, Trainee
 from trainkit.core.signatures import checked
-from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
+from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.loggers.logger import as_logger
-from trainkit.trainer.callbacks.base import Callback, Hooks
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
+from trainkit.trainer.callbacks.dispatch import Dispatcher
 from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.callbacks.stopping import StopFn
-from trainkit.trainer.compatibility import check_columns, fill_seeds, refuse_misfits
+from trainkit.trainer.callbacks.stopping import is_solved
+from trainkit.trainer.compatibility import check_parts, fill_seeds
+from trainkit.trainer.evaluation import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
-from trainkit.trainer.intervals import Reduce
-from trainkit.trainer.judge import Judge
-from trainkit.trainer.n_threads import Threads
+from trainkit.trainer.metrics import Metrics, Reduce, Stopwatch
 from trainkit.trainer.options import Options
 from trainkit.trainer.progress import Progress
-from trainkit.trainer.reports import Reports
-from trainkit.trainer.saving import Resumable
+from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest_intact
 
 _log = logging.getLogger(__name__)
 
+_LIMITS = ("max_epoch", "max_env_step", "max_seconds")  # reasons to stop that a resumed run may not share
 
 TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
 
+class EpochClock:
+    """The number of the epoch and where it began; the steps of all epochs together are exact.
+
+    Args:
+        n_steps: of the trainer's clock per epoch; steps in excess of one epoch are subtracted from the next.
+        max_seconds: ends an epoch early, None does not.
+    """
+
+    def __init__(self, n_steps: int, max_seconds: float | None) -> None:
+        self._n_steps, self._max_seconds = n_steps, max_seconds
+        self.reset(0)
+
+    def reset(self, clock: int) -> None:
+        """Start counting epochs from 0."""
+        self.number = 0  # of the epoch that runs, or ran last
+        self.is_running = False
+        self.origin = clock  # before the first epoch
+        self.n_skipped = 0  # steps that epochs ended by time did not make
+        self.start_clock, self.start_seconds = clock, 0.0  # of the epoch
+
+    def start(self, clock: int, seconds: float) -> None:
+        """Start the next epoch."""
+        self.is_running = True
+        self.number += 1
+        self.start_clock, self.start_seconds = clock, seconds
+
+    def n_done(self, clock: int) -> int:
+        """Return the steps since the first epoch began, including those skipped."""
+        return clock - self.origin + self.n_skipped
+
+    def is_over(self, clock: int, stopwatch: Stopwatch) -> bool:
+        """Return whether the epoch has all its steps, or its time is over."""
+        if clock - self.origin + self.n_skipped >= self.number * self._n_steps:
+            return True
+        if self._max_seconds is None or clock == self.start_clock:  # an epoch has at least one step
+            return False
+        return stopwatch.lap() - self.start_seconds >= self._max_seconds
+
+    def skip_rest(self, clock: int) -> None:
+        """Skip the steps that the epoch did not make."""
+        self.n_skipped += max(0, self.number * self._n_steps - self.n_done(clock))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {
+            "epoch": self.number,
+            "_origin": self.origin,
+            "_is_in_epoch": self.is_running,
+            "_n_skipped": self.n_skipped,
+            "_epoch_clock": self.start_clock,
+            "_epoch_seconds": self.start_seconds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore saved counts."""
+        self.number, self.origin, self.is_running = state["epoch"], state["_origin"], state["_is_in_epoch"]
+        self.n_skipped = state.get("_n_skipped", self.n_skipped)  # older checkpoints have none of these
+        self.start_clock = state.get("_epoch_clock", self.start_clock)
+        self.start_seconds = state.get("_epoch_seconds", self.start_seconds)
+
+
 @checked
-class Trainer(Resumable, Generic[TraineeT]):
+class Trainer(Generic[TraineeT]):
     """An iterator over epochs: each `next()` trains one and returns `(epoch, stats, info)`.
 
-    A fresh trainer works in a bare `for`; after `break` a second `for` goes on. Ctrl-C is held back to the next
-    whole vector step or update, and the next `next()` continues the same epoch; so it does after an exception of a
-    callback. SIGTERM ends the run there, saved where there is a `Checkpoint`; SIGUSR1 saves, and it goes on.
-    `run()` drains it, `reset()` starts the count anew, `with` closes environments, logger and bar.
+    A fresh trainer works in a bare `for`; after `break` a second `for` continues. Ctrl-C is deferred to the next
+    complete vector step or update, and the next `next()` continues the same epoch; so it does after an exception of a
+    callback. SIGTERM ends the run there, saved where there is a `Checkpoint`; SIGUSR1 saves, and the run continues.
+    `run()` trains all epochs, `reset()` restarts the count, `with` closes environments, logger and bar.
 
     Args:
         policy: learns.
         train_collector: fills the buffer.
-        buffer: what is learnt from.
+        buffer: what is learned from.
         max_epoch: epochs in all.
-        step_per_epoch: what the clock counts per epoch; what an epoch goes over is taken off the next.
-        options: those every trainer takes, checked.
+        step_per_epoch: steps of the clock per epoch; steps in excess of one epoch are subtracted from the next.
+        options: those every trainer has, checked.
     """
 
     unit: ClassVar[str] = "step"  # of the clock
     learns_by: ClassVar[str] = "update"  # the method a policy must have
 
     policy: TraineeT
+    stop_reason: str | None  # None while the run continues
     _result: EpochResult | None  # of an epoch that is over and not yielded yet
+    _epoch_report: EpochStats | None  # of an epoch that is over, until it is written
+    _is_ending: bool  # whether `on_epoch_end` was fired, and `on_epoch_reported` was not
+    _looks_solved: bool  # training episodes passed stop_fn, an evaluation is due (`test_in_train`)
 
     def __init__(
         self,
@@ -78,50 +143,75 @@ class Trainer(Resumable, Generic[TraineeT]):
         self.train_collector, self.buffer = train_collector, buffer
         self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
+        self._options = options
         evaluation = options.evaluator()
-        self.test_collector = test_collector = None if evaluation is None else evaluation.collector
-        refuse_misfits(type(self).__name__, policy, self.learns_by, train_collector, test_collector)
-        check_columns(type(self).__name__, policy, buffer.columns)
-        self._collectors = [c for c in (train_collector, test_collector) if c is not None]
-        if options.on_nan is not None:
-            policy.on_nan = options.on_nan
-        if options.reward_metric is not None:
-            for collector in self._collectors:
-                collector.use_reward_metric(options.reward_metric)
-        parts = {"policy": policy, "train": train_collector, "test": test_collector, "evaluation": evaluation}
+        self.test_collector = None if evaluation is None else evaluation.collector
+        self._collectors = [c for c in (train_collector, self.test_collector) if c is not None]
+        self._prepare_parts()
+        parts = {"policy": policy, "train": train_collector, "test": self.test_collector, "evaluation": evaluation}
         fill_seeds(self.seed, parts | ({"buffer": buffer} if isinstance(buffer, Seedable) else {}))
 
-        self.history = History()  # what every epoch told
+        self.history = History()  # a row of numbers per epoch
         callbacks = [self.history, *options.all_callbacks()]
-        self._options = options
-        self._stop_fn = next((own for own in callbacks if isinstance(own, StopFn)), None)
-        self._checkpoints = [own for own in callbacks if isinstance(own, Checkpoint)]
-        self._hooks = Hooks(callbacks, options.callback_errors)
+        self._callbacks = Dispatcher(callbacks, options.callback_errors)
+        self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+        self._folders = [callback for callback in callbacks if isinstance(callback, OwnsFolder)]
         for collector in self._collectors:
-            self._hooks.watch(self, collector, in_evaluation=collector is test_collector)
-        self._reports = Reports(policy, buffer)
-        self._watch = self._reports.watch
-        self._threads = Threads(policy, options.threads)
+            self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
+        self._metrics = Metrics(policy, buffer)
+        self._stopwatch = self._metrics.stopwatch
         self._interrupt = DeferredInterrupt(self._save_now if self._checkpoints else None)
-        self.judge = Judge(evaluation, options.compute_score_fn, self._hooks, self._watch, self._interrupt.check)
+        self.evaluation_schedule = EvaluationSchedule(
+            evaluation, options.compute_score_fn, self._callbacks, self._stopwatch, self._interrupt.check
+        )
+        self._epochs = EpochClock(step_per_epoch, options.max_epoch_seconds)
         self._progress = Progress(
             max_epoch * step_per_epoch, show_bar=options.show_progress, show_lines=options.verbose, unit=self.unit
         )
         self._is_running = False
         self.reset()
-        self._logger, self._former_logs = as_logger(None), []
-        self._hooks.check(self)
-        self._claims = [own.claim for own in callbacks if isinstance(own, OwnsFolder)]
+        self._logger = as_logger(None)
+        self._former_logs: list[str | None] = []  # folders of the checkpoint that this run resumed from
+        self._callbacks.check(self)
         try:
-            self._claim_folders(callbacks, options.resume_from)
-            if options.resume_from is not None:
-                self.resume(options.resume_from, options.seed)
-            self._logger = as_logger(options.logger, self._former_logs)  # last: a rejected run leaves no folder behind
-            if options.resume_from is not None:
-                self._logger.purge(self.clock)
+            self._open_folders()
         except BaseException:
             self._release_folders()
             raise
+
+    def _prepare_parts(self) -> None:
+        """Check that the parts fit together, then apply the options that concern them."""
+        collectors = {"train_collector": self.train_collector, "test_collector": self.test_collector}
+        check_parts(type(self).__name__, self.policy, self.learns_by, collectors, self.buffer)
+        options = self._options
+        if options.threads is not None and not hasattr(self.policy, "n_threads"):
+            name = type(self.policy).__name__
+            raise ConfigError(f"threads={options.threads!r} needs a policy with n_threads, {name} has none")
+        if options.on_nan is not None:
+            self.policy.on_nan = options.on_nan
+        if options.reward_metric is not None:
+            for collector in self._collectors:
+                collector.use_reward_metric(options.reward_metric)
+
+    def _open_folders(self) -> None:
+        """Claim the callbacks' folders for this run, resume, and open the logger last: a rejected run leaves none."""
+        resume_from = self._options.resume_from
+        checks = Checks("")
+        for callback in self._folders:
+            continues = resume_from is not None
+            if isinstance(callback, Checkpoint):
+                continues = callback.continues(resume_from)
+            checks.gather(functools.partial(callback.claim.take, continues=continues))
+        checks.done()
+        if resume_from is not None:
+            self.resume(resume_from, self._options.seed)
+        self._logger = as_logger(self._options.logger, self._former_logs)
+        if resume_from is not None:
+            self._logger.purge(self.clock)
+
+    def _release_folders(self) -> None:
+        for callback in self._folders:
+            callback.claim.release()
 
     # ---- the iterator ----
 
@@ -139,17 +229,17 @@ class Trainer(Resumable, Generic[TraineeT]):
             raise BusyError(f"{type(self).__name__} is already inside next(): use one loop, in one thread, at a time")
         self._is_running = True
         try:
-            with self._interrupt, self._watch.running(), self._threads:
+            with self._interrupt, self._stopwatch.running(), self._torch_threads():
                 try:
-                    self._interrupt.check(is_whole=not self._is_in_epoch)  # what came between two next()
-                    self._hooks.finish()
+                    self._interrupt.check(is_whole=not self._epochs.is_running)  # signals between two next()
+                    self._callbacks.deliver_rest()
                     if self._is_ending:
                         self._finish_epoch()
                     elif self._result is None and not self.is_finished:
                         self._train_epoch()
                     self._interrupt.check()
                 except Terminated:
-                    self._break_off()
+                    self._terminate()
                 if self.is_finished:
                     self._end_run()
         except BaseException:
@@ -171,18 +261,18 @@ class Trainer(Resumable, Generic[TraineeT]):
         return self.info
 
     def evaluate(self) -> CollectStats:
-        """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training goes on the same."""
-        return self.judge.look(self.clock)
+        """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training is unchanged."""
+        return self.evaluation_schedule.evaluate_now(self.clock)
 
     def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
-        """Show a number of one's own as `custom/name`, of several in one report their mean, sum, min, max or last.
+        """Log a number as `custom/name`, of several in one report their mean, sum, min, max or last.
 
-        Of arrays `reduce="histogram"` shows the spread, in loggers that can: tensorboard's.
+        Of arrays `reduce="histogram"` logs the distribution, with loggers that can show it: tensorboard's.
         """
-        self._reports.log(name, value, reduce)
+        self._metrics.log(name, value, reduce)
 
     def log_video(self, name: str, frames: NDArray[np.uint8], fps: float = 30.0) -> None:
-        """Write a video now, as `custom/name`, to the loggers that show videos: tensorboard's.
+        """Write a video now, as `custom/name`, with loggers that show videos: tensorboard's.
 
         Args:
             name: of it.
@@ -199,29 +289,24 @@ class Trainer(Resumable, Generic[TraineeT]):
         self._logger.write_video(self.clock, f"custom/{name}", array, float(fps))
 
     def stop(self, reason: str) -> None:
-        """End the run: the epoch that runs ends here, is evaluated and yielded, and no other begins.
+        """End the run: the current epoch ends here, is evaluated and yielded, and no other starts.
 
         Of several reasons the first stays.
         """
         self.stop_reason = self.stop_reason or reason
 
     def reset(self) -> None:
-        """Start the count of epochs, the best score and the stop reason anew; policy and buffer stay as they are."""
-        self.epoch, self.stop_reason, self._result = 0, None, None
-        self._origin = self.clock  # what was there before the first epoch
-        self._n_skipped = 0  # steps that epochs ended by time did not make
+        """Restart the count of epochs, the best score and the stop reason; policy and buffer stay as they are."""
+        self.stop_reason, self._result, self._epoch_report = None, None, None
+        self._is_ending = self._looks_solved = self._has_started = self._has_ended = False
         self._timed_from = self.env_step, self.gradient_step  # where the times of the parts begin
-        self._epoch_clock, self._epoch_seconds = self.clock, 0.0  # where the epoch began
-        self._has_started = self._has_ended = self._is_in_epoch = False
-        self._seems_solved = False  # training episodes passed stop_fn, an evaluation is due (`test_in_train`)
-        self._is_ending = False  # whether `on_epoch_end` was fired, and `on_epoch_reported` was not
-        self._epoch_report: EpochStats | None = None  # of an epoch that is over, until it is written
-        self.judge.reset()
-        self._hooks.forget()
-        self._reports.restart(self.clock)
+        self._epochs.reset(self.clock)
+        self.evaluation_schedule.reset()
+        self._callbacks.discard_rest()
+        self._metrics.restart(self.clock)
 
     def close(self) -> None:
-        """Close environments, logger and bar, and let other runs have the folders; closing twice is fine."""
+        """Close environments, logger and bar, and release the folders; closing twice is fine."""
         self._progress.close()
         try:
             self._interrupt.close()
@@ -232,7 +317,9 @@ class Trainer(Resumable, Generic[TraineeT]):
                 collector.close()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: save() writes it, resume_from= goes on")
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied: save() writes it, resume_from= resumes it"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -245,7 +332,7 @@ class Trainer(Resumable, Generic[TraineeT]):
     @property
     def clock(self) -> int:
         """What schedules, epochs and every x-axis count: environment steps, unless a trainer says otherwise."""
-        return self.env_step
+        return 0 if self.train_collector is None else self.train_collector.env_step
 
     @property
     def env_step(self) -> int:
@@ -258,37 +345,48 @@ class Trainer(Resumable, Generic[TraineeT]):
         return self.policy.n_updates
 
     @property
+    def epoch(self) -> int:
+        """The number of the current epoch, or of the last."""
+        return self._epochs.number
+
+    @property
     def seconds(self) -> float:
         """Time spent within `next()`."""
-        return self._watch.settle()
+        return self._stopwatch.lap()
 
     @property
     def is_finished(self) -> bool:
         """Whether no epoch is left to train."""
-        return not self._is_in_epoch and (self.stop_reason is not None or self.epoch >= self.max_epoch)
+        return not self._epochs.is_running and (self.stop_reason is not None or self.epoch >= self.max_epoch)
+
+    @property
+    def resumes_automatically(self) -> bool:
+        """Whether a trainer made like this one resumes from its last checkpoint."""
+        return self._options.resume_from == "auto"  # which requires a checkpoint
 
     @property
     def info(self) -> RunInfo:
         """Where the run stands now."""
-        seconds, parts = self.seconds, self._watch.parts
+        seconds, parts, schedule = self.seconds, self._stopwatch.parts, self.evaluation_schedule
+        train, test = self.train_collector, self.test_collector
         return RunInfo(
             epoch=self.epoch,
             env_step=self.env_step,
             gradient_step=self.gradient_step,
-            n_episode=0 if self.train_collector is None else self.train_collector.n_episode,
-            best_score=self.judge.best_score,
-            best_epoch=self.judge.best_epoch,
-            best_env_step=self.judge.best_env_step,
-            best_std=self.judge.best_std,
-            last_test=self.judge.last_test,
-            n_test_step=0 if self.test_collector is None else self.test_collector.env_step,
-            n_test_episode=0 if self.test_collector is None else self.test_collector.n_episode,
+            n_episode=0 if train is None else train.n_episode,
+            best_score=schedule.best_score,
+            best_epoch=schedule.best_epoch,
+            best_env_step=schedule.best_env_step,
+            best_std=schedule.best_std,
+            last_test=schedule.last_test,
+            n_test_step=0 if test is None else test.env_step,
+            n_test_episode=0 if test is None else test.n_episode,
             seconds=seconds,
             collect_seconds=parts["collect_seconds"],
             update_seconds=parts["update_seconds"],
             evaluate_seconds=parts["evaluate_seconds"],
             other_seconds=seconds - sum(parts.values()),
-            steps_per_second=per_second(self.clock - self._origin, seconds),
+            steps_per_second=per_second(self.clock - self._epochs.origin, seconds),
             collect_steps_per_second=per_second(self.env_step - self._timed_from[0], parts["collect_seconds"]),
             updates_per_second=per_second(self.gradient_step - self._timed_from[1], parts["update_seconds"]),
             stop_reason=self.stop_reason,
@@ -296,7 +394,7 @@ class Trainer(Resumable, Generic[TraineeT]):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Name what was chosen, for dashboards and manifests."""
+        """Return the settings of the run, for dashboards and manifests."""
         envs = None if self.train_collector is None else self.train_collector.envs
         return {
             "trainer": type(self).__name__,
@@ -314,114 +412,116 @@ class Trainer(Resumable, Generic[TraineeT]):
 
     # ---- an epoch ----
 
-    @property
-    def _is_whole(self) -> bool:
-        """Whether no step of training was left half-way."""
-        return True
-
     def _train_step(self) -> None:
-        """Do the smallest whole piece of training, or what is left of one."""
+        """Perform the smallest complete piece of training, or the rest of one that was interrupted."""
         raise TypeError(f"{type(self).__name__} must define _train_step")
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether no training step was interrupted."""
+        return True
+
     def _train_epoch(self) -> None:
-        """Train, or go on with, one epoch."""
-        self._begin_epoch()
+        """Train one epoch, or the rest of one."""
+        self._start_epoch()
         if not self._is_whole:
             self._train_step()
-        while not self._is_epoch_over():
-            self._progress.advance_to(self._n_done)
-            if self._reports.steps_since_last(self.clock) >= self._options.log_every:
+        while self.stop_reason is None and not self._epochs.is_over(self.clock, self._stopwatch):
+            if self._progress.is_shown:
+                self._progress.advance_to(self._epochs.n_done(self.clock))
+            if self.clock - self._metrics.recent.start >= self._options.log_every:
                 self._report()
-            if self._seems_solved or self.judge.is_due(self):
-                self._test_early()
+            if self._looks_solved or self.evaluation_schedule.is_due(self):
+                self._evaluate_early()
             else:
                 self._train_step()
                 for checkpoint in self._checkpoints:
                     checkpoint.tick(self)
         self._end_epoch()
 
-    def _begin_epoch(self) -> None:
+    def _start_epoch(self) -> None:
         if not self._has_started:
             self._has_started = True
             self._logger.describe(self.settings())
-            self._hooks.start(self, self._collectors)
-        if not self._is_in_epoch:
-            self._is_in_epoch = True
-            self.epoch += 1
-            self._epoch_clock, self._epoch_seconds = self.clock, self.seconds
-            self.judge.begin_epoch()
-            self._reports.begin_epoch(self.clock)
+            self._callbacks.start(self, self._collectors)
+        if not self._epochs.is_running:
+            self._epochs.start(self.clock, self.seconds)
+            self.evaluation_schedule.start_epoch()
+            self._metrics.start_epoch(self.clock)
 
-    def _is_epoch_over(self) -> bool:
-        """Return whether the epoch has all its steps, its time is over, or the run ends."""
-        if self.stop_reason is not None or self._n_done >= self.epoch * self.step_per_epoch:
-            return True
-        limit = self._options.max_epoch_seconds
-        has_begun = self.clock > self._epoch_clock  # an epoch has at least one step
-        return limit is not None and has_begun and self.seconds - self._epoch_seconds >= limit
+    def _after_collect(self, stats: CollectStats) -> None:
+        """Add a collect to the metrics and fire its event; by now a divergence of the updates before it is known."""
+        self.policy.check_divergence()
+        self._metrics.recent.add_collect(stats)
+        if self._options.test_in_train:
+            self._looks_solved = is_solved(self._options.stop_fn, self.evaluation_schedule.score(stats))
+        self._callbacks.fire("on_collect_end", self, stats)
 
-    @property
-    def _n_done(self) -> int:
-        """Steps since the first epoch began, and those that epochs ended by time did not make."""
-        return self.clock - self._origin + self._n_skipped
+    def _evaluate_early(self) -> None:
+        """Evaluate in the middle of an epoch; unless that ends the run, another evaluation may follow."""
+        self.evaluation_schedule.evaluate(self)
+        self._looks_solved = False
+        if self.stop_reason is None:
+            self._report()
+            self.evaluation_schedule.allow_another()
 
     def _end_epoch(self) -> None:
-        """Evaluate if it is time, and tell everybody the result."""
-        if self.stop_reason is None:  # else what is missing is made up for when the run continues
-            self._n_skipped += max(0, self.epoch * self.step_per_epoch - self._n_done)
+        """Evaluate if it is due, and compute the epoch's result."""
+        schedule = self.evaluation_schedule
+        if self.stop_reason is None:  # else the missing steps are made when the run continues
+            self._epochs.skip_rest(self.clock)
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
-        if self.judge.is_due_at_end(self, is_last=is_last):
-            self.judge.evaluate(self)
-            self._seems_solved = False
+        if schedule.is_due_at_end(self, is_last=is_last):
+            schedule.evaluate(self)
+            self._looks_solved = False
         if self.epoch >= self.max_epoch:
             self.stop("max_epoch")
-        judge = self.judge
-        self._epoch_report, stats = self._reports.end_epoch(self.clock, judge.unreported, judge.epoch_test)
-        judge.unreported = NO_COLLECT
-        self._is_in_epoch, self._is_ending = False, True
+        self._epoch_report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
+        schedule.unreported = NO_COLLECT
+        self._epochs.is_running, self._is_ending = False, True
         self._result = EpochResult(self.epoch, stats, self.info)
-        self._progress.advance_to(self._n_done)
-        self._hooks.fire("on_epoch_end", self, self._result)
+        self._progress.advance_to(self._epochs.n_done(self.clock))
+        self._callbacks.fire("on_epoch_end", self, self._result)
         self._finish_epoch()
 
     def _finish_epoch(self) -> None:
-        """Write the report of an epoch whose `on_epoch_end` is over, and fire what follows."""
+        """Write the report of an epoch whose `on_epoch_end` was fired, and fire `on_epoch_reported`."""
         self._write_epoch()
         if self._is_ending:
             self._is_ending = False
-            self._hooks.fire("on_epoch_reported", self, self._result)
+            self._callbacks.fire("on_epoch_reported", self, self._result)
 
     def _write_epoch(self) -> None:
-        """Write the report of an epoch that is over, unless it is written; what is logged now belongs to the next."""
+        """Write the report of an epoch that is over, once; what is logged from then on belongs to the next epoch."""
         if self._epoch_report is None or self._result is None:
             return
         self._write(self._epoch_report)
         self._epoch_report = None
-        self._reports.close_epoch()
+        self._metrics.close_epoch()
         self._result = self._result._replace(info=self.info)
         self.history.record(self._result)
         self._progress.epoch(self._result)
 
-    def _make_whole(self) -> None:
-        """Write the report of an epoch that is over, so that a checkpoint needs not repeat it."""
-        self._write_epoch()
+    def _report(self) -> None:
+        stats = self._metrics.report(self.clock, self.evaluation_schedule.unreported)
+        self.evaluation_schedule.unreported = NO_COLLECT
+        self._write(stats)
 
-    def _test_early(self) -> None:
-        """Evaluate in the middle of an epoch; if that does not end the run, another may follow."""
-        self.judge.evaluate(self)
-        self._seems_solved = False
-        if self.stop_reason is None:
-            self._report()
-            self.judge.reopen()
+    def _write(self, stats: EpochStats) -> None:
+        """Show a report on the bar and write it to the loggers."""
+        self._progress.show(stats)
+        self._logger.write(self.clock, stats)
+        self._logger.write_histograms(self.clock, self._metrics.take_histograms())
 
-    def _break_off(self) -> None:
-        """Save, and end the run in the middle of its epoch, without an evaluation: somebody waits for the machine."""
+    def _terminate(self) -> None:
+        """Save, and end the run within its epoch; there is no evaluation, so that the process exits promptly."""
         self._save_now()
         self.stop(TERMINATE)
-        if self._is_in_epoch:
+        if self._epochs.is_running:
             self._report()
-            self._is_in_epoch = False
-            self._result = EpochResult(self.epoch, self._reports.epoch(self.clock, self.judge.epoch_test), self.info)
+            self._epochs.is_running = False
+            stats = self._metrics.epoch_so_far(self.clock, self.evaluation_schedule.epoch_test)
+            self._result = EpochResult(self.epoch, stats, self.info)
         elif self._result is not None:
             self._result = self._result._replace(info=self.info)
         self._interrupt.pass_on(signal.SIGTERM)
@@ -430,33 +530,142 @@ class Trainer(Resumable, Generic[TraineeT]):
         if self._has_started and not self._has_ended:
             self._has_ended = True
             self._progress.close()
-            self._hooks.fire("on_train_end", self)
+            self._callbacks.fire("on_train_end", self)
             self._release_folders()
 
-    def _claim_folders(self, callbacks: Sequence[Callback], resume_from: str | Path | None) -> None:
-        """Take the folders that callbacks write to, so that no two runs replace each other's files."""
-        checks = Checks("")
-        for own in callbacks:
-            if isinstance(own, OwnsFolder):
-                continues = own.continues(resume_from) if isinstance(own, Checkpoint) else resume_from is not None
-                checks.gather(functools.partial(own.claim.take, continues=continues))
+    @contextmanager
+    def _torch_threads(self) -> Iterator[None]:
+        """Let torch compute on the number of threads that was set, and on the former number afterwards."""
+        if self._options.threads is None:
+            yield
+            return
+        former, self.policy.n_threads = self.policy.n_threads, int(self._options.threads)
+        try:
+            yield
+        finally:
+            self.policy.n_threads = former
+
+    # ---- saving and resuming ----
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] = (),
+        at: Literal["now", "episode_end"] = "now",
+    ) -> Path:
+        """Write a checkpoint of the run into a folder, whole or not at all.
+
+        Args:
+            path: of the folder; a checkpoint there is replaced.
+            include: of "policy", "buffer", "collector" and "trainer", those to write; None is all.
+            exclude: those to leave out.
+            at: "episode_end" ends the open episodes, here as well as where it is loaded: then both continue the same
+                even where environments cannot play their episodes again.
+        """
+        checks = Checks("Trainer.save")
+        checks.one_of("at", at, ["now", "episode_end"])
         checks.done()
+        self._complete()
+        if at == "episode_end" and self.train_collector is not None:
+            self.train_collector.begin_anew()
+        written = self._checkpoint().write(path, include, exclude)
+        self._callbacks.fire("on_checkpoint_saved", self, written)
+        return written
 
-    def _release_folders(self) -> None:
-        for claim in self._claims:
-            claim.release()
+    def load(self, path: str | Path, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> None:
+        """Resume from a folder that `save` of the same kind of trainer wrote, or from the newest checkpoint in one.
 
-    def _report(self) -> None:
-        stats, self.judge.unreported = self._reports.next(self.clock, self.judge.unreported), NO_COLLECT
-        self._write(stats)
+        Episodes that were open are played again from their seeds and actions; where that leads elsewhere, they are cut
+        in the buffer and others start. Settings that differ from the saved ones are listed in one warning.
 
-    def _write(self, stats: EpochStats) -> None:
-        """Show a report on the bar and write it to the loggers."""
-        self._progress.show(stats)
-        self._logger.write(self.clock, scalars(stats))
-        self._logger.write_histograms(self.clock, self._reports.take_histograms())
+        Raises:
+            CheckpointError: it is damaged, or of another kind of run.
+        """
+        keeps_buffer = all(checkpoint.with_buffer for checkpoint in self._checkpoints)
+        loaded = self._checkpoint().read(path, include, exclude, keeps_buffer=keeps_buffer)
+        if loaded.lacks_buffer:
+            self._continue_without_rows()
+        self._former_logs = loaded.logs
+        self._logger.purge(self.clock)
+        self._callbacks.fire("on_checkpoint_loaded", self, loaded.folder)
 
-    def _watch_for_success(self, stats: CollectStats) -> None:
-        """Note that training episodes look solved (`test_in_train`)."""
-        if self._options.test_in_train and self._stop_fn is not None:
-            self._seems_solved = self._stop_fn.holds(self.judge.score(stats))
+    def resume(self, place: str | Path, seed: int | None = None) -> None:
+        """Resume from a checkpoint.
+
+        Args:
+            place: of it; "auto" is the newest intact one of this run's own folder, if there is one.
+            seed: of this run, warned about where the checkpoint has another.
+        """
+        folder: str | Path | None = place
+        if place == "auto":
+            if not self._checkpoints:
+                raise ConfigError('resume_from="auto" needs checkpoint=, the folder that this run saves to')
+            folder = newest_intact(self._checkpoints[0].folder)
+        if folder is not None:
+            self.load(folder)
+            _log.info("resumed from %s, epoch %d", folder, self.epoch)
+        if seed is not None and seed != self.seed:
+            _log.warning("the run continues with its own seed %d, not with %d", self.seed, seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, the states of evaluations and callbacks, and what was logged; parts have their own.
+
+        Limits are not among them: a run that ended at one may continue with another.
+        """
+        return {
+            "seed": self.seed,
+            **self._epochs.state_dict(),
+            "_seems_solved": self._looks_solved,
+            "_timed_from": self._timed_from,
+            "stop_reason": None if self.stop_reason in _LIMITS else self.stop_reason,
+            "seconds": self._stopwatch.lap(),
+            "parts": dict(self._stopwatch.parts),
+            "judge": self.evaluation_schedule.state_dict(),
+            "hooks": self._callbacks.state_dict(),
+            "reports": self._metrics.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore saved counters."""
+        self.seed, self.stop_reason = state["seed"], state["stop_reason"]
+        self._epochs.load_state_dict(state)
+        self._looks_solved = state["_seems_solved"]
+        env_step, gradient_step = state.get("_timed_from", self._timed_from)  # older checkpoints have none
+        self._timed_from = env_step, gradient_step
+        self._stopwatch.resume_from(state["seconds"], state.get("parts", {}))
+        self.evaluation_schedule.load_state_dict(state["judge"])
+        self._callbacks.load_state_dict(state["hooks"])
+        self._metrics.load_state_dict(state["reports"])
+
+    def _save_now(self) -> None:
+        for checkpoint in self._checkpoints:
+            checkpoint.save(self)
+
+    def _complete(self) -> None:
+        """Bring the run to a moment that can be saved."""
+        self._write_epoch()
+
+    def _continue_without_rows(self) -> None:
+        """Continue from a checkpoint that has no buffer."""
+
+    def _checkpoint(self) -> RunCheckpoint:
+        """Return what a checkpoint of this run holds."""
+
+        def load_own(state: dict[str, Any]) -> None:
+            self.reset()
+            self.load_state_dict(state)
+
+        components = {  # in this order: the policy rejects other networks before anything changes
+            "policy": (self.policy.training_state, self.policy.load_training_state),
+            "buffer": (self.buffer.state_dict, self.buffer.load_state_dict),
+        }
+        if self.train_collector is not None:
+            components["collector"] = (self.train_collector.state_dict, self.train_collector.load_state_dict)
+        components["trainer"] = (self.state_dict, load_own)
+        threads = getattr(self.policy, "n_threads", None) if self._options.threads is None else self._options.threads
+        envs = {} if self.train_collector is None else self.train_collector.envs.made_with
+        return RunCheckpoint(
+            components, describe_run(self.policy, self.settings(), self.info, envs, self._logger.folders, threads)
+        )

@@ -1,16 +1,24 @@
-"""The parts of a run: whether they fit together, and a seed for each that has none."""
+"""Compatibility: whether policy, collectors, buffer and stored rows fit together, and a seed for each that has none."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
 
 from trainkit.collector import Collector
-from trainkit.core import seeding
-from trainkit.core.errors import ConfigError, nearest
-from trainkit.core.protocols import Seedable, Trainee
+from trainkit.core import seeding, tree
+from trainkit.core.data import ACTION_PROB, Transition
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, nearest
+from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Store, Trainee
+from trainkit.core.spaces import array_specs, legal_actions
+from trainkit.core.structured_actions import StructuredHybrid
 
 _log = logging.getLogger(__name__)
 
-_LEARNER = (
+_TRAINEE_MEMBERS = (
     "observation_space",
     "action_space",
     "horizon",
@@ -23,26 +31,33 @@ _LEARNER = (
 )
 
 
-def refuse_misfits(
-    trainer: str, policy: object, learns_by: str, train: Collector | None, test: Collector | None
+# ---- the parts of any run ----
+
+
+def check_parts(
+    trainer: str, policy: Trainee, learns_by: str, collectors: Mapping[str, Collector | None], buffer: Store
 ) -> None:
-    """Refuse a policy that cannot learn so, and collectors that do not share it."""
-    own = getattr(policy, "learns_by", {learns_by})
-    missing = [name for name in (learns_by, *_LEARNER) if not hasattr(policy, name) or name in {learns_by} - own]
+    """Raise a `ConfigError` unless a policy can learn so, shares the collectors, and the buffer has what it reads."""
+    methods = getattr(policy, "learns_by", {learns_by})
+    missing = [name for name in (learns_by, *_TRAINEE_MEMBERS) if not hasattr(policy, name)]
+    if learns_by not in methods and learns_by not in missing:
+        missing.insert(0, learns_by)
     if missing:
         raise ConfigError(f"{trainer}.policy must learn, but {type(policy).__name__} has no {', '.join(missing)}")
-    for name, collector in (("train_collector", train), ("test_collector", test)):
-        if collector is not None and collector.policy is not policy:
+    given = {name: collector for name, collector in collectors.items() if collector is not None}
+    for name, collector in given.items():
+        if collector.policy is not policy:
             raise ConfigError(f"{trainer}.{name} acts with another policy than the trainer's: give both the same")
-    if train is None or test is None:
-        return
-    own, theirs = ((c.envs.observation_space, c.envs.action_space) for c in (train, test))
-    if own != theirs:
-        raise ConfigError(f"{trainer}: training environments have spaces {own}, evaluation's {theirs}")
+    if len(given) == 2:
+        train, test = ((one.envs.observation_space, one.envs.action_space) for one in given.values())
+        if train != test:
+            raise ConfigError(f"{trainer}: training environments have spaces {train}, evaluation's {test}")
+    _check_columns(trainer, policy, buffer.columns)
+    _check_device(policy, buffer)
 
 
-def check_columns(trainer: str, policy: Trainee, known: Sequence[str]) -> None:
-    """Raise a `ConfigError` where the policy's updates read columns that the buffer does not have."""
+def _check_columns(trainer: str, policy: Trainee, known: Sequence[str]) -> None:
+    """Raise a `ConfigError` if the policy's updates read columns that the buffer does not have."""
     columns = policy.columns
     subject = f"{trainer}.policy: {type(policy).__name__}.columns"
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -55,8 +70,20 @@ def check_columns(trainer: str, policy: Trainee, known: Sequence[str]) -> None:
             )
 
 
+def _check_device(policy: object, buffer: object) -> None:
+    """Raise a `ConfigError` if the buffer keeps its images on another device than the policy's."""
+    store = getattr(buffer, "frames", None)
+    if isinstance(store, FrameStore):
+        stored, expected = str(store.device), str(getattr(policy, "device", store.device))
+        if stored != expected:
+            raise ConfigError(
+                f"{type(buffer).__name__}.frames are on {stored}, {type(policy).__name__} is on {expected}: give both "
+                "the same device"
+            )
+
+
 def fill_seeds(root: int, parts: Mapping[str, Seedable | None]) -> None:
-    """Give every part that has no seed a stream of the root, by its name."""
+    """Seed every part that has no seed from a stream of the root, by its name."""
     for name, part in parts.items():
         if part is None or part.is_seeded:
             continue
@@ -67,3 +94,138 @@ def fill_seeds(root: int, parts: Mapping[str, Seedable | None]) -> None:
                 part.env_step,
             )
         part.seed(seeding.derive(root, name))
+
+
+# ---- a replay buffer and how it is sampled ----
+
+
+def check_replay(checks: Checks, buffer: Buffer, batch_size: int | None, refresh: object, per_round: object) -> None:
+    """Note a batch size or an order of updates that the buffer does not support."""
+    if batch_size is None:
+        checks.require(
+            per_round == 1,
+            " draws the batches of a round by a number of rows per update, and batch_size=None is the whole buffer: "
+            "give batch_size",
+        )
+    elif checks.integer("batch_size", batch_size, low=1):
+        checks.require(
+            batch_size <= buffer.capacity,
+            f".batch_size {batch_size} is larger than the buffer's capacity {buffer.capacity}: "
+            "lower it or raise the capacity",
+        )
+    checks.one_of("refresh_priorities", refresh, ["update", "late", "round"])
+    if not checks.integer("updates_per_round", per_round, low=1):
+        return
+    has_rounds = refresh == "round"
+    checks.require(
+        has_rounds == (per_round != 1),
+        f".updates_per_round above 1 goes with refresh_priorities='round' and with no other, got {per_round} and "
+        f"{refresh!r}: 16 is a good number",
+    )
+    if has_rounds and not isinstance(buffer, RoundBuffer):
+        name = type(buffer).__name__
+        checks.require(False, f".refresh_priorities 'round' needs a buffer with sample_round, {name} has none")
+
+
+def check_warmup(checks: Checks, policy: Trainee, warmup: object) -> None:
+    """Note a warm-up that cannot fill the columns the policy stores."""
+    if checks.one_of("warmup", warmup, ["policy", "random"]) and warmup == "random":
+        unfilled = sorted(set(policy.extras_spec) - {ACTION_PROB})
+        checks.require(
+            not unfilled,
+            f".warmup 'random' cannot fill the columns {unfilled} that {type(policy).__name__} stores: use 'policy'",
+        )
+
+
+# ---- a dataset ----
+
+
+def check_dataset(trainer: str, policy: Trainee, dataset: Dataset) -> None:
+    """Check that a policy has spaces, and that it can learn from every stored row.
+
+    Raises:
+        SpaceMismatchError: observations or actions are of another structure, shape, type or range.
+        ConfigError: a number is not finite, or an action was illegal when it was taken.
+    """
+    observation_space, action_space = policy.observation_space, policy.action_space
+    if observation_space is None or action_space is None:
+        raise ConfigError(
+            f"{trainer}.policy must know its spaces, since there is no environment to read them from: give "
+            f"{type(policy).__name__} observation_space and action_space, or make a test_collector first"
+        )
+    policy.check_spaces(observation_space, action_space)
+    for rows in dataset.transitions():
+        _check_rows(f"{trainer}.buffer", observation_space, action_space, rows)
+
+
+def _check_rows(name: str, observation_space: Space[Any], action_space: Space[Any], rows: Transition) -> None:
+    _check_observations(name, observation_space, rows)
+    _check_actions(name, action_space, rows.action)
+    for column, values in _columns(rows):
+        is_finite = _is_finite(values)
+        if not is_finite.all():
+            row = int(np.argmin(is_finite))
+            raise ConfigError(
+                f"{name} must hold finite numbers, but {column} of environment {rows.env_ids[row]} is {values[row]} "
+                f"in {int((~is_finite).sum())} or more rows: fix the dataset or leave them out"
+            )
+    legal = legal_actions(rows.obs)
+    if legal is not None and not legal[np.arange(len(rows.reward)), rows.action].all():
+        raise ConfigError(f"{name} has actions that were illegal by the mask of their own row: fix the dataset")
+
+
+def _check_observations(name: str, space: Space[Any], rows: Transition) -> None:
+    """Check observations against the space, leaf by leaf."""
+    expected = {path: (leaf.shape, leaf.dtype.name) for path, leaf in tree.named_leaves(array_specs(space))}
+    for column, obs in (("obs", rows.obs), ("next_obs", rows.next_obs)):
+        stored = {path: (leaf.shape[1:], leaf.dtype.name) for path, leaf in tree.named_leaves(obs)}
+        if stored != expected:
+            raise SpaceMismatchError(
+                f"{name} has {column} of {_words(stored)}, the policy's observation space {_words(expected)}: "
+                "make one fit the other"
+            )
+
+
+def _check_actions(name: str, space: Space[Any], action: NDArray[Any]) -> None:
+    """Check the shape, the kind of number and the range of actions."""
+    is_integer = not isinstance(space, (spaces.Box, StructuredHybrid))
+    fits = action.shape[1:] == space.shape and (action.dtype.kind in "iub") == is_integer
+    if fits and is_integer:
+        low, high = _bounds(space)
+        fits = bool(((action >= low) & (action <= high)).all())
+    if fits and isinstance(space, StructuredHybrid):
+        fits = not space.invalid_choices(action).any()
+    if not fits:
+        raise SpaceMismatchError(
+            f"{name} has actions {action.dtype.name}{list(action.shape[1:])} in [{action.min()}, {action.max()}], "
+            f"the policy's action space is {space}: make one fit the other"
+        )
+
+
+def _bounds(space: Space[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the largest action; stored Discrete actions count from 0, whatever the space's start."""
+    if isinstance(space, spaces.Discrete):
+        return 0, space.n - 1
+    return (space.start, space.start + space.nvec - 1) if isinstance(space, spaces.MultiDiscrete) else (0, 1)
+
+
+def _columns(rows: Transition) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield (name, column [K, ...])."""
+    for name, obs in (("obs", rows.obs), ("next_obs", rows.next_obs)):
+        for path, leaf in tree.named_leaves(obs):
+            yield f"{name} {path}".rstrip(), leaf
+    yield "action", rows.action
+    yield "reward", rows.reward
+    yield from rows.extras.items()
+
+
+def _is_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether all of each row is finite [K]."""
+    if values.dtype.kind not in "fc":
+        return np.ones(len(values), np.bool_)
+    is_finite: NDArray[np.bool_] = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    return is_finite
+
+
+def _words(leaves: dict[str, tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{path} {kind}{list(shape)}".strip() for path, (shape, kind) in leaves.items())

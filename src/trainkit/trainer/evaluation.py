@@ -1,10 +1,11 @@
-"""How good a policy is: the same episodes every time, on environments of their own, without exploring."""
+"""Evaluation: how a policy is evaluated, when a run does so, and which score was the best."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
@@ -12,35 +13,40 @@ from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError, refuse_unknown
 from trainkit.core.protocols import Policy
 from trainkit.core.signatures import checked
-from trainkit.core.stats import CollectStats
+from trainkit.core.stats import NO_COLLECT, CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
+from trainkit.trainer.callbacks.dispatch import Dispatcher
+from trainkit.trainer.metrics import Stopwatch
 
-_OF_COLLECT = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
+if TYPE_CHECKING:
+    from trainkit.trainer.base import Trainer
+
+_COLLECT_OPTIONS = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
 
 EvaluationFn = Callable[[Callable[..., CollectStats]], Mapping[str, float]]
 
 
 @checked
 class Evaluation:
-    """Evaluate a policy now and then, on the same seeds each time (common random numbers); at a run's end, always.
+    """A periodic evaluation on the same seeds each time (common random numbers); a run always ends with one.
 
     Args:
         collector: without a buffer, with environments of its own.
         duration: how much is played: episodes, a fixed quota per environment, or steps in all.
-        duration_unit: "episodes" or "steps". Of steps, only the episodes that finish within them are judged, which
-            favours short ones; and what one evaluation goes over is taken off the next.
+        duration_unit: "episodes" or "steps". Of steps, only the episodes that finish within them count, which favors
+            short ones; steps in excess of one evaluation are subtracted from the next.
         every: how much is trained from one evaluation to the next.
         unit: of it; "env_steps" and "updates" evaluate in the middle of epochs, too.
         at_start: evaluate before the first step as well.
         explore: whether the policy explores.
         seed: root of the episodes; None takes the trainer's.
         max_episode_steps: truncates episodes that reach this length, so that an evaluation ends although an environment
-            has no time limit, or a policy that walks in a circle. They count with their return so far; `n_cut_episodes`
-            says how many they were, and the log does once. None: 30,000, or the environments' own limit where that is
-            longer. A duration in steps needs no such limit, and has none.
-        fn: instead of `duration`, how to evaluate. It is called with a function that plays: `play(n_episode=5)` takes
-            what `Collector.collect` takes and returns its `CollectStats`. The numbers that `fn` returns are shown as
+            has no time limit or a policy never finishes. They count with their return so far; `n_cut_episodes` is their
+            number, and a warning is logged once. None: 30,000, or the environments' own limit where that is longer. A
+            duration in steps needs no such limit, and has none.
+        fn: instead of `duration`, how to evaluate. It is called with a function that plays: `play(n_episode=5)` has the
+            options of `Collector.collect` and returns its `CollectStats`. The numbers that `fn` returns are logged as
             `custom/test/name`; the evaluation's statistics, and its score, are of all that was played.
     """
 
@@ -82,76 +88,76 @@ class Evaluation:
         self.every, self.unit, self.at_start = every, unit, at_start
         self.duration, self.duration_unit = duration, duration_unit
         self._explore = explore
-        self._is_open = False  # whether the collector's last collect is ours
-        self._before: dict[str, Any] = {}  # the collector, when it began
-        self._streams: dict[str, Any] = {}  # of exploring, where it was interrupted
+        self._is_started = False  # whether the collector's last collect is this evaluation's
+        self._before: dict[str, Any] = {}  # the collector's state at its start
+        self._streams: dict[str, Any] = {}  # of exploration, at an interruption
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
 
     def seed(self, root: int) -> None:
-        """Take the root of the episodes' seeds."""
+        """Set the root of the episodes' seeds."""
         self.root = root
         self.is_seeded = True
 
     @property
     def is_interrupted(self) -> bool:
         """Whether an evaluation was left unfinished by an exception."""
-        return self._is_open and self.collector.is_interrupted
+        return self._is_started and self.collector.is_interrupted
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next evaluation begins with: one that was interrupted will be played again."""
-        begins = self._before if self.is_interrupted else self.collector.state_dict(with_running=False)
-        return {"root": self.root, "collector": begins}
+        """Return the state at the start of the next evaluation: an interrupted one is played again."""
+        start = self._before if self.is_interrupted else self.collector.state_dict(with_running=False)
+        return {"root": self.root, "collector": start}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what was saved."""
+        """Restore a saved state."""
         self.seed(state["root"])
         self.collector.load_state_dict(state["collector"])
-        self._is_open = False
+        self._is_started = False
 
-    def forget(self) -> None:
-        """Let the next evaluation begin anew, whatever interrupted the last."""
-        self._is_open = False
+    def discard_interrupted(self) -> None:
+        """Discard an interrupted evaluation: the next one starts from the beginning."""
+        self._is_started = False
 
     def run(self, step: int, *, fresh: int | None = None) -> CollectStats:
-        """Evaluate, or go on with an evaluation that was interrupted; `fresh` numbers a draw of other seeds."""
+        """Evaluate, or resume an interrupted evaluation; `fresh` numbers a set of seeds never used before."""
         seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
         with self._own_streams(seed):
             stats = self.collector.resume() if self.is_interrupted else self._play(step, seed)
-        self._is_open = False
+        self._is_started = False
         return stats
 
     def _play(self, step: int, seed: int) -> CollectStats:
-        """Play from fresh episodes on."""
+        """Play from newly reset episodes."""
         self._before = self.collector.state_dict(with_running=False)
         if self._fn is not None:
-            return self._play_by(self._fn, step, seed)
-        asked: dict[str, Any] = {"explore": self._explore, "step": step}
+            return self._play_custom(self._fn, step, seed)
+        options: dict[str, Any] = {"explore": self._explore, "step": step}
         if self.duration_unit == "episodes":
-            self._is_open = True
+            self._is_started = True
             limit = self.max_episode_steps
-            return self.collector.collect(n_episode=self.duration, seed=seed, max_episode_steps=limit, **asked)
+            return self.collector.collect(n_episode=self.duration, seed=seed, max_episode_steps=limit, **options)
         self.collector.reset(seed=seed)
-        self._is_open = True
-        return self.collector.collect(n_step=self.duration, **asked)
+        self._is_started = True
+        return self.collector.collect(n_step=self.duration, **options)
 
-    def _play_by(self, fn: EvaluationFn, step: int, seed: int) -> CollectStats:
-        """Let a function say what is played; what interrupts it lets it begin anew."""
+    def _play_custom(self, fn: EvaluationFn, step: int, seed: int) -> CollectStats:
+        """Play what a function requests; after an interruption it is called again from the start."""
         played: list[CollectStats] = []
 
-        def play(**asked: Any) -> CollectStats:
-            refuse_unknown("Evaluation.fn's play", asked, _OF_COLLECT)
-            n_step, n_episode = asked.pop("n_step", None), asked.pop("n_episode", None)
-            own = asked.pop("seed", seeding.derive(seed, "play", len(played)))
-            asked = {"explore": None, "step": step} | asked
-            if asked["explore"] is None:
-                asked["explore"] = self._explore
+        def play(**options: Any) -> CollectStats:
+            refuse_unknown("Evaluation.fn's play", options, _COLLECT_OPTIONS)
+            n_step, n_episode = options.pop("n_step", None), options.pop("n_episode", None)
+            own_seed = options.pop("seed", seeding.derive(seed, "play", len(played)))
+            options = {"explore": None, "step": step} | options
+            if options["explore"] is None:
+                options["explore"] = self._explore
             if n_step is not None:
-                self.collector.reset(seed=own)
-                played.append(self.collector.collect(n_step=n_step, n_episode=n_episode, **asked))
+                self.collector.reset(seed=own_seed)
+                played.append(self.collector.collect(n_step=n_step, n_episode=n_episode, **options))
             else:
-                asked.setdefault("max_episode_steps", self.max_episode_steps)
-                played.append(self.collector.collect(n_episode=n_episode, seed=own, **asked))
+                options.setdefault("max_episode_steps", self.max_episode_steps)
+                played.append(self.collector.collect(n_episode=n_episode, seed=own_seed, **options))
             return played[-1]
 
         numbers: object = fn(play)
@@ -165,12 +171,12 @@ class Evaluation:
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:
-        """Let exploring draw from random streams of the evaluation's own, so that training stays as without it."""
-        if not self._explore and self._fn is None:  # `play` may be told to explore
+        """Let exploration draw from the evaluation's own random streams, so that training is the same without it."""
+        if not self._explore and self._fn is None:  # `play` may explore
             yield
             return
         policy = self.collector.policy
-        trainings = policy.streams_state()
+        training_streams = policy.streams_state()
         if self.is_interrupted:
             policy.load_streams_state(self._streams)
         else:
@@ -179,7 +185,172 @@ class Evaluation:
             yield
         finally:
             self._streams = policy.streams_state()
-            policy.load_streams_state(trainings)
+            policy.load_streams_state(training_streams)
+
+
+_SAVED = ("best_score", "best_epoch", "best_env_step", "best_std", "_n_confirmed", "_n_periods")
+
+
+class EvaluationSchedule:
+    """When a run evaluates its policy, and the best score so far. An interrupted evaluation is resumed, not repeated.
+
+    Args:
+        evaluation: how to evaluate; None where a run has no evaluations.
+        score_fn: from an evaluation to its score, None for none; default: its mean return.
+        callbacks: receive its events.
+        stopwatch: times it.
+        between_steps: called before every vector step; may interrupt.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation | None,
+        score_fn: Callable[[CollectStats], float | None] | None,
+        callbacks: Dispatcher,
+        stopwatch: Stopwatch,
+        between_steps: Callable[[], None],
+    ) -> None:
+        self.evaluation = evaluation
+        self._score_fn = score_fn
+        self._callbacks, self._stopwatch, self._between_steps = callbacks, stopwatch, between_steps
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all evaluations."""
+        self.best_score: float | None = None
+        self.best_epoch: int | None = None
+        self.best_env_step: int | None = None
+        self.best_std: float | None = None  # of its returns
+        self.last_test = NO_COLLECT
+        self._n_confirmed = 0  # evaluations on fresh seeds
+        self._n_periods: int | None = None  # whole periods of the evaluation's unit, at the last; None before any
+        self.start_epoch()
+
+    def start_epoch(self) -> None:
+        """Forget the evaluations of the epoch before."""
+        self.epoch_test = NO_COLLECT  # the epoch's last
+        self.epoch_score: float | None = None
+        self.unreported = NO_COLLECT  # the evaluation that is in no report yet
+        self.allow_another()
+
+    def allow_another(self) -> None:
+        """Let `evaluate` evaluate again."""
+        if self.evaluation is not None:
+            self.evaluation.discard_interrupted()  # of another epoch, or of a run before `reset`
+        self._is_evaluated = self._is_delivered = False  # whether it was played, and all its events were fired
+
+    def is_due(self, trainer: "Trainer") -> bool:
+        """Return whether to evaluate now, in the middle of an epoch."""
+        evaluation = self.evaluation
+        if evaluation is None:
+            return False
+        if self._n_periods is None and evaluation.at_start:
+            return True
+        return evaluation.unit != "epochs" and self._periods(evaluation, trainer) > (self._n_periods or 0)
+
+    def is_due_at_end(self, trainer: "Trainer", *, is_last: bool) -> bool:
+        """Return whether an epoch ends with an evaluation; the last one does."""
+        evaluation = self.evaluation
+        if evaluation is None:
+            return False
+        is_periodic = evaluation.unit == "epochs" and trainer.epoch % evaluation.every == 0
+        return is_last or is_periodic or self.is_due(trainer)
+
+    def evaluate(self, trainer: "Trainer") -> None:
+        """Evaluate, or resume an evaluation that was interrupted; nothing that is done is repeated."""
+        if self._is_delivered:
+            return
+        evaluation = self._required()
+        if not self._is_evaluated:
+            if not evaluation.is_interrupted:
+                self._callbacks.fire("on_evaluate_start", trainer)
+            self.epoch_test = self.unreported = self._run(trainer.clock)
+            self.epoch_score = self.score(self.epoch_test)
+            self._n_periods = self._periods(evaluation, trainer)
+            for name, number in evaluation.numbers.items():
+                trainer.log(f"test/{name}", number, "last")
+            self._is_evaluated = True
+            if self._is_best(self.epoch_score, self.epoch_test, trainer):
+                self._callbacks.fire("on_best", trainer, self.epoch_test)
+        self._is_delivered = True
+        self._callbacks.fire("on_evaluate_end", trainer, self.epoch_test)
+
+    def evaluate_now(self, step: int) -> CollectStats:
+        """Evaluate without firing callbacks or updating the best score."""
+        evaluation = self._required()
+        evaluation.discard_interrupted()  # it is played again when the run continues
+        evaluation.collector.between_steps = None
+        with self._without_episode_events(evaluation):
+            self.last_test = evaluation.run(step)
+        return self.last_test
+
+    def confirm(self, step: int) -> CollectStats:
+        """Evaluate on seeds never used before, without events of its episodes."""
+        with self._without_episode_events(self._required()):
+            stats = self._run(step, fresh=self._n_confirmed)
+        self._n_confirmed += 1
+        return stats
+
+    def score(self, stats: CollectStats) -> float | None:
+        """Return the score of what was collected; None for none."""
+        if self._score_fn is None:
+            return stats.returns.mean
+        score: Any = self._score_fn(stats)
+        try:
+            return None if score is None else float(score)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"compute_score_fn must return a number or None, got {score!r}") from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best and the last evaluation, and the state that the next one starts with."""
+        saved = {name: getattr(self, name) for name in _SAVED}
+        last_test = None if self.last_test.is_empty else self.last_test.to_plain()
+        evaluation = None if self.evaluation is None else self.evaluation.state_dict()
+        return saved | {"last_test": last_test, "evaluation": evaluation}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        for name in _SAVED:
+            setattr(self, name, state.get(name))  # an older checkpoint lacks `best_std`
+        last_test = state["last_test"]
+        self.last_test = NO_COLLECT if last_test is None else CollectStats.from_plain(last_test)
+        if self.evaluation is not None and state["evaluation"] is not None:
+            self.evaluation.load_state_dict(state["evaluation"])
+
+    def _required(self) -> Evaluation:
+        if self.evaluation is None:
+            raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
+        return self.evaluation
+
+    @staticmethod
+    def _periods(evaluation: Evaluation, trainer: "Trainer") -> int:
+        """Return the number of whole periods of the evaluation's unit."""
+        position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
+        return position[evaluation.unit] // evaluation.every
+
+    def _run(self, step: int, *, fresh: int | None = None) -> CollectStats:
+        evaluation = self._required()
+        evaluation.collector.between_steps = self._between_steps
+        with self._stopwatch.measure("evaluate"):
+            self.last_test = evaluation.run(step, fresh=fresh)
+        return self.last_test
+
+    @staticmethod
+    @contextmanager
+    def _without_episode_events(evaluation: Evaluation) -> Iterator[None]:
+        watch, evaluation.collector.watch = evaluation.collector.watch, None
+        try:
+            yield
+        finally:
+            evaluation.collector.watch = watch
+
+    def _is_best(self, score: float | None, stats: CollectStats, trainer: "Trainer") -> bool:
+        """Record a score above all before; ties keep the first, and no score is never the best."""
+        if score is None or math.isnan(score) or (self.best_score is not None and score <= self.best_score):
+            return False
+        self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.clock
+        self.best_std = stats.returns.std
+        return True
 
 
 @checked
@@ -194,18 +365,18 @@ def evaluate(
     max_episode_steps: int | None = None,
     **env_options: Any,
 ) -> CollectStats:
-    """Let a policy play episodes of its own and tell how it fared.
+    """Evaluate a policy on new episodes and return their statistics.
 
     Args:
         policy: any policy.
         env: as in `make_envs`, whose further options are `env_options`. An `Envs` or a vector environment stays open,
             and must have no other owner, such as a training collector.
         n_episode: episodes in all, a fixed quota per environment.
-        n_envs: environments to play in; default: as many as `env` says itself, else as episodes, at most 16.
+        n_envs: environments to play in; default: the number that `env` has itself, else that of episodes, at most 16.
         explore: whether the policy explores.
         seed: root of the episodes; None draws one.
-        max_episode_steps: truncates episodes there, and replaces an id's own limit. None: only those that reach 30,000
-            steps, or the environments' own limit where that is longer; see `Evaluation`.
+        max_episode_steps: truncates episodes at this length, and replaces an id's own limit. None: only those that
+            reach 30,000 steps, or the environments' own limit where that is longer; see `Evaluation`.
     """
     known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
     refuse_unknown("evaluate", env_options, known)

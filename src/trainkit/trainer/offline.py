@@ -1,6 +1,5 @@
-"""Offline training: learn from rows that are there already, update by update, without an environment."""
+"""Offline training: learn from a dataset, update by update, without an environment."""
 
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Unpack
 
 from typing_extensions import TypeVar
@@ -11,12 +10,11 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Dataset, Learner
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.compatibility import refuse_misfits
+from trainkit.trainer.compatibility import check_dataset
+from trainkit.trainer.offpolicy import batch_from_plain, batch_to_plain
 from trainkit.trainer.options import KeywordOptions, Options
-from trainkit.trainer.rows import refuse_rows, refuse_spaces
-from trainkit.trainer.updates import ReplayUpdates
 
-_OF_COLLECTING = ("train_fn", "test_in_train")
+_COLLECT_OPTIONS = ("train_fn", "test_in_train")
 
 
 LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
@@ -24,19 +22,19 @@ LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
 
 @checked
 class OfflineTrainer(Trainer[LearnerT]):
-    """Learn from a buffer that nobody writes to.
+    """Learn from a buffer of stored rows.
 
     The clock counts updates: schedules, epochs, `log_every`, `max_env_step` and every x-axis read them; `info.env_step`
-    stays 0. All rows are read once at construction, and refused when a policy cannot learn from them.
+    stays 0. All rows are read once at construction, and rejected when a policy cannot learn from them.
 
     Args:
-        policy: learns; its `horizon` says what return to draw.
+        policy: learns; its `horizon` says what return to compute.
         buffer: has the rows.
         test_collector: see `Options`.
         max_epoch: epochs in all.
         update_per_epoch: updates per epoch.
         batch_size: rows per update, drawn as the buffer does. None is the whole buffer: every row once per update.
-        common: see `Options`; those about collecting are refused.
+        common: see `Options`; those about collecting are rejected.
     """
 
     unit: ClassVar[str] = "update"
@@ -61,24 +59,25 @@ class OfflineTrainer(Trainer[LearnerT]):
         checks.require(len(buffer) > 0, ".buffer is empty: fill it, as ReplayBuffer.from_arrays does")
         if batch_size is not None:
             checks.integer("batch_size", batch_size, low=1)  # may exceed the number of rows: drawn with replacement
-        for option in _OF_COLLECTING:
-            is_told = bool(common.get(option))
-            checks.require(not is_told, f".{option} is about collecting, and nothing is collected: leave it out")
+        for option in _COLLECT_OPTIONS:
+            is_given = bool(common.get(option))
+            checks.require(not is_given, f".{option} is about collecting, and nothing is collected: leave it out")
         options = Options(test_collector=test_collector, **common)
         options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
         checks.done()
-        refuse_misfits(name, policy, self.learns_by, None, None)
-        refuse_spaces(name, policy)
-        for rows in buffer.transitions():
-            refuse_rows(name, policy, rows)
-        if policy.observes:  # only when all rows are known to be sound
-            policy.study(buffer)
         self.batch_size = batch_size
-        self._updates = ReplayUpdates(policy, buffer, batch_size, "update", 1, self._refine, self._timed)
+        self._batch: TransitionBatch | None = None  # drawn and not learned from yet
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
+    def _prepare_parts(self) -> None:
+        """Check every row of the dataset, then let the policy read its running statistics."""
+        super()._prepare_parts()
+        check_dataset(type(self).__name__, self.policy, self.buffer)
+        if self.policy.observes:
+            self.policy.study(self.buffer)
+
     def settings(self) -> dict[str, Any]:
-        """Name what was chosen, for dashboards and manifests."""
+        """Return the settings of the run, for dashboards and manifests."""
         return super().settings() | {"batch_size": self.batch_size, "n_rows": len(self.buffer)}
 
     @property
@@ -86,24 +85,33 @@ class OfflineTrainer(Trainer[LearnerT]):
         """What schedules, epochs and every x-axis count: updates."""
         return self.gradient_step
 
-    def _refine(self, batch: TransitionBatch) -> TransitionBatch:
-        return self._hooks.refine(self, batch)
-
-    def _timed(self, part: str) -> AbstractContextManager[None]:
-        return self._watch.measure(part)
-
     def _train_step(self) -> None:
-        """Learn from one batch."""
+        """Sample a batch, update the policy, write the new priorities."""
         self._interrupt.check()
-        with self._watch.measure("update"):
-            self._updates.update(1, step=self.clock)
-            self._hooks.fire("on_update_end", self)
+        policy, buffer, step = self.policy, self.buffer, self.clock
+        with self._stopwatch.measure("update"):
+            if self._batch is None:
+                with self._stopwatch.measure("sample"):
+                    self._batch = buffer.sample(
+                        self.batch_size, horizon=policy.horizon, step=step, columns=policy.columns
+                    )
+            batch = self._callbacks.transform(self, self._batch)
+            self._batch = None  # only now: an exception in a callback must not lose it
+            result = policy.update(batch, step=step)
+            if buffer.prioritized:
+                with self._stopwatch.measure("priorities"):
+                    priority = result.read_priority()
+                    if priority is not None:
+                        buffer.update_priorities(batch.slots, priority)
+            self._callbacks.fire("on_update_end", self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, and a batch that is drawn and not learned from: a callback may save in between."""
-        return super().state_dict() | {"updates": self._updates.state_dict()}
+        drawn = [] if self._batch is None else [batch_to_plain(self._batch)]
+        return super().state_dict() | {"updates": {"drawn": drawn, "learnt": []}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved counters."""
+        """Restore saved counters."""
         super().load_state_dict(state)
-        self._updates.load_state_dict(state.get("updates", {"drawn": [], "learnt": []}))  # an older one has none
+        drawn = state.get("updates", {"drawn": []})["drawn"]  # an older checkpoint has none
+        self._batch = batch_from_plain(drawn[0]) if drawn else None

@@ -1,23 +1,66 @@
-"""Off-policy training: collect a little, learn what is owed for it, over and over."""
+"""Off-policy training: collect, sample, update, write priorities; the updates per environment step are exact."""
 
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, Unpack
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
-from trainkit.core.data import ACTION_PROB, TransitionBatch
+from trainkit.core import tree
+from trainkit.core.data import TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import Buffer, Learner
+from trainkit.core.protocols import Buffer, Learner, RoundBuffer
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.intervals import Credit
+from trainkit.trainer.compatibility import check_replay, check_warmup
 from trainkit.trainer.options import KeywordOptions, Options
-from trainkit.trainer.updates import Refresh, ReplayUpdates, check_refresh
 
 LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
+
+Refresh = Literal["update", "late", "round"]
+ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
+
+
+class PendingUpdates:
+    """The updates that the environment steps so far call for, exactly: a ratio of 0.3 gives 300 in 1,000 steps."""
+
+    def __init__(self, ratio: float | Fraction) -> None:
+        exact = ratio if isinstance(ratio, Fraction) else Fraction(str(ratio))
+        self._numerator, self._denominator = exact.numerator, exact.denominator
+        self._n_steps = 0
+        self._n_done = 0
+
+    def add_steps(self, n_steps: int) -> None:
+        """Count environment steps."""
+        self._n_steps += n_steps
+
+    def count_update(self) -> None:
+        """Count one update that was performed."""
+        self._n_done += 1
+
+    def cancel(self) -> None:
+        """Cancel all pending updates; a fraction of one stays."""
+        self._n_done += self.count
+
+    @property
+    def count(self) -> int:
+        """Whole updates that are pending."""
+        return self._n_steps * self._numerator // self._denominator - self._n_done
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counts."""
+        return {"n_steps": self._n_steps, "n_paid": self._n_done}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Restore saved counts."""
+        self._n_steps, self._n_done = state["n_steps"], state["n_paid"]
 
 
 @checked
@@ -37,16 +80,17 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         update_per_step: updates per environment step, exact: 0.3 are 300 in 1,000 steps. Default 1.
         training_intensity: instead of it, rows replayed per row collected: update_per_step * batch_size.
         learning_starts: environment steps before the first update, at least `batch_size` or 1; the collect that reaches
-            it is the first for which updates are owed.
+            it is the first that updates follow from.
         warmup: who acts before learning starts: the exploring "policy", or "random" legal actions.
         refresh_priorities: when priorities are written: after each "update", exact; "late", when the next batch has
             been drawn, so that drawing does not wait for a GPU; after a "round".
-        updates_per_round: with "round", so many updates are saved up, and their batches drawn in one pass; what is
-            owed at an epoch's end is done then. For uniform buffers too. 16 is a good number; else 1.
-        overlap: take the updates that a collect owes during the next one, a share in each vector step, while the
-            environments step by themselves: processes (backend="async"), ale-py. What acts, and what is evaluated or
-            saved within an epoch, is so many updates behind. Callbacks hear of an update in the middle of a step, where
-            neither environments nor `save` may be asked for anything; Ctrl-C is heard when the step is whole. A
+        updates_per_round: with "round", the number of updates that are accumulated, and whose batches are drawn in one
+            pass; those pending at an epoch's end are performed then. For uniform buffers too. 16 is a good number;
+            else 1.
+        overlap: perform the updates that follow from a collect during the next one, a share in each vector step, while
+            environments step on their own: processes (backend="async"), ale-py. The policy that acts, and that is
+            evaluated or saved within an epoch, lacks these updates. Callbacks receive an update in the middle of a
+            step, where neither environments nor `save` may be called; Ctrl-C takes effect when the step is complete. A
             `step_timeout_s` must leave room for a share.
         common: see `Options`.
     """
@@ -80,182 +124,243 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         if not isinstance(buffer, Buffer):
             raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
         checks = Checks(name)
-        if batch_size is None:
-            told = " {} a number of rows per update, and batch_size=None is the whole buffer: give batch_size"
-            checks.require(training_intensity is None, told.format("cannot turn training_intensity into"))
-            checks.require(updates_per_round == 1, told.format("draws the batches of a round by"))
-        elif checks.integer("batch_size", batch_size, low=1):
-            checks.require(
-                batch_size <= buffer.capacity,
-                f".batch_size {batch_size} is larger than the buffer's capacity {buffer.capacity}: "
-                "lower it or raise the capacity",
-            )
-        for option, count in (("step_per_collect", step_per_collect), ("episode_per_collect", episode_per_collect)):
-            if count is not None:
-                checks.integer(option, count, low=1)
-        if episode_per_collect is not None:
-            both = step_per_collect is not None
-            checks.require(not both, " was given both step_per_collect and episode_per_collect: set one to None")
-            checks.require(
-                not overlap,
-                ".overlap spreads updates over the vector steps of a collect, whose number episode_per_collect leaves "
-                "open: give step_per_collect",
-            )
+        check_replay(checks, buffer, batch_size, refresh_priorities, updates_per_round)
+        _check_collects(checks, step_per_collect, episode_per_collect, overlap=overlap)
+        _check_ratio(checks, update_per_step, training_intensity, batch_size)
         if learning_starts is not None:
             checks.integer("learning_starts", learning_starts, low=0)
-        if checks.one_of("warmup", warmup, ["policy", "random"]) and warmup == "random":
-            unfilled = sorted(set(policy.extras_spec) - {ACTION_PROB})
-            problem = (
-                f".warmup 'random' cannot fill the columns {unfilled} that {type(policy).__name__} stores: use 'policy'"
-            )
-            checks.require(not unfilled, problem)
-        check_refresh(checks, buffer, refresh_priorities, updates_per_round)
-        both = update_per_step is not None and training_intensity is not None
-        checks.require(not both, " was given both update_per_step and training_intensity: give one")
-        for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
-            if value is not None:
-                checks.number(option, value, low=0)
+        check_warmup(checks, policy, warmup)
         options = Options(test_collector=test_collector, **common)
         options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         checks.done()
-        self.batch_size = batch_size
         if step_per_collect is None and episode_per_collect is None:
             step_per_collect = train_collector.envs.n
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
+        self.batch_size = batch_size
         self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size or 1)
-        self._warmup = warmup
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
         if training_intensity is not None and batch_size is not None:
             ratio = Fraction(str(training_intensity)) / batch_size
         self.update_per_step = float(ratio)
-        self._credit = Credit(ratio)
         self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
-        how = refresh_priorities, updates_per_round, self._refine, self._timed
-        self._updates = ReplayUpdates(policy, buffer, batch_size, *how)
+        self._warmup = warmup
         self._collector = train_collector
-        self._share_left: int | None = None  # updates of a vector step's share that raised; None where none did
+        self._rounds = buffer if isinstance(buffer, RoundBuffer) else None
+        self._pending = PendingUpdates(ratio)
+        self._batches: deque[TransitionBatch] = deque()  # drawn and not learned from yet: a round that has begun
+        self._unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []  # slots, and their priorities when read
+        self._share_left: int | None = None  # updates left of a vector step's share, where one raised; else None
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
         )
 
     def settings(self) -> dict[str, Any]:
-        """Name what was chosen, for dashboards and manifests."""
+        """Return the settings of the run, for dashboards and manifests."""
         names = ["batch_size", "step_per_collect", "episode_per_collect", "update_per_step", "learning_starts"]
         names += ["refresh_priorities", "updates_per_round", "overlap"]
         buffer = f"{type(self.buffer).__name__}({self.buffer.capacity})"
         return super().settings() | {"buffer": buffer} | {name: getattr(self, name) for name in names}
 
-    @property
-    def _is_due(self) -> bool:
-        """Whether updates come before the next collect: a round has begun, or enough is owed for one."""
-        return self._n_due > 0 and not self.overlap
-
-    @property
-    def _n_due(self) -> int:
-        """Updates to take now: what is left of a round that has begun, and whole rounds that are owed."""
-        n_drawn = self._updates.n_drawn
-        n_rounds = (self._credit.owed - n_drawn) // self.updates_per_round if len(self.buffer) else 0
-        return n_drawn + n_rounds * self.updates_per_round  # environments that fail may take all rows with them
-
-    @property
-    def _is_whole(self) -> bool:
-        return not (self._is_due or self._collector.is_interrupted)
+    # ---- one step: collect, then sample, update and write priorities while updates are pending ----
 
     def _train_step(self) -> None:
-        """Collect, unless updates are due already; then learn what is due."""
-        if not self._is_due:
-            with self._watch.measure("collect"):
+        """Collect, unless updates are pending from before; then perform those that are pending."""
+        if self.overlap or not self._must_update(self.updates_per_round):
+            with self._stopwatch.measure("collect"):
                 stats = self._collect()
-            if self.env_step >= self._learns_from:
-                self._credit.add(stats.n_step)
-            self._reports.add_collect(stats)
-            self._watch_for_success(stats)
-            self._hooks.fire("on_collect_end", self, stats)
+            if self._collector.env_step >= self._learns_from:
+                self._pending.add_steps(stats.n_step)
+            self._after_collect(stats)
         if not self.overlap:
-            self._learn(self.updates_per_round)
-
-    def _end_epoch(self) -> None:
-        """Learn what was saved up, before anybody looks."""
-        self._learn(1)
-        super()._end_epoch()
+            self._perform_updates(self.updates_per_round)
 
     def _collect(self) -> CollectStats:
-        """Collect, or go on with a collect that was interrupted."""
+        """Collect, or resume a collect that was interrupted."""
         collector = self._collector
-        if not collector.is_mid_step:  # collected by hand since: nothing is left of a share
+        if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
             self._share_left = None
         collector.between_steps = self._interrupt.check
-        collector.meanwhile = self._learn_share if self.overlap else None
+        collector.meanwhile = self._perform_share if self.overlap else None
         try:
             if collector.is_interrupted:
                 return collector.resume()
-            self._hooks.fire("on_collect_start", self)
-            is_random = self._warmup == "random" and self.env_step < self._learns_from
+            self._callbacks.fire("on_collect_start", self)
+            is_random = self._warmup == "random" and collector.env_step < self._learns_from
             return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect, random=is_random)
         finally:
-            collector.between_steps = collector.meanwhile = None  # by hand it collects, and no more
+            collector.between_steps = collector.meanwhile = None  # for the user's own calls of `collect`
 
-    def _refine(self, batch: TransitionBatch) -> TransitionBatch:
-        return self._hooks.refine(self, batch)
+    def _must_update(self, least: int) -> bool:
+        """Return whether a round has begun, or at least that many updates are pending."""
+        if self._batches:
+            return True
+        return self._pending.count >= least and len(self.buffer) > 0  # a failed environment may take all rows with it
 
-    def _timed(self, part: str) -> AbstractContextManager[None]:
-        return self._watch.measure(part)
-
-    def _learn(self, least: int) -> None:
-        """Finish a round that has begun, and update as long as so many are owed."""
-        with self._watch.measure("update"):
-            while self._updates.n_drawn or (self._credit.owed >= least and len(self.buffer)):
+    def _perform_updates(self, least: int) -> None:
+        """Finish a round that has begun, then update while at least that many updates are pending."""
+        with self._stopwatch.measure("update"):
+            while self._must_update(least):
                 self._interrupt.check()
                 self._update()
 
-    def _learn_share(self) -> None:
-        """Take one vector step's share of the updates that are due, so that the last step leaves none.
+    def _update(self) -> None:
+        """Sample a batch, or a round of them; update the policy; write the new priorities."""
+        step, is_late = self._collector.env_step, self.refresh_priorities == "late"
+        if not self._batches:
+            with self._stopwatch.measure("sample"):
+                self._sample(min(self._pending.count, self.updates_per_round), step)
+            if is_late:
+                self._write_priorities()
+        batch = self._callbacks.transform(self, self._batches[0])
+        self._batches.popleft()  # only now: an exception in a callback must not lose it
+        result = self.policy.update(batch, step=step)
+        if self.buffer.prioritized:
+            self._unwritten.append((batch.slots, result.read_priority))
+        if not (self._batches or is_late):
+            self._write_priorities()
+        self._metrics.recent.n_replayed += len(batch.reward)
+        self._pending.count_update()
+        if self._share_left is not None:
+            self._share_left -= 1
+        self._callbacks.fire("on_update_end", self)
+
+    def _sample(self, n_batches: int, step: int) -> None:
+        horizon, columns = self.policy.horizon, self.policy.columns
+        if n_batches == 1:
+            self._batches.append(self.buffer.sample(self.batch_size, horizon=horizon, step=step, columns=columns))
+        else:
+            assert self._rounds is not None, "`check_replay` rejects other buffers"
+            assert self.batch_size is not None, "`check_replay` rejects rounds of it"
+            self._batches.extend(
+                self._rounds.sample_round(n_batches, self.batch_size, horizon=horizon, step=step, columns=columns)
+            )
+
+    def _write_priorities(self) -> None:
+        """Write all new priorities at once; of a row that was drawn twice the last one stays."""
+        if not self._unwritten:
+            return
+        with self._stopwatch.measure("priorities"):
+            read = [(slots, read_priority()) for slots, read_priority in self._unwritten]
+            self._unwritten.clear()
+            known = [(slots, priority) for slots, priority in read if priority is not None]
+            if known:
+                slots, priorities = zip(*known, strict=True)
+                self.buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
+
+    # ---- updates overlapped with the environments' steps ----
+
+    def _perform_share(self) -> None:
+        """Perform one vector step's share of the pending updates, so that the last step of a collect leaves none.
 
         An exception leaves the rest of the share to the next call, before the step's rows are stored: the updates then
         draw the same batches as in a run in which nothing raised.
         """
-        with self._watch.measure("update", within="collect"):
-            self._learn_rest_of_share()
+        with self._stopwatch.measure("update", within="collect"):
+            self._perform_rest_of_share()
 
-    def _learn_rest_of_share(self) -> None:
+    def _perform_rest_of_share(self) -> None:
         if self._share_left is None:
-            n_due, n_left = self._n_due, self._collector.n_vector_steps_left
-            self._share_left = -(-n_due // n_left) if n_left else 0  # none in episodes that were asked for by hand
+            n_left = self._collector.n_vector_steps_left  # 0 in episodes that the user collects
+            self._share_left = -(-self._n_ready // n_left) if n_left else 0
         while self._share_left > 0:
             self._update()
         self._share_left = None
 
-    def _update(self) -> None:
-        self._reports.add_replayed(self._updates.update(self._credit.owed, step=self.env_step))
-        self._credit.pay()
-        if self._share_left is not None:
-            self._share_left -= 1
-        self._hooks.fire("on_update_end", self)
+    @property
+    def _n_ready(self) -> int:
+        """The rest of a round that has begun, and the updates of whole rounds that are pending."""
+        n_drawn = len(self._batches)
+        n_rounds = (self._pending.count - n_drawn) // self.updates_per_round if len(self.buffer) else 0
+        return n_drawn + n_rounds * self.updates_per_round
 
-    def _make_whole(self) -> None:
-        """Finish a vector step that an exception in its overlapped updates left open."""
-        super()._make_whole()
+    # ---- interrupting, saving and resuming ----
+
+    @property
+    def _is_whole(self) -> bool:
+        has_updates = not self.overlap and self._must_update(self.updates_per_round)
+        return not (has_updates or self._collector.is_interrupted)
+
+    def _end_epoch(self) -> None:
+        """Perform the updates of an incomplete round before the epoch is evaluated."""
+        self._perform_updates(1)
+        super()._end_epoch()
+
+    def _complete(self) -> None:
+        """Complete a vector step that an exception in its overlapped updates interrupted."""
+        super()._complete()
         if self._collector.is_mid_step and not self._is_running:
             if self._share_left is not None:
-                with self._watch.measure("update"):
-                    self._learn_rest_of_share()
+                with self._stopwatch.measure("update"):
+                    self._perform_rest_of_share()
             self._collector.finish_step()
 
+    def _continue_without_rows(self) -> None:
+        """Collect as many rows again as learning starts with, before updates continue."""
+        self._learns_from = self._collector.env_step + self.learning_starts
+        self._pending.cancel()
+        self._batches.clear()
+        self._unwritten.clear()
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters; what is owed is among them."""
-        own = {"credit": self._credit.state_dict(), "updates": self._updates.state_dict()}
-        return super().state_dict() | own | {"learns_from": self._learns_from}
+        """Return the counters, the pending updates, and batches and priorities in between."""
+        unwritten = [{"slots": slots, "priority": read_priority()} for slots, read_priority in self._unwritten]
+        return super().state_dict() | {
+            "credit": self._pending.state_dict(),
+            "updates": {"drawn": [batch_to_plain(batch) for batch in self._batches], "learnt": unwritten},
+            "learns_from": self._learns_from,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved counters."""
+        """Restore saved counters."""
         super().load_state_dict(state)
-        self._credit.load_state_dict(state["credit"])
-        self._updates.load_state_dict(state["updates"])
+        self._pending.load_state_dict(state["credit"])
+        self._batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
+        self._unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
         self._learns_from = state["learns_from"]
         self._share_left = None
 
-    def _lose_rows(self) -> None:
-        """Collect as many rows again as learning starts with, before learning goes on."""
-        self._learns_from = self.env_step + self.learning_starts
-        self._credit.forgive()
-        self._updates.load_state_dict({"drawn": [], "learnt": []})
+
+def _check_collects(
+    checks: Checks, step_per_collect: int | None, episode_per_collect: int | None, *, overlap: bool
+) -> None:
+    for option, count in (("step_per_collect", step_per_collect), ("episode_per_collect", episode_per_collect)):
+        if count is not None:
+            checks.integer(option, count, low=1)
+    if episode_per_collect is not None:
+        both = step_per_collect is not None
+        checks.require(not both, " was given both step_per_collect and episode_per_collect: set one to None")
+        checks.require(
+            not overlap,
+            ".overlap spreads updates over the vector steps of a collect, whose number episode_per_collect leaves "
+            "open: give step_per_collect",
+        )
+
+
+def _check_ratio(
+    checks: Checks, update_per_step: float | None, training_intensity: float | None, batch_size: int | None
+) -> None:
+    both = update_per_step is not None and training_intensity is not None
+    checks.require(not both, " was given both update_per_step and training_intensity: give one")
+    for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
+        if value is not None:
+            checks.number(option, value, low=0)
+    checks.require(
+        training_intensity is None or batch_size is not None,
+        " cannot turn training_intensity into a number of rows per update, and batch_size=None is the whole buffer: "
+        "give batch_size",
+    )
+
+
+def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    return priority
+
+
+def batch_to_plain(batch: TransitionBatch) -> dict[str, Any]:
+    """Return a batch in values that a checkpoint holds."""
+    plain = {one.name: getattr(batch, one.name) for one in fields(batch)}
+    return plain | {name: tree.to_plain(tree.map_tree(np.asarray, plain[name])) for name in ("obs", "next_obs")}
+
+
+def batch_from_plain(plain: Mapping[str, Any]) -> TransitionBatch:
+    """Return the batch of a checkpoint."""
+    return TransitionBatch(**{**plain, **{name: tree.from_plain(plain[name]) for name in ("obs", "next_obs")}})

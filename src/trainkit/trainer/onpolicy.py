@@ -1,4 +1,4 @@
-"""On-policy training: collect with the policy as it is, learn from all of it, forget it, over and over."""
+"""On-policy training: collect a rollout, learn from it, discard it."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Unpack
@@ -19,7 +19,7 @@ RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner, default=Any, 
 
 @checked
 class OnpolicyTrainer(Trainer[RolloutLearnerT]):
-    """Collect a rollout and learn from it, over and over.
+    """Alternate between collecting a rollout and learning from it.
 
     Args:
         policy: learns; its `horizon` says what rewards and discount count.
@@ -27,11 +27,11 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         test_collector: see `Options`.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
-        step_per_collect: environment steps per rollout, in all environments together; what one goes over is taken
-            off the next.
+        step_per_collect: steps per rollout, in all environments together; steps in excess are subtracted from
+            the next.
         episode_per_collect: instead of it, whole episodes per rollout, a fixed quota per environment.
-        repeat_per_collect: how often each row is learnt from.
-        batch_size: rows per update, about: a rollout is dealt out in equal batches. None is all of it.
+        repeat_per_collect: how often each row is learned from.
+        batch_size: rows per update, about: a rollout is divided into equal batches. None is all of it.
         common: see `Options`.
     """
 
@@ -74,14 +74,14 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
         self.repeat_per_collect, self.batch_size = repeat_per_collect, batch_size
         self._collector = train_collector
-        self._has_rollout = False  # whether one is collected and not learnt from to the end
-        self._updates: Iterator[UpdateResult] | None = None  # what is left of learning from the rollout
+        self._has_rollout = False  # whether one is collected and not fully learned from
+        self._updates: Iterator[UpdateResult] | None = None  # the rest of the updates from the rollout
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
         )
 
     def settings(self) -> dict[str, Any]:
-        """Name what was chosen, for dashboards and manifests."""
+        """Return the settings of the run, for dashboards and manifests."""
         names = ("step_per_collect", "episode_per_collect", "repeat_per_collect", "batch_size")
         return super().settings() | {name: getattr(self, name) for name in names}
 
@@ -90,39 +90,37 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         return not self._has_rollout and not self._collector.is_interrupted
 
     def _train_step(self) -> None:
-        """Collect, unless there is a rollout already; then learn from all of it, and forget it."""
+        """Collect, unless there is a rollout from before; then learn from all of it, and discard it."""
         if not self._has_rollout:
-            with self._watch.measure("collect"):
+            with self._stopwatch.measure("collect"):
                 stats = self._collect()
-            if not len(self.buffer):  # the last collect went over by as much as this one was to make
+            if not len(self.buffer):  # the last collect exceeded its steps by as many as this one was to make
                 return
             self._has_rollout = True
-            self._reports.add_collect(stats)
-            self._watch_for_success(stats)
-            self._hooks.fire("on_collect_end", self, stats)
+            self._after_collect(stats)
         self._learn()
 
     def _learn(self) -> None:
-        """Learn from the rollout, or what is left of it, and forget it."""
+        """Learn from the rollout, or the rest of it, and discard it."""
         if self._updates is None:
-            rollout = self._hooks.refine(self, self.buffer.read(self.policy.horizon, self.policy.columns))
+            rollout = self._callbacks.transform(self, self.buffer.read(self.policy.horizon, self.policy.columns))
             self._updates = iter(
                 self.policy.learn(
                     rollout, step=self.env_step, batch_size=self.batch_size, repeat=self.repeat_per_collect
                 )
             )
-        with self._watch.measure("update"):
+        with self._stopwatch.measure("update"):
             while True:
                 self._interrupt.check(is_whole=False)
                 if next(self._updates, None) is None:
                     break
-                self._hooks.fire("on_update_end", self)
+                self._callbacks.fire("on_update_end", self)
         self._updates, self._has_rollout = None, False
         self.buffer.clear()
 
-    def _make_whole(self) -> None:
-        """Learn what is left of a rollout: nobody could go on in the middle."""
-        super()._make_whole()
+    def _complete(self) -> None:
+        """Learn from the rest of a rollout: a run cannot be resumed in the middle of one."""
+        super()._complete()
         if self._updates is None:
             return
         if self._is_running:
@@ -137,16 +135,16 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         return super().state_dict() | {"has_rollout": self._has_rollout}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved counters."""
+        """Restore saved counters."""
         super().load_state_dict(state)
         self._has_rollout = state["has_rollout"]
         self._updates = None  # of a rollout that belongs to another run
 
     def _collect(self) -> CollectStats:
-        """Collect, or go on with a collect that was interrupted."""
+        """Collect, or resume a collect that was interrupted."""
         collector = self._collector
         collector.between_steps = self._interrupt.check
         if collector.is_interrupted:
             return collector.resume()
-        self._hooks.fire("on_collect_start", self)
+        self._callbacks.fire("on_collect_start", self)
         return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect)

@@ -1,4 +1,4 @@
-"""What every trainer can be told, and what of it cannot work."""
+"""The options that every trainer has: their checks, and the callbacks and the evaluation made of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,16 @@ from trainkit.core.data import EpochResult
 from trainkit.core.errors import Checks
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
-from trainkit.trainer.callbacks.base import (
-    EVENTS,
-    Callback,
+from trainkit.trainer.callbacks.base import EVENTS, Callback, EventOptions
+from trainkit.trainer.callbacks.checkpointing import Checkpoint
+from trainkit.trainer.callbacks.dispatch import (
     EventFunctions,
-    EventOptions,
     SaveBestFn,
     SaveCheckpointFn,
     TestFn,
     TrainFn,
-    made_of,
+    as_callbacks,
 )
-from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.stopping import Limits, StopFn
 from trainkit.trainer.evaluation import Evaluation
 
@@ -75,14 +73,14 @@ class CommonOptions(TrainerOptions, total=False):
 
 
 class KeywordOptions(_SharedOptions, total=False):
-    """The keywords of `Options` except `test_collector`, which trainers also take by position."""
+    """The keywords of `Options` except `test_collector`, which trainers also accept by position."""
 
     seed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options every trainer takes. Offline, steps are updates.
+    """The options every trainer has. Offline, steps are updates.
 
     Args:
         test_collector: for evaluation after every epoch, without a buffer.
@@ -93,8 +91,8 @@ class Options:
         compute_score_fn: score of an evaluation, None for none; default: its mean return.
         save_best_fn: called with the policy when a score is the best so far.
         save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
-        reward_metric: turns the returns of finished episodes into what statistics and scores show; where agents share a
-            game, returns [episodes, agents], nan of one that took no part; default: their mean.
+        reward_metric: maps the returns of finished episodes to those in statistics and scores; where agents share a
+            game, they are [episodes, agents], nan of an agent that took no part; default: their mean.
         test_in_train: evaluate before the next collect when the training episodes of one satisfy `stop_fn`. False by
             default (Tianshou's default is True): then only the regular evaluations can end the run.
         max_env_step: ends the run at this many steps.
@@ -110,12 +108,12 @@ class Options:
             epoch and step, and the run continues, unless it is a `Checkpoint`'s.
         evaluation: instead of `test_collector` and `episode_per_test`.
         checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
-        resume_from: a checkpoint to go on from, or the folder of several: then the newest. "auto" takes the newest
-            whole one of `checkpoint`, and begins anew where there is none.
-        on_nan: what becomes of an update whose loss or gradient is not finite, which is never taken: "raise", or
-            "skip" up to ten in a row; None is the policy's own.
-        threads: that torch computes on while `next()` runs, no longer; None leaves torch its own.
-        seed: fills every part that was given none, by named independent streams.
+        resume_from: a checkpoint to resume from, or the folder of several: then the newest. "auto" resumes from the
+            newest intact one of `checkpoint`, and starts from the beginning where there is none.
+        on_nan: what an update does whose loss or gradient is not finite, which never reaches the weights: "raise", or
+            "skip" up to ten in a row; None is the policy's own setting.
+        threads: the number torch computes on while `next()` runs; None leaves torch's own setting.
+        seed: seeds every part that has no seed, by named independent streams.
         on_train_start, on_env_created, ...: functions, each called at the event of `Callback` that it is named like.
     """
 
@@ -165,7 +163,7 @@ class Options:
     on_train_end: Callable[["Trainer"], object] | None = None
 
     def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
-        """Note everything that cannot work, in a run of so many epochs of so many steps or updates."""
+        """Note everything that cannot work, in a run of `max_epoch` epochs of the given steps or updates."""
         checks.integer("max_epoch", max_epoch, low=0)
         for name, count in per_epoch.items():
             checks.integer(name, count, low=1)
@@ -187,24 +185,24 @@ class Options:
         for name in _FUNCTIONS:
             fn = getattr(self, name)
             checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")
-        twice = self.evaluation is not None and self.test_collector is not None
-        checks.require(not twice, " was given both evaluation and test_collector: give one")
+        both = self.evaluation is not None and self.test_collector is not None
+        checks.require(not both, " was given both evaluation and test_collector: give one")
         if self.evaluation is None and self.test_collector is None:
-            for name in _OF_EVALUATIONS:
-                needless = getattr(self, name) is None
-                checks.require(needless, f".{name} needs evaluations: give test_collector or evaluation")
+            for name in _EVALUATION_OPTIONS:
+                is_unset = getattr(self, name) is None
+                checks.require(is_unset, f".{name} needs evaluations: give test_collector or evaluation")
         checks.require(not self.test_in_train or self.stop_fn is not None, ".test_in_train needs a stop_fn")
         known = self.checkpoint is None or isinstance(self.checkpoint, (Checkpoint, str, Path))
         checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {self.checkpoint!r}")
 
     def evaluator(self) -> Evaluation | None:
-        """Return how to evaluate, None where nobody asked for it."""
+        """Return how to evaluate, None for a run without evaluations."""
         if self.test_collector is None:
             return self.evaluation
         return Evaluation(self.test_collector, duration=self.episode_per_test)
 
     def all_callbacks(self) -> list[Callback]:
-        """List those made of functions, the user's own, and last the checkpoints, which save the states of all."""
+        """Return those made of functions, the user's own, and last the checkpoints, which save the states of all."""
         made: list[Callback] = []
         if self.train_fn is not None:
             made.append(TrainFn(self.train_fn))
@@ -218,7 +216,7 @@ class Options:
             made.append(SaveBestFn(self.save_best_fn))
         if self.save_checkpoint_fn is not None:
             made.append(SaveCheckpointFn(self.save_checkpoint_fn))
-        made.extend(made_of(self.callbacks))
+        made.extend(as_callbacks(self.callbacks))
         events = {event: function for event in EVENTS if (function := getattr(self, event)) is not None}
         if events:
             made.append(EventFunctions(events))
@@ -227,5 +225,5 @@ class Options:
         return sorted(made, key=lambda own: isinstance(own, Checkpoint))
 
 
-_OF_EVALUATIONS = ("test_fn", "stop_fn", "compute_score_fn", "save_best_fn")
-_FUNCTIONS = ("train_fn", *_OF_EVALUATIONS, "save_checkpoint_fn", "reward_metric")
+_EVALUATION_OPTIONS = ("test_fn", "stop_fn", "compute_score_fn", "save_best_fn")
+_FUNCTIONS = ("train_fn", *_EVALUATION_OPTIONS, "save_checkpoint_fn", "reward_metric")

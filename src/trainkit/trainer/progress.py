@@ -26,14 +26,13 @@ class Progress:
 
     def __init__(self, total: int, *, show_bar: bool | None, show_lines: bool, unit: str) -> None:
         self._total, self._unit = total, unit
-        self._show_bar, self._show_lines = show_bar, show_lines
+        self.is_shown = _is_watched() if show_bar is None else show_bar  # the bar; False after its stream broke
+        self._show_lines = show_lines
         self._bar: Any = None
 
     def advance_to(self, step: int) -> None:
         """Move the bar, opening it at the first call; where none is shown, tqdm and its lock are never touched."""
-        if self._show_bar is None:
-            self._show_bar = _is_watched()
-        if not (self._show_bar and _is_open(sys.stderr)):
+        if not (self.is_shown and _is_open(sys.stderr)):
             return
         if self._bar is None:
             self._draw(self._open)
@@ -64,7 +63,7 @@ class Progress:
         try:
             draw()
         except (OSError, ValueError):
-            self._show_bar = False
+            self.is_shown = False
             if self._bar is not None:
                 self._bar.disable = True
                 self._bar = None

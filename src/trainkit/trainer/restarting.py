@@ -71,7 +71,7 @@ def _refuse_forgetful(trainer: object) -> None:
     """Refuse what does not go on from its last checkpoint when it is made again."""
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"run_with_restart.make_trainer must return a trainer, got {trainer!r}")
-    if not trainer.goes_on_by_itself:
+    if not trainer.resumes_automatically:
         trainer.close()
         raise ConfigError(
             "run_with_restart.make_trainer must make a trainer that goes on when it is made again: give it "

@@ -10,7 +10,9 @@ import pytest
 import trainkit as tk
 from tests.trainer.toys import Log, everything, make_trainer, of_watchers, untimed
 from trainkit.trainer.callbacks import base as callbacks
-from trainkit.trainer.callbacks.base import EVENTS, Hooks
+from trainkit.trainer.callbacks import dispatch
+from trainkit.trainer.callbacks.base import EVENTS
+from trainkit.trainer.callbacks.dispatch import Dispatcher
 
 
 def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> Non
 
 
 def test_the_documented_order_is_that_of_the_first_time_each_event_is_heard(tmp_path: Path) -> None:
-    documented = [line.split()[0] for line in (callbacks.__doc__ or "").splitlines() if line.startswith("    on_")]
+    documented = [line.split()[0] for line in (dispatch.__doc__ or "").splitlines() if line.startswith("    on_")]
     assert documented == EVENTS
     log = Log()
     make_trainer(callbacks=[log], test=True, checkpoint=tmp_path / "saved", max_epoch=1, step_per_collect=24).run()
@@ -149,11 +151,11 @@ def test_other_libraries_events_and_private_ones_are_refused_with_ours(name: str
 
 def test_a_class_is_instantiated_without_arguments_one_callback_needs_no_list() -> None:
     trainer = make_trainer(callbacks=[Log, tk.callbacks.LogInfo("x")], max_epoch=1)
-    log = next(own for own in trainer._hooks._callbacks if isinstance(own, Log))
+    log = next(own for own in trainer._callbacks.callbacks if isinstance(own, Log))
     trainer.run()
     assert "on_epoch_end" in log.events
     for one in (Log, Log()):
-        assert make_trainer(callbacks=one)._hooks._hearers["on_best"]
+        assert make_trainer(callbacks=one)._callbacks.receivers["on_best"]
 
 
 def test_a_class_that_needs_arguments_and_what_is_no_callback_are_refused() -> None:
@@ -297,7 +299,7 @@ def test_an_event_that_is_not_overridden_costs_no_call(monkeypatch: pytest.Monke
         monkeypatch.setattr(tk.Callback, event, refuse)
     trainer.run()
     assert epochs == [1, 1, 2, 2, 3, 3]
-    assert trainer._hooks._hearers["on_update_end"] == []
+    assert trainer._callbacks.receivers["on_update_end"] == []
 
 
 # ---- stop_fn ----
@@ -340,9 +342,9 @@ class OtherCounter(Counter):
 
 
 def test_states_go_back_to_callbacks_of_the_same_class_in_order_whoever_else_is_there() -> None:
-    states = Hooks([Counter(1), Log(), Counter(2), OtherCounter(3)]).state_dict()
+    states = Dispatcher([Counter(1), Log(), Counter(2), OtherCounter(3)]).state_dict()
     one, two, three, other = Counter(), Counter(), Counter(), OtherCounter()
-    Hooks([other, Log(), one, two, three]).load_state_dict(states)
+    Dispatcher([other, Log(), one, two, three]).load_state_dict(states)
     assert (one.n, two.n, three.n, other.n) == (1, 2, 0, 3)
 
 

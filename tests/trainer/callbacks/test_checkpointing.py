@@ -155,7 +155,7 @@ def test_without_a_buffer_a_run_collects_anew_before_it_learns(tmp_path: Path, c
     checkpoint = tk.Checkpoint(tmp_path, with_buffer=False)
     make_trainer(max_epoch=1, learning_starts=12, checkpoint=checkpoint).run()
     resumed = make_trainer(max_epoch=3, learning_starts=12, resume_from=tmp_path)
-    assert "was saved without its buffer: the run goes on with none of the rows it had" in caplog.text
+    assert "was saved without its buffer: the run continues with none of the rows it had" in caplog.text
     assert (resumed.env_step, len(resumed.buffer)) == (24, 0)
     sizes: list[int] = []
 
@@ -175,7 +175,7 @@ def test_a_buffer_that_is_not_wanted_is_taken_over_with_a_word(tmp_path: Path, c
     checkpoint = tk.Checkpoint(tmp_path, with_buffer=False)
     resumed = make_trainer(checkpoint=checkpoint, resume_from="auto")
     assert len(resumed.buffer) == 24
-    assert "has a buffer, which is taken over; this run's own checkpoints leave it out" in caplog.text
+    assert "has a buffer, which is restored; this run's own checkpoints leave it out" in caplog.text
 
 
 def test_components_can_be_left_out_and_loaded_alone(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_components_can_be_left_out_and_loaded_alone(tmp_path: Path) -> None:
     assert other.gradient_step == trainer.gradient_step
     assert (other.epoch, other.env_step, other.seed) == (0, 0, 5)
     with pytest.raises(
-        tk.errors.CheckpointError, match=r"was saved without buffer, trainer, collector: load it with exclude="
+        tk.errors.CheckpointError, match=r"was saved without buffer, collector, trainer: load it with exclude="
     ):
         other.load(tmp_path / "policy")
 
@@ -199,7 +199,7 @@ def test_components_that_are_none_are_refused(tmp_path: Path) -> None:
         trainer.save(tmp_path, include="policy", exclude=["bufer"])
     assert str(caught.value).splitlines() == [
         "Trainer.save.include must be a list of names, got 'policy': give ['policy']",
-        "Trainer.save.exclude must be one of ['policy', 'buffer', 'trainer', 'collector'], got 'bufer', "
+        "Trainer.save.exclude must be one of ['policy', 'buffer', 'collector', 'trainer'], got 'bufer', "
         "did you mean 'buffer'?",
     ]
     with pytest.raises(tk.ConfigError, match=r"Trainer.save.at must be one of \['now', 'episode_end'\], got 'end'"):
@@ -213,14 +213,14 @@ def test_auto_begins_anew_where_there_is_none_and_says_so(tmp_path: Path, caplog
     caplog.set_level(logging.INFO)
     trainer = make_trainer(checkpoint=tmp_path / "saved", resume_from="auto")
     assert trainer.epoch == 0
-    assert "holds no checkpoint: the run begins anew" in caplog.text
+    assert "holds no checkpoint: the run starts from the beginning" in caplog.text
 
 
 def test_auto_goes_on_from_the_newest_and_says_so(tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     make_trainer(max_epoch=2, checkpoint=tk.Checkpoint(tmp_path, keep_last=2)).run()
     assert make_trainer(checkpoint=tmp_path, resume_from="auto").epoch == 2
-    assert f"going on from {tmp_path / 'save-000002'}, epoch 2" in caplog.text
+    assert f"resumed from {tmp_path / 'save-000002'}, epoch 2" in caplog.text
 
 
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "missing", "manifest"])
@@ -241,7 +241,9 @@ def test_auto_takes_the_one_before_a_damaged_one_and_says_so(harm: str, tmp_path
 def test_auto_does_not_begin_anew_where_all_are_damaged(tmp_path: Path) -> None:
     make_trainer(max_epoch=1, checkpoint=tmp_path).run()
     (tmp_path / "save-000001" / "policy-1.pt").unlink()
-    with pytest.raises(tk.errors.CheckpointError, match=r"no checkpoint in .* is whole: remove them to begin anew"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match=r"no checkpoint in .* is intact: remove them to start from the beginning"
+    ):
         make_trainer(checkpoint=tmp_path, resume_from="auto")
 
 

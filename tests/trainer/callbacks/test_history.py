@@ -62,7 +62,7 @@ def test_a_column_has_none_where_there_was_no_number() -> None:
     first, *others = trainer.history["update/loss"]
     assert first is None
     assert all(isinstance(loss, float) for loss in others)
-    with pytest.raises(KeyError, match=r"no epoch told 'update/lossy', did you mean 'update/loss'"):
+    with pytest.raises(KeyError, match=r"no epoch has 'update/lossy', did you mean 'update/loss'"):
         trainer.history["update/lossy"]
 
 

@@ -13,7 +13,7 @@ from tests.trainer.toys import make_policy, make_trainer
 
 def told(trainer: tk.Trainer, scores: list[float]) -> None:
     """Have the evaluations of a trainer find these mean returns, first and second looks alike."""
-    evaluation = trainer.judge.evaluation
+    evaluation = trainer.evaluation_schedule.evaluation
     assert evaluation is not None
     run, left = evaluation.run, iter(scores)
 

@@ -25,7 +25,7 @@ def test_a_run_stops_at_a_step_in_the_middle_of_an_epoch() -> None:
 def test_a_run_stops_at_a_return_that_a_second_look_confirms() -> None:
     scores = iter([1.0, 5.0, 0.0, 6.0, 7.0])  # fails, passes, is not confirmed, passes, is confirmed
     trainer = make_trainer(test=True, max_epoch=9, step_per_epoch=2, callbacks=[tk.callbacks.StopAt(return_mean=5.0)])
-    evaluation = trainer.judge.evaluation
+    evaluation = trainer.evaluation_schedule.evaluation
     assert evaluation is not None
     run = evaluation.run
 

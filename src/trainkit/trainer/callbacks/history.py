@@ -1,4 +1,4 @@
-"""The numbers of a run's epochs, in bounded memory: rows to read, a table, a picture."""
+"""The metrics of a run's epochs, in bounded memory: rows to read, a table, a plot."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -22,7 +22,7 @@ _COUNTS = ("epoch", "env_step", "gradient_step")  # whole numbers
 _N_NEWEST = 1_000  # epochs of which every row is kept
 _N_OLDER = 500  # rows of older ones that thinning leaves at most, evenly spaced
 _N_MOST = 2_500  # rows in all, at which older ones are thinned
-_SHOWN = ("test/returns/mean", "train/returns/mean", "update/loss")  # what `plot` draws unless told
+_SHOWN = ("test/returns/mean", "train/returns/mean", "update/loss")  # what `plot` draws by default
 
 
 @checked
@@ -37,19 +37,21 @@ class History(Callback, Sequence[Row]):
     """
 
     def __init__(self) -> None:
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
+        self._newest: EpochResult | None = None  # whose row is not written yet: `on_epoch_end` may still log
         self._tags: dict[str, int] = {}  # {tag: column}
         self._n_rows = 0
         self._values: NDArray[np.float64] = np.zeros((0, 0))  # [capacity, columns]
         self._is_there: NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
 
     def __len__(self) -> int:
+        self._write_newest()
         return self._n_rows
 
     def __iter__(self) -> Iterator[Row]:
-        return (self._row(index) for index in range(self._n_rows))
+        return (self._row(index) for index in range(len(self)))
 
     @overload
     def __getitem__(self, which: int) -> Row: ...
@@ -60,17 +62,18 @@ class History(Callback, Sequence[Row]):
 
     def __getitem__(self, which: int | slice | str) -> Row | Sequence[Row] | list[float | None]:
         if isinstance(which, slice):
-            return [self._row(index) for index in range(self._n_rows)[which]]
+            return [self._row(index) for index in range(len(self))[which]]
         if not isinstance(which, str):
-            return self._row(range(self._n_rows)[which])
+            return self._row(range(len(self))[which])
+        self._write_newest()
         if which not in self._tags:
-            raise KeyError(f"no epoch told {which!r}{nearest(which, list(self._tags))}")
+            raise KeyError(f"no epoch has {which!r}{nearest(which, list(self._tags))}")
         column = self._tags[which]
         pairs = zip(self._column(column), self._is_there[: self._n_rows, column].tolist(), strict=True)
         return [value if is_there else None for value, is_there in pairs]
 
     def to_rows(self) -> list[dict[str, float]]:
-        """Return the rows as dicts of one's own."""
+        """Return the rows as new dicts."""
         return [dict(row) for row in self]
 
     def to_frame(self) -> Any:
@@ -86,7 +89,7 @@ class History(Callback, Sequence[Row]):
         return pd.DataFrame(self.to_rows())
 
     def plot(self, *tags: str, x: str = "env_step") -> Any:
-        """Draw tags over `x`, one below the other, and return matplotlib's figure.
+        """Plot tags over `x`, one below the other, and return matplotlib's figure.
 
         Args:
             tags: default: test and training returns and the loss, those that there are.
@@ -99,7 +102,7 @@ class History(Callback, Sequence[Row]):
             from matplotlib.figure import Figure
         except ImportError as error:
             raise MissingExtraError("History.plot needs matplotlib: pip install trainkit[plot]") from error
-        if not self._n_rows:
+        if not len(self):
             raise ConfigError("History.plot has nothing to draw: no epoch is over yet")
         chosen = tags or [tag for tag in _SHOWN if tag in self._tags]
         figure = Figure(figsize=(6.4, 2.4 * len(chosen)), layout="constrained")
@@ -113,14 +116,14 @@ class History(Callback, Sequence[Row]):
 
     def _repr_html_(self) -> str:
         shown = ("epoch", "env_step", "gradient_step", *_SHOWN)
-        rows = [(f"epoch {row['epoch']:.0f}", _told(row, shown[1:])) for row in self[-20:]]
+        rows = [(f"epoch {row['epoch']:.0f}", _as_text(row, shown[1:])) for row in self[-20:]]
         return html_table(f"History of {len(self)} epochs", rows)
 
-    # ---- what a trainer tells ----
+    # ---- events ----
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Forget epochs that are still to come: of a run before `reset`."""
-        if self._n_rows:
+        """Discard epochs that are still to come: of a run before `reset`."""
+        if len(self):
             self._keep(self._epochs() <= trainer.epoch)
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
@@ -128,19 +131,26 @@ class History(Callback, Sequence[Row]):
 
     def record(self, result: EpochResult) -> None:
         """Append an epoch's row, or replace it where the last row is of the same epoch."""
-        info = result.info
+        if self._newest is not None and self._newest.epoch != result.epoch:
+            self._write_newest()
+        self._newest = result
+
+    def _write_newest(self) -> None:
+        if self._newest is None:
+            return
+        info, stats, self._newest = self._newest.info, self._newest.stats, None
         counts = {"epoch": info.epoch, "env_step": info.env_step, "gradient_step": info.gradient_step}
         if self._n_rows and self._epochs()[-1] == info.epoch:
             self._n_rows -= 1
-        self._append({**counts, "seconds": info.seconds, **scalars(result.stats)})
+        self._append({**counts, "seconds": info.seconds, **scalars(stats)})
 
     def state_dict(self) -> dict[str, Any]:
-        n_rows, n_tags = self._n_rows, len(self._tags)
+        n_rows, n_tags = len(self), len(self._tags)
         kept = {"values": self._values[:n_rows, :n_tags].copy(), "is_there": self._is_there[:n_rows, :n_tags].copy()}
         return {"rows": {"tags": list(self._tags), **kept}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._forget()
+        self._clear()
         rows = state["rows"]
         if isinstance(rows, list):  # of an older checkpoint
             for row in rows:
@@ -154,8 +164,8 @@ class History(Callback, Sequence[Row]):
 
     def _row(self, index: int) -> Row:
         values, is_there = self._values[index].tolist(), self._is_there[index].tolist()
-        told = {tag: values[column] for tag, column in self._tags.items() if is_there[column]}
-        return MappingProxyType(told | {tag: int(told[tag]) for tag in _COUNTS})
+        row = {tag: values[column] for tag, column in self._tags.items() if is_there[column]}
+        return MappingProxyType(row | {tag: int(row[tag]) for tag in _COUNTS})
 
     def _column(self, column: int) -> list[float]:
         values: list[float] = self._values[: self._n_rows, column].tolist()
@@ -191,7 +201,7 @@ class History(Callback, Sequence[Row]):
         self._values, self._is_there = values, is_there
 
     def _thin(self) -> None:
-        """Keep of all but the newest epochs those whose number is a multiple of the smallest power of two that will do.
+        """Keep of older epochs those whose number is a multiple of the smallest power of two that keeps few enough.
 
         Which are kept follows from the epochs' numbers alone, so that a resumed run keeps the same.
         """
@@ -211,6 +221,6 @@ class History(Callback, Sequence[Row]):
         self._n_rows, self._values, self._is_there = len(values), values[:, columns], is_there[:, columns]
 
 
-def _told(row: Row, tags: Sequence[str]) -> str:
-    """Tell some numbers of a row in a line."""
+def _as_text(row: Row, tags: Sequence[str]) -> str:
+    """Return some numbers of a row as a line."""
     return " | ".join(f"{tag} {row[tag]:.5g}" for tag in tags if tag in row)

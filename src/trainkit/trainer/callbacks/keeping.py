@@ -45,7 +45,8 @@ class SaveBest(Callback):
             raise ConfigError("SaveBest needs evaluations: give a test_collector or an evaluation")
 
     def on_best(self, trainer: "Trainer", stats: CollectStats) -> None:
-        score = trainer.judge.score(trainer.judge.confirm(trainer.clock))
+        schedule = trainer.evaluation_schedule
+        score = schedule.score(schedule.confirm(trainer.clock))
         if score is None or math.isnan(score) or (self.score is not None and score <= self.score):
             return
         self.claim.hold()

@@ -18,39 +18,42 @@ if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
 
-class StopFn(Callback):
-    """Stop when `stop_fn(score)` says so and says so again of an evaluation on fresh seeds.
+def is_solved(stop_fn: Callable[[float], bool] | None, score: float | None) -> bool:
+    """Return whether `stop_fn` stops the run at a score; no score never does."""
+    if stop_fn is None or score is None or math.isnan(score):
+        return False
+    answer: object = stop_fn(score)
+    if not isinstance(answer, (bool, np.bool_)):
+        raise ConfigError(f"stop_fn must return a bool, got {answer!r} for the score {score}")
+    return bool(answer)
 
-    The second look costs one evaluation and undoes the luck of seeds that are the same every time.
+
+class StopFn(Callback):
+    """A stop when `stop_fn(score)` returns True for an evaluation, and again for one on fresh seeds.
+
+    The second evaluation rules out that the usual seeds, the same every time, are easy ones.
     """
 
     def __init__(self, fn: Callable[[float], bool]) -> None:
         self._fn = fn
 
-    def holds(self, score: float | None) -> bool:
-        """Whether a score stops the run; no score never does."""
-        if score is None or math.isnan(score):
-            return False
-        answer: object = self._fn(score)
-        if not isinstance(answer, (bool, np.bool_)):
-            raise ConfigError(f"stop_fn must return a bool, got {answer!r} for the score {score}")
-        return bool(answer)
-
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        judge = trainer.judge
-        if self.holds(judge.epoch_score) and self.holds(judge.score(judge.confirm(trainer.clock))):
+        schedule = trainer.evaluation_schedule
+        if is_solved(self._fn, schedule.epoch_score) and is_solved(
+            self._fn, schedule.score(schedule.confirm(trainer.clock))
+        ):
             trainer.stop("stop_fn")
 
 
 @checked
 class StopAt(Callback):
-    """Stop as soon as any of these is reached.
+    """A stop as soon as any of these limits is reached.
 
     Args:
         return_mean: of an evaluation, and again of one on fresh seeds.
         train_return_mean: of the last `train_episodes` training episodes, which explore; needs no evaluation.
         train_episodes: that this mean is over; before as many have finished it stops nothing.
-        env_step: of the trainer's clock; offline, updates. The epoch that runs ends there.
+        env_step: of the trainer's clock; offline, updates. The current epoch ends there.
         seconds: spent within `next()`; this makes a run irreproducible.
     """
 
@@ -82,31 +85,31 @@ class StopAt(Callback):
         self._returns: deque[float] = deque(maxlen=train_episodes)  # of training, the last
 
     def check(self, trainer: "Trainer") -> None:
-        """Refuse a return to wait for where nothing is evaluated."""
+        """Raise a `ConfigError` for a return that the run never measures."""
         if self._return_mean is not None and trainer.test_collector is None:
             raise ConfigError("StopAt.return_mean needs evaluations: give a test_collector or an evaluation")
         if self._train_return_mean is not None and trainer.train_collector is None:
             raise ConfigError("StopAt.train_return_mean needs training episodes: an offline run has none")
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        self._look_at_the_clock(trainer)
+        self._check_clock(trainer)
 
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        self._look_at_the_clock(trainer)
+        self._check_clock(trainer)
         if self._train_return_mean is not None and stats.episode_returns:
             self._returns.extend(stats.episode_returns)
             if len(self._returns) == self._n_episodes and fmean(self._returns) >= self._train_return_mean:
                 trainer.stop("train_return_mean")
 
     def on_update_end(self, trainer: "Trainer") -> None:
-        self._look_at_the_clock(trainer)
+        self._check_clock(trainer)
 
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        if self._is_reached(stats) and self._is_reached(trainer.judge.confirm(trainer.clock)):
+        if self._is_reached(stats) and self._is_reached(trainer.evaluation_schedule.confirm(trainer.clock)):
             trainer.stop("return_mean")
 
     def on_checkpoint_loaded(self, trainer: "Trainer", path: Path) -> None:
-        self._look_at_the_clock(trainer)
+        self._check_clock(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         return {"returns": list(self._returns)}
@@ -118,7 +121,7 @@ class StopAt(Callback):
         mean = stats.returns.mean
         return self._return_mean is not None and mean is not None and mean >= self._return_mean
 
-    def _look_at_the_clock(self, trainer: "Trainer") -> None:
+    def _check_clock(self, trainer: "Trainer") -> None:
         if self._env_step is not None and trainer.clock >= self._env_step:
             trainer.stop("max_env_step")
         if self._seconds is not None and trainer.seconds >= self._seconds:
@@ -126,4 +129,4 @@ class StopAt(Callback):
 
 
 class Limits(StopAt):
-    """The limits given to a trainer itself; a class of its own, so that checkpoints tell it from a user's `StopAt`."""
+    """The limits given to a trainer itself; a class of its own, since checkpoints store callbacks by class."""

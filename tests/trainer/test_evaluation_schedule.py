@@ -72,14 +72,14 @@ def test_reward_metric_is_what_statistics_and_scores_see() -> None:
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (7, [5])])
 def test_evaluations_come_every_so_many_epochs_and_at_the_end(every: int, expected: list[int]) -> None:
     trainer = make_trainer(test=True, max_epoch=5, step_per_epoch=4)
-    trainer.judge.evaluation.every = every
+    trainer.evaluation_schedule.evaluation.every = every
     tested = [result.epoch for result in trainer if not result.stats.test.is_empty]
     assert tested == expected
 
 
 def test_an_epoch_that_a_limit_ends_is_evaluated() -> None:
     trainer = make_trainer(test=True, max_env_step=4)
-    trainer.judge.evaluation.every = 9
+    trainer.evaluation_schedule.evaluation.every = 9
     assert not next(trainer).stats.test.is_empty
     assert list(trainer) == []
 
@@ -94,7 +94,7 @@ def test_after_a_reset_an_interrupted_evaluation_begins_anew() -> None:
     moments = [4]
 
     def interrupt() -> None:
-        if moments and trainer.judge.evaluation.collector.env_step == moments[0]:
+        if moments and trainer.evaluation_schedule.evaluation.collector.env_step == moments[0]:
             moments.clear()
             raise KeyboardInterrupt
 
@@ -123,7 +123,7 @@ def test_stop_fn_is_given_the_current_score_and_asked_again_on_fresh_seeds() -> 
     assert asked == [5.0, 11.0, 4.0, 6.0, 12.0, 13.0]
     assert [(r.epoch, r.info.stop_reason) for r in results] == [(1, None), (2, None), (3, None), (4, "stop_fn")]
     assert results[-1].info.best_score == 12.0
-    assert trainer.judge._n_confirmed == 2
+    assert trainer.evaluation_schedule._n_confirmed == 2
 
 
 def test_the_confirming_evaluation_plays_other_episodes_and_is_the_last_test() -> None:
@@ -210,7 +210,7 @@ def test_an_early_test_that_fails_is_followed_by_the_epochs_own_and_is_logged() 
 
     def stop(score: float) -> bool:
         asked.append(score)
-        return trainer.judge.unreported.is_empty  # training episodes always look solved, tests never are
+        return trainer.evaluation_schedule.unreported.is_empty  # training episodes always look solved, tests never are
 
     log, numbers = Log(), Numbers()
     trainer = make_trainer(
@@ -228,7 +228,9 @@ def test_an_early_test_that_fails_is_followed_by_the_epochs_own_and_is_logged() 
 
 def test_looking_for_success_in_training_changes_nothing_but_the_tests() -> None:
     plain = make_trainer(test=True)
-    watched = make_trainer(test=True, test_in_train=True, stop_fn=lambda score: watched.judge.unreported is None)
+    watched = make_trainer(
+        test=True, test_in_train=True, stop_fn=lambda score: watched.evaluation_schedule.unreported is None
+    )
     plain.run()
     watched.run()
     states = [

@@ -40,7 +40,7 @@ REST = """
 import pickle, sys, torch
 torch.set_num_threads(1)
 from tests.trainer.runs import make_run
-from tests.trainer.test_saving import everything, told
+from tests.trainer.test_run_checkpoint import everything, told
 runs = {name: make_run(name, max_epoch=4, resume_from=f"{sys.argv[1]}/{name}") for name in sys.argv[2:]}
 ends = {name: ([told(result) for result in run], everything(run)) for name, run in runs.items()}
 pickle.dump(ends, sys.stdout.buffer)
@@ -137,7 +137,7 @@ def test_changed_settings_are_told_in_one_warning(tmp_path: Path, caplog: Any) -
         max_epoch=9, update_per_step=0.25, policy={"lr": [(0, 1e-3), (50, 1e-4)], "gamma": 0.9}, resume_from=tmp_path
     )
     (warning,) = warnings(caplog)
-    assert warning.startswith(f"the run goes on from {tmp_path} with other settings: policy.gamma None -> 0.9, ")
+    assert warning.startswith(f"the run continues from {tmp_path} with other settings: policy.gamma None -> 0.9, ")
     assert "policy.lr 0.001 -> [[0, 0.001], [50, 0.0001]]" in warning
     assert warning.endswith("update_per_step 0.5 -> 0.25")
 
@@ -165,7 +165,7 @@ def test_the_same_settings_are_not_worth_a_word(tmp_path: Path, caplog: Any) -> 
 def test_another_seed_is_said_to_do_nothing(tmp_path: Path, caplog: Any) -> None:
     make_trainer(seed=5).save(tmp_path)
     assert make_trainer(seed=7, resume_from=tmp_path).seed == 5
-    assert warnings(caplog) == ["the run goes on with its own seed 5, not with 7"]
+    assert warnings(caplog) == ["the run continues with its own seed 5, not with 7"]
 
 
 def test_a_run_that_was_stopped_stays_so_and_one_that_reached_a_limit_goes_on(tmp_path: Path) -> None:

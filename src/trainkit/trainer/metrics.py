@@ -1,0 +1,416 @@
+"""Training metrics, per report and per epoch: collects, means over updates, logged values and times."""
+
+import logging
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.core.errors import Checks
+from trainkit.core.protocols import Store, Trainee
+from trainkit.core.stats import CollectStats, EpochStats, TimeStats
+
+_log = logging.getLogger(__name__)
+
+Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
+REDUCES = ("mean", "sum", "min", "max", "last", "histogram")
+SMOOTHED_REPORTS = 10  # that a moving average of losses is over
+_MOST_COLLECTS = 100  # kept one by one until they are merged
+
+
+@dataclass(slots=True)
+class LoggedValue:
+    """The values logged under one name, reduced to one number."""
+
+    reduce: Reduce
+    sum: float
+    min: float
+    max: float
+    last: float
+    count: int = 1
+
+    def add(self, value: float) -> None:
+        """Include another value."""
+        self.sum += value
+        self.min, self.max, self.last = min(self.min, value), max(self.max, value), value
+        self.count += 1
+
+    @property
+    def value(self) -> float:
+        """The reduced number."""
+        known = {"sum": self.sum, "min": self.min, "max": self.max, "last": self.last}
+        return known.get(self.reduce, self.sum / self.count)
+
+
+class Interval:
+    """What happened in an interval of training: since the last report, or since the epoch began.
+
+    Args:
+        start: of the trainer's clock.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.n_updates = 0
+        self.n_replayed = 0  # rows of their batches
+        self.logged: dict[str, LoggedValue] = {}
+        self.seconds = {"total": 0.0, "collect": 0.0, "update": 0.0, "evaluate": 0.0}
+        self._collects: list[CollectStats] = []
+        self._returns: list[float] = []  # of the episodes that finished
+        self._lengths: list[int] = []
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add_collect(self, stats: CollectStats) -> None:
+        """Add one collect, or all of a shorter interval."""
+        if stats.episode_returns:  # kept apart: merging is repeated, and would copy them each time
+            self._returns += stats.episode_returns
+            self._lengths += stats.episode_lengths
+            stats = replace(stats, episode_returns=(), episode_lengths=())
+        self._collects.append(stats)
+        if len(self._collects) == _MOST_COLLECTS:  # so that memory is bounded, however long the epoch
+            self._collects = [CollectStats.merge(self._collects)]
+
+    def add_means(self, means: Mapping[str, float], n_updates: int) -> None:
+        """Add means over `n_updates` updates."""
+        self.n_updates += n_updates
+        for name, mean in means.items():
+            self._sums[name] = self._sums.get(name, 0.0) + mean * n_updates
+            self._counts[name] = self._counts.get(name, 0) + n_updates
+
+    def log(self, name: str, value: float, reduce: Reduce) -> None:
+        """Add a logged value."""
+        if name in self.logged:
+            self.logged[name].add(value)
+        else:
+            self.logged[name] = LoggedValue(reduce, value, value, value, value)
+
+    def collected(self) -> CollectStats:
+        """Merge all collects into one."""
+        merged = CollectStats.merge(self._collects)
+        self._collects = [merged] if self._collects else []
+        return replace(merged, episode_returns=tuple(self._returns), episode_lengths=tuple(self._lengths))
+
+    def means(self) -> dict[str, float]:
+        """Return the means over all updates."""
+        return {name: total / self._counts[name] for name, total in self._sums.items()}
+
+    def logged_values(self) -> dict[str, float]:
+        """Return {name: number} of what was logged."""
+        return {name: logged.value for name, logged in self.logged.items()}
+
+    def time(self, n_steps: int) -> TimeStats:
+        """Return where the time went, as shares that add up to 1."""
+        total = max(self.seconds["total"], 1e-9)
+        collect, update, evaluate = (self.seconds[name] / total for name in ("collect", "update", "evaluate"))
+        parts = {name: self.seconds[name] / total for name in ("sample", "priorities") if name in self.seconds}
+        return TimeStats(
+            **parts,
+            seconds=self.seconds["total"],
+            collect=collect,
+            update=update,
+            evaluate=evaluate,
+            other=1.0 - collect - update - evaluate,
+            steps_per_second=n_steps / total,
+        )
+
+
+class Stopwatch:
+    """Times of a run and of its parts, added to several intervals; time between two calls of `next` does not count.
+
+    Attributes:
+        intervals: those that times are added to.
+        parts: seconds spent collecting, updating and evaluating, {"collect_seconds": ...}.
+    """
+
+    def __init__(self, *intervals: Interval) -> None:
+        self.intervals = list(intervals)
+        self.restart()
+        self._started: float | None = None  # None while it does not run
+
+    def restart(self) -> None:
+        """Start all totals from 0."""
+        self._seconds = 0.0
+        self.parts = {"collect_seconds": 0.0, "update_seconds": 0.0, "evaluate_seconds": 0.0}
+
+    def lap(self) -> float:
+        """Add the time up to now to the totals, and return the run's."""
+        if self._started is not None:
+            now = time.perf_counter()
+            for interval in self.intervals:
+                interval.seconds["total"] += now - self._started
+            self._seconds += now - self._started
+            self._started = now
+        return self._seconds
+
+    def resume_from(self, seconds: float, parts: Mapping[str, float]) -> None:
+        """Continue from saved totals."""
+        self._seconds = seconds
+        self.parts.update(parts)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the total within the block."""
+        self._started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.lap()
+            self._started = None
+
+    @contextmanager
+    def measure(self, part: str, *, within: str | None = None) -> Iterator[None]:
+        """Time the block as `part`; where the block runs inside another part, `within`, subtract it there."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - started
+            for name, share in ((part, seconds), (within, -seconds)):
+                if name is None:
+                    continue
+                if (total := f"{name}_seconds") in self.parts:
+                    self.parts[total] += share
+                for interval in self.intervals:
+                    interval.seconds[name] = interval.seconds.get(name, 0.0) + share
+
+
+class SmoothedLosses:
+    """Averages of every loss over the updates of the last 10 reports that had any."""
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[int, dict[str, float]]] = deque(maxlen=SMOOTHED_REPORTS)  # updates, mean losses
+
+    def add(self, means: Mapping[str, float], n_updates: int) -> None:
+        """Add a report's means over `n_updates` updates; only losses are kept."""
+        losses = {name: mean for name, mean in means.items() if name == "loss" or name.endswith("_loss")}
+        if losses and n_updates:
+            self._reports.append((n_updates, losses))
+
+    def values(self) -> dict[str, float]:
+        """Return {"smoothed_" + name: average}."""
+        sums: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for n_updates, losses in self._reports:
+            for name, mean in losses.items():
+                sums[name] = sums.get(name, 0.0) + mean * n_updates
+                counts[name] = counts.get(name, 0) + n_updates
+        return {f"smoothed_{name}": total / counts[name] for name, total in sums.items()}
+
+    def state_dict(self) -> list[list[Any]]:
+        """Return the reports averaged over."""
+        return [[n_updates, dict(losses)] for n_updates, losses in self._reports]
+
+    def load_state_dict(self, state: Iterable[Sequence[Any]]) -> None:
+        """Restore saved reports."""
+        self._reports = deque(((n, dict(losses)) for n, losses in state), maxlen=SMOOTHED_REPORTS)
+
+
+class Alarms:
+    """Warnings of metrics that no curve of returns shows, each logged once per run."""
+
+    MOST_CLIPPED = 0.25  # more than an untrained, flat distribution loses at its ends
+    EXPLODED = 1e3  # times the median gradient norm of the reports before
+    FEWEST_REPORTS = 5  # that make a median
+
+    def __init__(self) -> None:
+        self._raised: set[str] = set()  # tags
+        self._norms: dict[str, deque[float]] = {}  # of gradients, in the reports before
+
+    def check(self, stats: EpochStats, step: int) -> None:
+        """Warn of a metric that is too large, unless it was warned of before."""
+        tag, clipped = "update/clipped_share", stats.update.get("clipped_share")
+        if clipped is not None and clipped > self.MOST_CLIPPED and tag not in self._raised:
+            self._raised.add(tag)
+            _log.warning(
+                "%s is %.0f%% at step %d: that share of the value distribution's target lies beyond v_min..v_max and "
+                "is moved to the ends: widen the support, or scale the reward",
+                *(tag, 100 * clipped, step),
+            )
+        for name, norm in stats.update.items():
+            if name.endswith("grad_norm"):
+                self._check_norm(f"update/{name}", norm, step)
+
+    def _check_norm(self, tag: str, norm: float, step: int) -> None:
+        before = self._norms.setdefault(tag, deque(maxlen=100))
+        usual = statistics.median(before) if len(before) >= self.FEWEST_REPORTS else math.inf
+        if norm > self.EXPLODED * usual > 0 and tag not in self._raised:
+            self._raised.add(tag)
+            _log.warning(
+                "%s is %.3g at step %d, the median so far %.3g: lower the learning rate, give a max_grad_norm or clip "
+                "the reward",
+                *(tag, norm, step, usual),
+            )
+        before.append(norm)
+
+
+class Metrics:
+    """All metrics of a run: over the epoch, for the caller's loop, and since the last report, for loggers.
+
+    Attributes:
+        recent: the interval since the last report, which collects and updates are added to.
+    """
+
+    def __init__(self, policy: Trainee, buffer: Store) -> None:
+        self._policy, self._buffer = policy, buffer
+        self.stopwatch = Stopwatch()
+        self.restart(0)
+
+    def restart(self, step: int) -> None:
+        """Discard everything gathered."""
+        self._policy.read_metrics()
+        self._alarms = Alarms()
+        self._losses = SmoothedLosses()
+        self._n_updates = self._policy.n_updates  # that were reported
+        self.recent, self._epoch = Interval(step), Interval(step)
+        self._ending: list[tuple[Interval, dict[str, float]]] = []  # report and epoch that end, and their `custom`
+        self._reduces: dict[str, Reduce] = {}  # how each name is reduced
+        self._histograms: dict[str, list[NDArray[np.float64]]] = {}  # what was logged as such since the last report
+        self.stopwatch.restart()
+        self.start_epoch(step)
+
+    def start_epoch(self, step: int) -> None:
+        """Start the interval of another epoch; what is not reported yet stays for the next report."""
+        logged = self._epoch.logged  # since the last epoch's result
+        self._epoch = Interval(step)
+        self._epoch.logged = logged
+        self.stopwatch.intervals[:] = self._epoch, self.recent
+
+    def log(self, name: str, value: object, reduce: Reduce) -> None:
+        """Add a value to this report and epoch; the statistics of an epoch that is ending include it."""
+        checks = Checks("Trainer.log")
+        checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
+        checks.one_of("reduce", reduce, REDUCES)
+        known = self._reduces.setdefault(name, reduce)
+        checks.require(known == reduce, f" reduces {name!r} by {known!r}, got {reduce!r}: log it under another name")
+        array = _finite_array(value) if reduce == "histogram" else None
+        number = None if reduce == "histogram" else _number(value)
+        if array is None and number is None:  # checked first: formatting an array takes long
+            expected = "an array of finite numbers" if reduce == "histogram" else "a number"
+            checks.require(False, f" needs {expected} for {name!r}, got {value!r}")
+        checks.done()
+        if array is not None and len(array):
+            self._histograms.setdefault(name, []).append(array)
+        if number is not None:
+            for interval, custom in self._ending or ((self._epoch, {}), (self.recent, {})):
+                interval.log(name, number, reduce)
+                custom[name] = interval.logged[name].value
+
+    def take_histograms(self) -> dict[str, NDArray[np.float64]]:
+        """Return {tag: numbers [K]} of what was logged as histograms since the last call."""
+        histograms, self._histograms = self._histograms, {}
+        return {f"custom/{name}": np.concatenate(parts) for name, parts in histograms.items()}
+
+    def report(self, step: int, test: CollectStats) -> EpochStats:
+        """Return the statistics since the last report and start the interval of the next.
+
+        The policy's means are read from its device here, once for both intervals.
+        """
+        self.stopwatch.lap()
+        recent = self.recent
+        means, n_updates = self._policy.read_metrics(), self._policy.n_updates
+        for interval in (self._epoch, recent):
+            interval.add_means(means, n_updates - self._n_updates)
+        self._losses.add(means, n_updates - self._n_updates)
+        self._n_updates = n_updates
+        self._epoch.n_replayed += recent.n_replayed
+        collected = recent.collected()
+        if not collected.is_empty:
+            self._epoch.add_collect(collected)
+        stats = self._stats(recent, collected, step, test, recent.logged_values())
+        self._alarms.check(stats, step)
+        self.recent = Interval(step)
+        self.stopwatch.intervals[:] = self._epoch, self.recent
+        return stats
+
+    def epoch_so_far(self, step: int, test: CollectStats) -> EpochStats:
+        """Return the statistics of the epoch up to the last report, and let later values belong to the next."""
+        stats = self._stats(self._epoch, self._epoch.collected(), step, test, self._epoch.logged_values())
+        self._epoch.logged = {}
+        return stats
+
+    def end_epoch(self, step: int, unreported: CollectStats, test: CollectStats) -> tuple[EpochStats, EpochStats]:
+        """Return the epoch's last report and its statistics; both include what is logged until `close_epoch`.
+
+        Args:
+            step: of the trainer's clock.
+            unreported: the evaluation that is in no report yet.
+            test: the epoch's last evaluation.
+        """
+        recent = self.recent
+        report = self.report(step, unreported)
+        reported, custom = recent.logged_values(), self._epoch.logged_values()
+        self._ending = [(recent, reported), (self._epoch, custom)]
+        stats = self._stats(self._epoch, self._epoch.collected(), step, test, custom)
+        return replace(report, custom=reported), stats
+
+    def close_epoch(self) -> None:
+        """Let later values belong to the next epoch."""
+        self._ending = []
+        self._epoch.logged = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was logged and is not reported yet, how each name is reduced, and the moving averages."""
+        return {
+            "ways": dict(self._reduces),
+            "epoch": {name: asdict(logged) for name, logged in self._epoch.logged.items()},
+            "recent": {name: asdict(logged) for name, logged in self.recent.logged.items()},
+            "spreads": {name: np.concatenate(parts) for name, parts in self._histograms.items()},
+            "losses": self._losses.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self._reduces = dict(state["ways"])
+        self._losses.load_state_dict(state.get("losses", []))  # older checkpoints have none
+        self._histograms = {name: [array] for name, array in state["spreads"].items()}
+        for interval, logged in ((self._epoch, state["epoch"]), (self.recent, state["recent"])):
+            interval.logged = {name: LoggedValue(**one) for name, one in logged.items()}
+
+    def _stats(
+        self, interval: Interval, train: CollectStats, step: int, test: CollectStats, custom: Mapping[str, float]
+    ) -> EpochStats:
+        return EpochStats(
+            train=train,
+            test=test,
+            update=self._update_metrics(interval, train),
+            explore=self._policy.explore_metrics(step),
+            buffer=self._buffer.metrics(step),
+            custom=custom,
+            time=interval.time(step - interval.start),
+        )
+
+    def _update_metrics(self, interval: Interval, train: CollectStats) -> dict[str, float]:
+        """Return the means over all updates, the number of target updates, and how often a row was replayed."""
+        means = interval.means()
+        if means:
+            means |= self._losses.values()
+        if "target_followed" in means:
+            means["target_updates"] = float(round(means["target_followed"] * interval.n_updates))
+        if interval.n_replayed and train.n_step:
+            means["replay_ratio"] = interval.n_replayed / train.n_step
+        return means
+
+
+def _finite_array(value: Any) -> NDArray[np.float64] | None:
+    """Read an array of finite numbers, flat; None for anything else."""
+    try:
+        array = np.asarray(value).astype(np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        return None
+    return array if np.isfinite(array).all() else None
+
+
+def _number(value: Any) -> float | None:
+    """Read a number, of numpy or torch too; None for anything else."""
+    try:
+        return None if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        return None
