@@ -78,7 +78,7 @@ def test_a_run_that_never_told_the_number_is_left_out_with_a_note(
     assert told.err == "note: skipped, without test/returns/mean: runs/seed3\n"
     assert re.search(r"^dqn +2 +5 " if command == "compare" else r"^curves.png$", told.out, re.MULTILINE)
     assert main([command, "runs/seed3", "--tag", "update/los"]) == 2
-    assert "runs/seed3 never told 'update/los', did you mean 'update/loss'?" in capsys.readouterr().err
+    assert "runs/seed3 never logged 'update/los', did you mean 'update/loss'?" in capsys.readouterr().err
 
 
 def test_a_run_without_an_environment_is_drawn_under_the_name_of_its_dataset(

@@ -9,7 +9,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.util import tensor_util
 
 import trainkit as tk
-from trainkit.loggers.dashboards import CHARTS, charts_of
+from trainkit.loggers.tensorboard import CHARTS, charts_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -57,7 +57,7 @@ def test_task_and_seed_are_the_configs_else_the_settings(tmp_path: Path) -> None
 
 def test_a_tag_that_was_never_told_is_refused_with_the_nearest(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"step": 1, "update/loss": 0.5})
-    with pytest.raises(tk.ConfigError, match=r"never told 'update/los', did you mean 'update/loss'\?"):
+    with pytest.raises(tk.ConfigError, match=r"never logged 'update/los', did you mean 'update/loss'\?"):
         run.series("update/los")
 
 

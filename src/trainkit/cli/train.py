@@ -11,8 +11,8 @@ from trainkit.cli.output import Commands, Parser, add_command, format_table, pri
 from trainkit.cli.recipe import Recipe, format_value, read_settings
 from trainkit.core.errors import Checks, ConfigError, refuse_unknown
 from trainkit.core.stats import RunInfo
-from trainkit.loggers.logger import CLAIM, JsonlLogger, TensorboardLogger
-from trainkit.loggers.runs import CHECKPOINT, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
+from trainkit.loggers import JsonlLogger, TensorboardLogger
+from trainkit.loggers.runs import CHECKPOINT, CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.presets import PRESETS
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE

@@ -1,8 +1,9 @@
 """Loggers: where a run's numbers go, and how they are read back."""
 
 from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
-from trainkit.loggers.logger import JsonlLogger, TensorboardLogger
+from trainkit.loggers.logger import JsonlLogger
 from trainkit.loggers.runs import RunFolder, find_runs
+from trainkit.loggers.tensorboard import TensorboardLogger
 
 __all__ = [
     "HistogramLogger",

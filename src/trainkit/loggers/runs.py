@@ -1,10 +1,11 @@
-"""A run's folder: how the run was made, what it told, and where others like it are.
+"""Folders of runs: claiming one for a log, and reading how a run was made, what it logged, and which others there are.
 
-A folder may be damaged or come from a stranger: its files are read with the guards of `reading`, and everything in them
-is checked before it is used. What is wrong is one `ConfigError` that names the file.
+A folder may be damaged or of unknown origin: its files are read with the limits of `reading`, and everything in them is
+checked before it is used. A problem is one `ConfigError` that names the file.
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,11 @@ from numpy.typing import NDArray
 from trainkit.core import reading
 from trainkit.core.errors import Checks, ConfigError, nearest
 from trainkit.core.files import write_whole
+from trainkit.core.folders import FolderClaim
 
+_log = logging.getLogger(__name__)
+
+CLAIM = ".trainkit-run"  # marks a folder that a run writes to
 CONFIG, NUMBERS, CHECKPOINT, EVENTS = "config.json", "numbers.jsonl", "checkpoint", "events"
 
 _LARGEST_LOG = 2**30  # bytes of numbers.jsonl
@@ -31,6 +36,48 @@ _FIELDS: dict[str, tuple[type, ...]] = {  # of config.json, each of which may be
     "settings": (dict,),
     "versions": (dict,),
 }
+
+
+def _free_folder(folder: str | Path) -> Path:
+    """Claim `folder` for one run, or `folder_2`, `folder_3`, ... where it already holds one."""
+    base = Path(folder)
+    for number in range(1, 10_000):
+        candidate = base if number == 1 else base.with_name(f"{base.name}_{number}")
+        try:
+            candidate.mkdir(parents=True, exist_ok=True)
+            (candidate / CLAIM).open("x").close()
+        except FileExistsError:
+            if not candidate.is_dir():
+                raise ConfigError(f"logger cannot write to {candidate}, which is a file: name a folder") from None
+            continue
+        except OSError as error:
+            raise ConfigError(f"logger cannot write to {candidate}: {error}") from error
+        if number > 1:
+            _log.warning("%s already holds a run: this one writes to %s", base, candidate)
+        return candidate
+    raise ConfigError(f"no free folder like {base}: remove old runs or name another folder")
+
+
+def _former_folder(folder: str | Path) -> Path:
+    """Return a folder that this run wrote to before."""
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / CLAIM).touch()
+    except OSError as error:
+        raise ConfigError(f"logger cannot write to {path}: {error}") from error
+    return path
+
+
+def claim_folder(folder: str | Path, *, resume: bool) -> FolderClaim:
+    """Claim a folder for a log: the same for a resumed run, else one that holds no run.
+
+    Raises:
+        ConfigError: it cannot be written, or another process logs to it.
+    """
+    claim = FolderClaim("logger", _former_folder(folder) if resume else _free_folder(folder), "log")
+    claim.take(continues=resume)
+    return claim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +93,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, path: str | Path) -> "RunFolder":
-        """Read a run's folder; its numbers are read when they are asked for."""
+        """Read a run's folder; its numbers are read at first use."""
         folder = Path(path)
         if not (folder / NUMBERS).is_file():
             raise ConfigError(f"{folder} is no run: it has no {NUMBERS}, as JsonlLogger and `trainkit train` write it")
@@ -57,12 +104,12 @@ class RunFolder:
 
     @cached_property
     def rows(self) -> list[dict[str, float]]:
-        """What it told, in order: a row per report, with its "step"; a number that was nan or infinite is left out.
+        """What it logged, in order: a row per report, with its "step"; a number that was nan or infinite is left out.
 
-        A run that was resumed tells some steps again: the later telling counts.
+        A run that was resumed logs some steps again: the later report counts.
 
         Raises:
-            ConfigError: a line, the last apart, is not what `JsonlLogger` writes.
+            ConfigError: a line, except the last, is not what `JsonlLogger` writes.
         """
         rows: list[dict[str, float]] = []
         for report in self._lines:
@@ -89,16 +136,16 @@ class RunFolder:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that the trainer told its loggers, after a resume anew: the last; empty where it told none."""
-        told = [line["settings"] for line in self._lines if "settings" in line]
-        return told[-1] if told else {}
+        """The last settings that the trainer logged; empty where it logged none."""
+        logged = [line["settings"] for line in self._lines if "settings" in line]
+        return logged[-1] if logged else {}
 
     @property
     def task(self) -> str:
         """What it was trained on: its environment, else its dataset as the shell was given it, else "offline"."""
-        told = (self.config.get("env"), self.settings.get("env"), self.config.get("data"))
+        names = (self.config.get("env"), self.settings.get("env"), self.config.get("data"))
         nameless = "offline" if "update_per_epoch" in self.settings else "unknown"
-        return str(next(filter(None, told), nameless))
+        return str(next(filter(None, names), nameless))
 
     @property
     def seed(self) -> int | None:
@@ -107,11 +154,11 @@ class RunFolder:
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
     def tells(self, tag: str) -> bool:
-        """Whether a tag was ever told."""
+        """Return whether a tag was ever logged."""
         return any(tag in row for row in self.rows)
 
     def series(self, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return (steps [T], numbers [T]) of a tag, where it was told.
+        """Return (steps [T], numbers [T]) of a tag, where it was logged.
 
         Raises:
             ConfigError: it never was.
@@ -119,7 +166,7 @@ class RunFolder:
         points = [(row["step"], row[tag]) for row in self.rows if tag in row]
         if not points:
             known = {known for row in self.rows for known in row}
-            raise ConfigError(f"{self.path} never told {tag!r}{nearest(tag, known)}")
+            raise ConfigError(f"{self.path} never logged {tag!r}{nearest(tag, known)}")
         steps, numbers = np.array(points, np.float64).T
         return steps, numbers
 
@@ -189,7 +236,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
 def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
     """Return {label: runs that differ by nothing but their seed and task}: the preset, and what sets it apart.
 
-    Runs that the shell did not make are told apart by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
+    Runs that the shell did not make are distinguished by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
     """
     made = [(run, _maker(run), dict(run.config.get("settings", {}))) for run in runs]
     apart = {}  # {maker: settings that are not the same in all of its runs}
@@ -199,8 +246,8 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
         apart[maker] = [name for name in names if len({repr(settings.get(name)) for settings in own}) > 1]
     groups: dict[str, list[RunFolder]] = {}
     for run, maker, settings in made:
-        told = [f"{name}={settings.get(name, 'default')}" for name in apart[maker]]
-        groups.setdefault(" ".join([maker, *told]), []).append(run)
+        distinct = [f"{name}={settings.get(name, 'default')}" for name in apart[maker]]
+        groups.setdefault(" ".join([maker, *distinct]), []).append(run)
     return groups
 
 
