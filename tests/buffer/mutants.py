@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 import trainkit.buffer
-from tests.buffer import test_heads, test_mirror, test_nstep, test_samplers, test_skipped_rows, test_storage
+from tests.buffer import test_frame_mirror, test_nstep, test_rings, test_samplers, test_skipped_rows, test_storage
 from tests.buffer.programs import Run
 from tests.helpers.faults import Fault, Plant, replaced, rewritten
-from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, nstep
-from trainkit.buffer.heads import Heads
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, nstep, storage
 from trainkit.buffer.nstep import Windows
-from trainkit.buffer.samplers import Prioritized
-from trainkit.buffer.scratch import Scratch
-from trainkit.buffer.storage import Rings
+from trainkit.buffer.rings import Rings
+from trainkit.buffer.samplers import PrioritizedSampler
+from trainkit.buffer.storage import Storage
 
 
 def long_stacked_run() -> None:
@@ -57,8 +56,8 @@ def bootstrap_lost_at_every_end(read_windows: Any) -> Any:
 
 
 def discount_of_n_steps(read_windows: Any) -> Any:
-    def faulty(rings: Any, rows: Any, horizon: Any, rng: Any) -> Windows:
-        windows = read_windows(rings, rows, horizon, rng)
+    def faulty(storage: Any, rows: Any, horizon: Any, rng: Any) -> Windows:
+        windows = read_windows(storage, rows, horizon, rng)
         whole = np.float32(horizon.gamma**horizon.longest)
         return windows._replace(discount=np.where(windows.discount > 0.0, whole, windows.discount))
 
@@ -66,19 +65,19 @@ def discount_of_n_steps(read_windows: Any) -> Any:
 
 
 def sign_of_the_sum(read_windows: Any) -> Any:
-    def faulty(rings: Any, rows: Any, horizon: Any, rng: Any) -> Windows:
-        windows = read_windows(rings, rows, replace(horizon, reward=None), rng)
+    def faulty(storage: Any, rows: Any, horizon: Any, rng: Any) -> Windows:
+        windows = read_windows(storage, rows, replace(horizon, reward=None), rng)
         return windows._replace(reward=np.sign(windows.reward))
 
     return faulty
 
 
 def observation_of_the_row_after(_: Any) -> Any:
-    return lambda rings, rows, scratch=None, final=None: rings.obs_at(rings.after(rows, 1), scratch)
+    return lambda storage, rows, final, **how: storage.obs_at(storage.rings.after(rows, 1), **how)
 
 
-def rows_clipped_to_memory(take: Any) -> Any:
-    return lambda scratch, name, column, rows: take(scratch, name, column, np.minimum(rows, len(column) - 1))
+def rows_clipped_to_memory(gather: Any) -> Any:
+    return lambda column, rows: gather(column, np.minimum(rows, len(column) - 1))
 
 
 def step_0_for_every_draw(draw: Any) -> Any:
@@ -86,24 +85,19 @@ def step_0_for_every_draw(draw: Any) -> Any:
 
 
 def independent_points(draw: Any) -> Any:
-    def faulty(sampler: Prioritized, *given: Any) -> Any:
-        sampler.how = "iid"
+    def faulty(sampler: PrioritizedSampler, *given: Any) -> Any:
+        sampler.mode = "iid"
         return draw(sampler, *given)
 
     return faulty
 
 
-def order_of_heads_not_compared(move: Any) -> Any:
-    def faulty(heads: Heads, envs: Any, rows: Any) -> None:
-        before = heads.are_in_step
-        move(heads, envs, rows)
-        heads.are_in_step = before
+def alignment_not_compared(set_cursors: Any) -> Any:
+    def faulty(rings: Rings, rows: Any) -> None:
+        set_cursors(rings, rows)
+        rings.is_aligned = True
 
     return faulty
-
-
-def one_step_late_behind_the_heads(side_by_side: Any) -> Any:
-    return lambda heads, n_steps: side_by_side(heads, n_steps + (n_steps < 0))
 
 
 MUTANTS = {
@@ -132,30 +126,30 @@ MUTANTS = {
         ),
     ),
     "stack across the tail": Fault(
-        plant=in_the_buffer("$rings.limit.max() + $stack", "$rings.limit.max() + 1"),
+        plant=in_the_buffer("$rings.limit.max() + $n_spare", "$rings.limit.max() + 1"),
         check=long_stacked_run,
     ),
     "stack across an episode's beginning": Fault(
         plant=in_the_buffer(
-            "np.minimum(np.arange($rings._stack - 1, -1, -1), $age)",
-            "np.arange($rings._stack - 1, -1, -1) + 0 * $age",
+            "np.minimum(np.arange($deepest - 1, -1, -1), $n_back)",
+            "np.arange($deepest - 1, -1, -1) + 0 * $n_back",
         ),
         check=test_storage.test_a_stack_repeats_its_episodes_first_frame_before_it_began,
     ),
     "the next episode's first observation after an end": Fault(
-        plant=replaced(Rings, "next_obs_at", observation_of_the_row_after),
+        plant=replaced(Storage, "next_obs_at", observation_of_the_row_after),
         check=test_storage.test_the_observation_after_an_end_is_the_episodes_own_not_the_next_ones_first,
     ),
     "the skipped row's observation as the next one": Fault(
-        plant=in_the_buffer("$continues &= equal_rows($stored, $given)", "pass"),
+        plant=in_the_buffer("$continues &= equal_rows($stored, $frames)", "pass"),
         check=test_skipped_rows.test_no_window_crosses_skipped_rows_and_the_bootstrap_stays,
     ),
     "the row after the last one in memory": Fault(
-        plant=replaced(Scratch, "take", rows_clipped_to_memory),
+        plant=replaced(storage, "take_rows", rows_clipped_to_memory),
         check=long_stacked_run,
     ),
     "priority of an overwritten row": Fault(
-        plant=in_the_buffer("($rings.stamp[$rows] == $stamp) & ($stamp >= $zero)", "$stamp >= $zero"),
+        plant=in_the_buffer('($storage.records["stamp"][$rows] == $stamp) & ($stamp >= 0)', "$stamp >= 0"),
         check=test_samplers.test_a_late_priority_of_an_overwritten_row_is_ignored_and_raises_nothing,
     ),
     "priority of a row that is gone": Fault(
@@ -163,35 +157,39 @@ MUTANTS = {
         check=prioritized_run_with_drops,
     ),
     "beta not annealed": Fault(
-        plant=replaced(Prioritized, "draw", step_0_for_every_draw),
+        plant=replaced(PrioritizedSampler, "draw", step_0_for_every_draw),
         check=test_samplers.test_beta_is_annealed_by_the_environment_step,
     ),
     "images of a dropped episode elsewhere": Fault(
-        plant=in_the_buffer("$then.rewound - $now.rewound", "0 * $now.rewound"),
-        check=test_mirror.test_an_episode_dropped_and_another_begun_in_its_place,
+        plant=in_the_buffer("$sent.n_dropped - $now.n_dropped", "0 * $now.n_dropped"),
+        check=test_frame_mirror.test_an_episode_dropped_and_another_begun_in_its_place,
     ),
     "a cut that the images elsewhere do not hear of": Fault(
         plant=in_the_buffer(
-            "($now.serial, $now.n_episodes) == ($then.serial, $then.n_episodes)", "$now.serial == $then.serial"
+            "($now.serial, $now.n_episodes) == ($sent.serial, $sent.n_episodes)", "$now.serial == $sent.serial"
         ),
-        check=test_mirror.test_an_episode_cut_where_it_was_at_the_last_draw_has_its_final_image,
+        check=test_frame_mirror.test_an_episode_cut_where_it_was_at_the_last_draw_has_its_final_image,
     ),
     "images of a lap ago elsewhere": Fault(
-        plant=in_the_buffer("$now.serial - $then.serial >= $lap", "False"),
+        plant=in_the_buffer("$now.serial - $sent.serial >= $lap", "False"),
         check=partial(
-            test_mirror.test_rings_that_wrap_again_and_again_between_draws_of_every_distance, form="pixels", stack=1
+            test_frame_mirror.test_rings_that_wrap_again_and_again_between_draws_of_every_distance,
+            form="pixels",
+            stack=1,
         ),
     ),
     "rings taken for in step that are not": Fault(
-        plant=replaced(Heads, "move", order_of_heads_not_compared),
-        check=test_heads.test_heads_are_an_array_of_rows_that_knows_when_they_lie_side_by_side,
+        plant=replaced(Rings, "set_cursors", alignment_not_compared),
+        check=test_rings.test_cursors_and_live_rows_are_those_of_one_list_per_ring,
     ),
     "a row buried that is not the oldest": Fault(
-        plant=replaced(Heads, "side_by_side", one_step_late_behind_the_heads),
+        plant=in_the_buffer(
+            "$rings.after($written, -$rings.limit[$envs])", "$rings.after($written, 1 - $rings.limit[$envs])"
+        ),
         check=long_even_run,
     ),
     "a draw that is not stratified": Fault(
-        plant=replaced(Prioritized, "draw", independent_points),
+        plant=replaced(PrioritizedSampler, "draw", independent_points),
         check=test_samplers.test_a_stratified_draw_puts_one_point_in_each_equal_part_of_the_mass,
     ),
 }

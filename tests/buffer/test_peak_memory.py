@@ -55,7 +55,7 @@ def test_a_buffer_is_read_from_a_checkpoint_into_its_own_memory(
 
     loaded, peak = peak_of(load)
     assert peak <= 1.15 * buffer.nbytes
-    np.testing.assert_array_equal(loaded._rings.obs, buffer._rings.obs)
+    np.testing.assert_array_equal(loaded._storage.obs, buffer._storage.obs)
 
 
 def test_a_buffers_own_file_is_read_into_its_memory(arrays: Any, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_buffers_own_file_is_read_into_its_memory(arrays: Any, tmp_path: Path)
     buffer.save(tmp_path / "buffer.npz")
     loaded, peak = peak_of(lambda: ReplayBuffer.load(tmp_path / "buffer.npz"))
     assert peak <= 1.15 * buffer.nbytes
-    np.testing.assert_array_equal(loaded._rings.obs, buffer._rings.obs)
+    np.testing.assert_array_equal(loaded._storage.obs, buffer._storage.obs)
 
 
 @pytest.mark.parametrize("without", [[], ["next_obs"]])

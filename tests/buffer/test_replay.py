@@ -18,7 +18,7 @@ from tests.buffer.programs import Run
 from tests.buffer.stream import FORMS, GOES_ON, IS_TRUNCATED, TERMINATES, Form, Stream, where
 from tests.buffer.twin import COLUMNS, assert_same
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.buffer.layout import spec_of
+from trainkit.buffer.storage import row_spec
 from trainkit.core import files, tree
 from trainkit.core.data import Horizon, Transition, TransitionBatch
 from trainkit.core.errors import CheckpointError, ConfigError, EmptyBufferError, TrainkitError
@@ -528,7 +528,7 @@ def test_all_problems_are_told_at_once() -> None:
 @pytest.mark.parametrize("batch_size", [0, -3, 1.5, True])
 def test_a_batch_size_is_a_whole_number_from_one(batch_size: Any) -> None:
     buffer, _ = filled(ReplayBuffer)
-    message = f"^ReplayBuffer.sample needs a whole batch_size >= 1, got {batch_size!r}$"
+    message = f"^ReplayBuffer.sample needs an integer batch_size >= 1, got {batch_size!r}$"
     with pytest.raises(ConfigError, match=message):
         buffer.sample(batch_size, horizon=ONE)
     assert len(buffer.sample(np.int32(2), horizon=ONE)) == 2  # type: ignore[arg-type]  # as good as an int
@@ -572,7 +572,7 @@ def test_a_batch_may_be_larger_than_the_buffer() -> None:
 def test_a_column_that_is_not_there_is_refused_with_the_nearest() -> None:
     buffer, _ = filled(ReplayBuffer)
     with pytest.raises(
-        ConfigError, match=r"^ReplayBuffer has no column 'log_probs', only \[.*\], did you mean 'log_prob'\?$"
+        ConfigError, match=r"^ReplayBuffer.sample has no column 'log_probs', only \[.*\], did you mean 'log_prob'\?$"
     ):
         buffer.sample(1, horizon=ONE, columns=["n", "log_probs"])
 
@@ -584,19 +584,19 @@ def test_more_environments_than_capacity_are_refused() -> None:
 
 def test_rows_of_another_shape_are_refused() -> None:
     buffer, _ = filled(ReplayBuffer)
-    spec = spec_of(Stream(2).next(), None, 1)
+    spec = row_spec(Stream(2).next(), None, 1)
     buffer.bind(spec)  # the same again
     with pytest.raises(
         ConfigError, match=r"ReplayBuffer holds rows of RowSpec.* and cannot take RowSpec.*: use a new buffer"
     ):
-        buffer.bind(spec_of(Stream(3).next(), None, 1))
+        buffer.bind(row_spec(Stream(3).next(), None, 1))
 
 
 @pytest.mark.parametrize("env_ids", [-1, 2, [0, 5], [True, False], 0.5])
 def test_cutting_and_dropping_need_ids_of_environments(env_ids: Any) -> None:
     buffer, _ = filled(ReplayBuffer)
     for end in (buffer.cut, buffer.drop):
-        with pytest.raises(ConfigError, match=r"env_ids must be whole numbers in \[0, 2\), got"):
+        with pytest.raises(ConfigError, match=r"env_ids must be integers in \[0, 2\), got"):
             end(env_ids)
 
 

@@ -102,7 +102,7 @@ def test_a_mixed_buffer_draws_a_round_batch_by_batch() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, None])
 def test_a_round_of_no_whole_number_of_batches_is_refused(count: Any) -> None:
-    with pytest.raises(ConfigError, match=r"ReplayBuffer.sample needs a whole n_batches >= 1, got"):
+    with pytest.raises(ConfigError, match=r"ReplayBuffer.sample needs an integer n_batches >= 1, got"):
         filled(ReplayBuffer).sample_round(count, B, horizon=Horizon(1))
 
 

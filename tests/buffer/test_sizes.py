@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.buffer import sizes as memory
-from trainkit.buffer.sizes import bytes_needed
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, replay
 from trainkit.core.data import ArraySpec, RowSpec
 from trainkit.core.errors import ConfigError
 from trainkit.core.reading import memory_left
@@ -32,7 +30,7 @@ def spec(size: int) -> ArraySpec:
 def test_the_estimate_is_what_is_claimed(make: Any, capacity: int, n_envs: int, stack: int) -> None:
     rows = spec_of(n_envs, stack, (2, 2))
     buffer = make(capacity)
-    estimate = bytes_needed(capacity, rows, buffer._sampler)
+    estimate = buffer._bytes_for(rows)
     buffer.bind(rows)
     assert buffer.nbytes == estimate
 
@@ -40,8 +38,8 @@ def test_the_estimate_is_what_is_claimed(make: Any, capacity: int, n_envs: int, 
 def test_a_buffers_own_normalisation_takes_a_second_tree() -> None:
     rows = spec_of(1)
     one, two = (PrioritizedReplayBuffer(9_000, normalize=how) for how in ("batch", "buffer"))  # type: ignore[arg-type]
-    estimate = bytes_needed(9_000, rows, two._sampler)
-    assert estimate > bytes_needed(9_000, rows, one._sampler)
+    estimate = two._bytes_for(rows)
+    assert estimate > one._bytes_for(rows)
     two.bind(rows)
     assert two.nbytes == estimate
 
@@ -53,7 +51,7 @@ def test_a_million_frames_take_what_the_design_says() -> None:
         action=ArraySpec(shape=(), dtype=np.dtype(np.int64)),
         extras={},
     )
-    assert bytes_needed(1_000_000, rows, ReplayBuffer(1)._sampler) == pytest.approx(7.1e9, rel=0.01)
+    assert ReplayBuffer(1_000_000)._bytes_for(rows) == pytest.approx(7.1e9, rel=0.01)
 
 
 @pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
@@ -69,12 +67,12 @@ def test_more_than_there_is_is_refused_with_bytes_before_anything_is_claimed(mak
 
 def test_what_just_fits_is_taken_and_what_just_does_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = spec_of(1)
-    needed = bytes_needed(50, rows, ReplayBuffer(50)._sampler)
-    monkeypatch.setattr(memory, "memory_left", lambda: needed - 1)
+    needed = ReplayBuffer(50)._bytes_for(rows)
+    monkeypatch.setattr(replay, "memory_left", lambda: needed - 1)
     with pytest.raises(ConfigError, match=f"needs {needed:,} bytes"):
         ReplayBuffer(50).bind(rows)
     for left in (needed, None):
-        monkeypatch.setattr(memory, "memory_left", lambda left=left: left)
+        monkeypatch.setattr(replay, "memory_left", lambda left=left: left)
         ReplayBuffer(50).bind(rows)
 
 

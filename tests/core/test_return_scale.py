@@ -101,7 +101,7 @@ def test_a_buffer_alone_cannot_scale() -> None:
     buffer = ReplayBuffer.from_arrays(
         obs=np.zeros((2, 1)), action=np.zeros(2, np.int64), reward=np.ones(2), terminated=np.array([False, True])
     )
-    with pytest.raises(ConfigError, match=r"'return_scale' is learnt by a policy: draw with policy\.horizon"):
+    with pytest.raises(ConfigError, match=r"'return_scale' is learned by a policy: sample with policy\.horizon"):
         buffer.sample(1, horizon=Horizon(reward="return_scale"))
 
 

@@ -64,7 +64,7 @@ def dataset(
         extras={one: np.nan_to_num(column, posinf=1) for one, column in given.items()},
     )
     for one, column in given.items():
-        buffer._rings.extras[one][: len(column)] = column  # as no file and no array could have it
+        buffer._storage.extras[one][: len(column)] = column  # as no file and no array could have it
     return buffer
 
 

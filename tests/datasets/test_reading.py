@@ -14,7 +14,7 @@ from tests.buffer.stream import GOES_ON, IS_TRUNCATED, TERMINATES, Stream, stack
 from tests.buffer.twin import Row, assert_same
 from trainkit import MixedBuffer, RolloutBuffer
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
-from trainkit.buffer.layout import spec_of
+from trainkit.buffer.storage import row_spec
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon, Obs, TransitionBatch
 from trainkit.core.errors import ConfigError, MissingRowError, SpaceMismatchError
@@ -170,7 +170,7 @@ class TestWhatCannotBeRead:
     def test_invalid_slots_are_rejected(self, slots: Any) -> None:
         buffer, _ = filled()
         for take in (buffer.get, buffer.prev, buffer.next, buffer.is_stored, lambda one: buffer.rewrite(one, reward=0)):
-            with pytest.raises(ConfigError, match="slots must be whole numbers"):
+            with pytest.raises(ConfigError, match="slots must be integers"):
                 take(slots)
 
     def test_a_buffer_that_was_never_written_to_is_empty(self) -> None:
@@ -332,7 +332,7 @@ def test_rows_of_a_rollout_are_read_by_slot_with_their_true_successors() -> None
     stream = Stream(3, "dict")
     buffer = RolloutBuffer()
     first = stream.next()
-    buffer.bind(spec_of(first, 3, 1))
+    buffer.bind(row_spec(first, 3, 1))
     expected: list[tuple[int, Any, Any, float]] = []
     step = first
     for t in range(9):

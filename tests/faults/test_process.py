@@ -132,7 +132,7 @@ def test_slots_are_exact_after_two_to_the_31_steps() -> None:
         tk.Transition(np.full((1, 1), k), one, one, one[None], one > 0, one > 0, np.array([0]), {}) for k in range(9)
     ]
     buffer.add(rows[0])
-    buffer._rings.serial = 2**31 + 5
+    buffer._storage.serial = 2**31 + 5
     slots = [int(buffer.add(row)[0]) for row in rows[1:]]
     assert len(set(slots)) == len(slots)
     assert min(slots) > 2**31

@@ -1,10 +1,9 @@
-"""Replay buffers: rows on their way from the collector to the learner, in numpy."""
+"""Replay buffers and rollouts: transitions on their way from the collector to the learner, in numpy."""
 
 from typing import TYPE_CHECKING
 
-from trainkit.buffer.from_config import buffer_from_config
 from trainkit.buffer.mixed import MixedBuffer
-from trainkit.buffer.prioritized import PrioritizedReplayBuffer
+from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_config
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
 from trainkit.buffer.segment_tree import MinTree, SumTree

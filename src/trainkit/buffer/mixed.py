@@ -1,4 +1,4 @@
-"""One buffer made of several: each row of a batch comes from one of them, at given shares."""
+"""Batches from several replay buffers: each row comes from one of them, with given probabilities."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.buffer.batches import checked_slots
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
+from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding, tree
 from trainkit.core.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
@@ -20,11 +20,11 @@ from trainkit.core.stats import html_table
 
 @checked
 class MixedBuffer:
-    """Draw every row from one of several buffers, independently, with the probabilities given.
+    """Sample every row of a batch from one of several buffers, independently, with the given probabilities.
 
-    A collector's rows go into the first source: `MixedBuffer({online: 0.5, demonstrations: 0.5})`. Weights undo how a
-    prioritised source prefers some of its own rows, (size * P)**-beta of that source, and 1 in a uniform one; then
-    all are divided by the batch's largest. The shares themselves are wanted, and not undone.
+    A collector's rows go into the first source: `MixedBuffer({online: 0.5, demonstrations: 0.5})`. Weights correct for
+    priorities within a prioritized source, (size * P)**-beta, and are 1 in a uniform one; then all are divided by the
+    batch's largest. They do not correct for the shares.
 
     Args:
         shares: {buffer: share}, of `ReplayBuffer` and its subclasses; shares are above 0 and add up to 1.
@@ -33,15 +33,16 @@ class MixedBuffer:
 
     def __init__(self, shares: Mapping[ReplayBuffer, float], *, seed: int | None = None) -> None:
         checks = Checks("MixedBuffer")
-        told = isinstance(shares, Mapping) and len(shares) > 0
-        checks.require(told, f" needs at least one buffer, {{buffer: share, ...}}, got {shares!r}")
+        is_given = isinstance(shares, Mapping) and len(shares) > 0
+        checks.require(is_given, f" needs at least one buffer, {{buffer: share, ...}}, got {shares!r}")
         checks.done()
         for position, (source, share) in enumerate(shares.items()):
             known = isinstance(source, ReplayBuffer)
             checks.require(known, f".shares[{position}] must be a ReplayBuffer, got {source!r}")
-            is_here = not known or source.frames is None
+            without_frames = not known or source.frames is None
             checks.require(
-                is_here, f".shares[{position}] has frames on a device, and rows are joined here: leave them out"
+                without_frames,
+                f".shares[{position}] has frames on a device, but rows are joined in numpy: omit frames=",
             )
             checks.number(f"shares[{position}]", share, low=0, high=1, above_low=True)
         if seed is not None:
@@ -55,7 +56,7 @@ class MixedBuffer:
         self.shares = np.array([share / total for share in shares.values()])  # [sources]
         self._has_own_seed = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "mixed")
-        self._refuse_misfits()
+        self._check_specs()
 
     def __len__(self) -> int:
         return sum(map(len, self.sources))
@@ -74,12 +75,12 @@ class MixedBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes claimed by all sources."""
+        """Bytes allocated by all sources."""
         return sum(source.nbytes for source in self.sources)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names that `sample(columns=)` takes: those that every source has."""
+        """The names that `sample(columns=)` accepts: those that every source has."""
         return tuple(name for name in self.sources[0].columns if all(name in one.columns for one in self.sources))
 
     @property
@@ -89,26 +90,26 @@ class MixedBuffer:
 
     @property
     def is_seeded(self) -> bool:
-        """Whether no part of it waits for a seed."""
+        """Whether it and all its sources have a seed."""
         return self._has_own_seed and all(source.is_seeded for source in self.sources)
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Of one environment, where a source was told."""
-        return self._told.observation_space
+        """Of one environment, where a source knows it."""
+        return self._with_spaces.observation_space
 
     @property
     def action_space(self) -> Space[Any]:
-        """Of one environment, where a source was told."""
-        return self._told.action_space
+        """Of one environment, where a source knows it."""
+        return self._with_spaces.action_space
 
     @property
-    def _told(self) -> ReplayBuffer:
-        """The first source that knows its spaces, or one that says how to tell it."""
+    def _with_spaces(self) -> ReplayBuffer:
+        """The first source that knows its spaces, or one whose error says how to give them."""
         return next((source for source in self.sources if source.spaces is not None), self.sources[0])
 
     def seed(self, root: int) -> None:
-        """Give the choice of sources, and sources that have no seed yet, streams of this root."""
+        """Seed the choice of sources, and the sources that have no seed yet, from this root."""
         if not self._has_own_seed:
             self._rng = seeding.generator(root, "mixed")
             self._has_own_seed = True
@@ -117,9 +118,9 @@ class MixedBuffer:
                 source.seed(seeding.derive(root, "source", position))
 
     def bind(self, spec: RowSpec) -> None:
-        """Have the first source claim its memory for a collector's rows, which the others' rows must be like."""
+        """Bind the first source to a collector's rows, which must have the spec of the other sources' rows."""
         self.sources[0].bind(spec)
-        self._refuse_misfits()
+        self._check_specs()
 
     def add(self, transition: Transition) -> NDArray[np.int64]:
         """Store K rows in the first source and return their slots [K]."""
@@ -130,11 +131,11 @@ class MixedBuffer:
         self.sources[0].cut(env_ids)
 
     def drop(self, env_ids: ArrayLike) -> int:
-        """Take the open episodes of these environments in the first source back, and return how many rows that were."""
+        """Remove the open episodes of these environments from the first source; return the number of rows removed."""
         return self.sources[0].drop(env_ids)
 
     def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
-        """Return which slots [K] still name a row of their source."""
+        """Return which slots [K] still have their row."""
         named = checked_slots("MixedBuffer", slots)
         held = np.zeros(named.shape, np.bool_)
         for source, own in self._by_source(named):
@@ -159,7 +160,7 @@ class MixedBuffer:
         return Transition(*tree.map_tree(lambda *leaves: np.concatenate(leaves)[order], *columns_of))
 
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike | None = None, **columns: ArrayLike) -> None:
-        """Change the rewards and stored columns of rows, of whichever sources; see `ReplayBuffer.rewrite`."""
+        """Change the rewards and stored columns of rows of any source; see `ReplayBuffer.rewrite`."""
         slots = checked_slots("MixedBuffer", slots)
         given = columns if reward is None else {**columns, "reward": reward}
         rows = {name: np.asarray(values) for name, values in given.items()}
@@ -176,13 +177,13 @@ class MixedBuffer:
     def sample(
         self, batch_size: int | None, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
-        """Draw B rows, those of one source side by side; see `ReplayBuffer.sample`.
+        """Sample B rows, ordered by source; see `ReplayBuffer.sample`.
 
         With batch_size None it returns every row of every source once. Then the weights of a source's rows add up to
         its share of the batch, so that the weighted mean over all rows is the expectation of a draw.
 
         Raises:
-            EmptyBufferError: a source has no row, whether or not one would be drawn from it.
+            EmptyBufferError: a source has no row, even if none would be sampled from it.
         """
         for position, source in enumerate(self.sources):
             if len(source) == 0:
@@ -193,7 +194,7 @@ class MixedBuffer:
         if batch_size is None:
             return self._read_all(horizon, step, columns)
         if isinstance(batch_size, bool) or not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
-            raise ConfigError(f"MixedBuffer.sample needs a whole batch_size >= 1, got {batch_size!r}")
+            raise ConfigError(f"MixedBuffer.sample needs an integer batch_size >= 1, got {batch_size!r}")
         counts = self._rng.multinomial(batch_size, self.shares)
         wanted = [*columns, *({"weight"} - set(columns))]
         drawn = {
@@ -233,11 +234,11 @@ class MixedBuffer:
     def sample_round(
         self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> list[TransitionBatch]:
-        """Draw the batches of several updates, one by one: each has shares of its own."""
+        """Sample the batches of several updates one by one: the number of rows per source is drawn for each."""
         return [self.sample(batch_size, horizon=horizon, step=step, columns=columns) for _ in range(n_batches)]
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
-        """Go once through all rows of every source, so many at a time."""
+        """Yield all rows of every source once, `n_rows` at a time."""
         for source in self.sources:
             yield from source.transitions(n_rows)
 
@@ -260,13 +261,13 @@ class MixedBuffer:
                 source.update_priorities(slots[own] // len(self.sources), values[own])
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return what dashboards show: the size of all, and each source's own numbers with its position behind."""
+        """Return the total size, and each source's own metrics with its index appended."""
         own = [(position, source.metrics(step)) for position, source in enumerate(self.sources)]
         named = {f"{name}_{position}": number for position, numbers in own for name, number in numbers.items()}
         return {"size": float(len(self)), **named}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every source, and of the choice among them."""
+        """Return the state of every source, and of the choice of sources."""
         return {
             "sources": [source.state_dict() for source in self.sources],
             "shares": self.shares.tolist(),
@@ -274,7 +275,7 @@ class MixedBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what a mix of as many sources of the same kinds, at the same shares, returned."""
+        """Load what a mixed buffer with the same kinds of sources and the same shares returned."""
         if state["shares"] != self.shares.tolist():
             raise CheckpointError(
                 f"a MixedBuffer of shares {state['shares']} was saved, this has {self.shares.tolist()}: "
@@ -285,7 +286,7 @@ class MixedBuffer:
         self._rng.bit_generator.state = state["rng"]
 
     def _by_source(self, slots: NDArray[np.int64]) -> Iterator[tuple[ReplayBuffer, NDArray[np.bool_]]]:
-        """Yield every source that some slots [K] are of, and which those are."""
+        """Yield (source, which slots [K] belong to it) of every source that has one of the slots."""
         origin = slots % len(self.sources)
         for position, source in enumerate(self.sources):
             own = origin == position
@@ -293,12 +294,12 @@ class MixedBuffer:
                 yield source, own
 
     def _slots(self, position: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Name rows of one source among those of all."""
-        named: NDArray[np.int64] = slots * len(self.sources) + position
-        return named
+        """Return the slots of one source's rows in the mixed buffer."""
+        mixed: NDArray[np.int64] = slots * len(self.sources) + position
+        return mixed
 
-    def _refuse_misfits(self) -> None:
-        """Refuse sources whose observations or actions could not lie in one array."""
+    def _check_specs(self) -> None:
+        """Raise if observations or actions of the sources cannot be in one array."""
         bound = [(position, source.spec) for position, source in enumerate(self.sources) if source.spec is not None]
         for position, spec in bound[1:]:
             first, other = bound[0]

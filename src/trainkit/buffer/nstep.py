@@ -1,19 +1,17 @@
-"""The return of a window of steps, computed when it is read, from one-step rows."""
+"""N-step returns, computed from one-step rows when they are read."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.buffer.heads import Rows
-from trainkit.buffer.storage import Records, Rings
+from trainkit.buffer.rings import Rows
+from trainkit.buffer.storage import Records, Storage
 from trainkit.core import tree
 from trainkit.core.data import Horizon, Obs, RewardRule
 from trainkit.core.errors import ConfigError
-
-_NO_REWARD = np.zeros(())  # of a step outside its window; numpy is quicker with it than with 0.0
 
 
 class Windows(NamedTuple):
@@ -21,96 +19,90 @@ class Windows(NamedTuple):
 
     reward: NDArray[np.float32]  # [B], sum of gamma**i * reward_i over the m real steps
     discount: NDArray[np.float32]  # [B], gamma**m, or 0 after a termination
-    n_steps: NDArray[np.int64] | int  # [B], m: n, or fewer at an episode's end and at the write head; 1 for n = 1
+    n_steps: NDArray[np.int64] | int  # [B], m: n, or fewer at an episode's end and at the write cursor; 1 for n = 1
     last: Rows  # [B], the row of each window's last step
-    final: NDArray[np.int32]  # [B], where the observation after it lies, as the rings say
-    first: Records  # [B], of each window's first step
+    final: NDArray[np.int32]  # [B], the field `final` of the last steps
+    first: Records  # [B], the records of the first steps
 
 
-def read_windows(rings: Rings, rows: Rows, horizon: Horizon, rng: np.random.Generator) -> Windows:
-    """Sum each row's window: it stops at the end of its episode, whatever ended it, and at the newest row.
+def read_windows(storage: Storage, rows: Rows, horizon: Horizon, rng: np.random.Generator) -> Windows:
+    """Compute the return of each row's window, which stops at the end of its episode and at the newest row.
 
-    Only a termination drops the bootstrap; at a truncation, a cut or the head the window is shorter and its
+    Only a termination drops the bootstrap; at a truncation, a cut or the newest row the window is shorter and its
     discount is that of the steps it really has (Sutton & Barto, 2018, section 7.1, with m for n).
     """
-    if horizon.longest == 1:
-        first = rings.records.take(rows)
+    n_step, gamma = horizon.longest, horizon.gamma
+    if n_step == 1:
+        first = storage.records.take(rows)
         reward = first["reward"]
         if horizon.reward is not None:
-            reward = _shape(horizon.reward, rings, rows[None], reward[None])[0]
-        discount = _after_a_step(horizon.gamma)[first["terminated"].astype(np.intp)]
-        return Windows(reward.astype(np.float32), discount, 1, rows, first["final"], first)
-    step = _steps(horizon.longest)
-    window = rings.after(rows, step)  # [n, B]
-    records = rings.records.take(window)
-    counts = np.ones(window.shape, np.bool_)  # whether a step belongs to its window
-    counts[1:] = (records["final"][:-1] < 0) & (records["stamp"][1:] >= 0)  # no end before it, not the head
+            reward = shape_reward(horizon.reward, reward[None], lambda: _columns(storage, rows[None]))[0]
+        discount = np.where(first["terminated"], 0.0, gamma)
+        return Windows(reward.astype(np.float32), discount.astype(np.float32), 1, rows, first["final"], first)
+    longest: NDArray[np.int64] | int = n_step
     if isinstance(horizon.n_step, tuple):
-        counts &= step < rng.integers(*horizon.n_step, size=len(rows), endpoint=True)
-    np.logical_and.accumulate(counts, axis=0, out=counts)
-    n_steps = np.add.reduce(counts, axis=0)
-    last = rings.after(rows, n_steps - 1)
-    powers = _powers(horizon.gamma, horizon.longest)
-    seen = np.where(counts, window, last) if callable(horizon.reward) else window  # a function sees its window alone
-    reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), _NO_REWARD)
-    total = np.add.reduce(reward * powers[:-1, None], axis=0)
-    discount = powers[n_steps] * ~rings.terminated[last]
-    return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, rings.final[last], records[0])
+        longest = rng.integers(*horizon.n_step, size=len(rows), endpoint=True)
+    powers = np.power(gamma, np.arange(n_step + 1))
+    total, n_steps, first = _sum_windows(storage, rows, powers, horizon.reward, longest)
+    last = storage.rings.after(rows, n_steps - 1)
+    terminated, final = storage.records["terminated"][last], storage.records["final"][last]
+    discount = powers[n_steps] * ~terminated
+    return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, final, first)
 
 
-_BLOCK = 64  # steps of all rows that are read at once
-
-
-def read_return_to_go(rings: Rings, rows: Rows, horizon: Horizon) -> NDArray[np.float32]:
+def read_return_to_go(storage: Storage, rows: Rows, horizon: Horizon, at_once: int = 64) -> NDArray[np.float32]:
     """Return the discounted sum of each row's and all later rewards of its episode [B], without a bootstrap.
 
-    nan where it is not known: the episode is still open, or was cut, so that rewards are missing.
+    nan where it is not known: the episode is still open, or was cut, so that rewards are missing. Episodes are read
+    `at_once` steps at a time.
     """
+    rings, records = storage.rings, storage.records
     total = np.zeros(len(rows))
-    unread = np.arange(len(rows))  # of `rows`, whose episode goes on behind the rows read so far
-    powers = _powers(horizon.gamma, _BLOCK)
-    factor = 1.0
-    at = rows
-    while len(at):
-        window = rings.after(at, _steps(_BLOCK))  # [n, B]
-        records = rings.records.take(window)
-        counts = records["stamp"] >= 0
-        counts[1:] &= records["final"][:-1] < 0
-        np.logical_and.accumulate(counts, axis=0, out=counts)
-        n_steps = np.add.reduce(counts, axis=0)
-        last = rings.after(at, n_steps - 1)
-        seen = np.where(counts, window, last) if callable(horizon.reward) else window
-        reward = np.where(counts, _shape(horizon.reward, rings, seen, records["reward"]), _NO_REWARD)
-        total[unread] += factor * np.add.reduce(reward * powers[:-1, None], axis=0)
-        ended = rings.terminated[last] | rings.truncated[last]
-        follows = rings.after(last, 1)
-        goes_on = (n_steps == _BLOCK) & (rings.final[last] < 0) & (rings.stamp[follows] >= 0)
-        total[unread[~ended & ~goes_on]] = np.nan
-        unread, at, factor = unread[goes_on], follows[goes_on], factor * horizon.gamma**_BLOCK
+    unread = np.arange(len(rows))  # indices of the rows whose episodes continue after what was read so far
+    powers = np.power(horizon.gamma, np.arange(at_once + 1))
+    factor, here = 1.0, rows
+    while len(here):
+        part, n_steps, _ = _sum_windows(storage, here, powers, horizon.reward, at_once)
+        total[unread] += factor * part
+        last = rings.after(here, n_steps - 1)
+        after = rings.after(last, 1)
+        has_ended = records["terminated"][last] | records["truncated"][last]
+        continues = (n_steps == at_once) & (records["final"][last] < 0) & (records["stamp"][after] >= 0)
+        total[unread[~has_ended & ~continues]] = np.nan
+        unread, here, factor = unread[continues], after[continues], factor * horizon.gamma**at_once
     return total.astype(np.float32)
 
 
-@lru_cache
-def _after_a_step(gamma: float) -> NDArray[np.float32]:
-    """Return the discount after a step that goes on, and after one that terminates."""
-    return np.array([gamma, 0.0], np.float32)
+def _sum_windows(
+    storage: Storage,
+    rows: Rows,
+    powers: NDArray[np.float64],
+    rule: RewardRule | None,
+    longest: NDArray[np.int64] | int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64], Records]:
+    """Return (the sum of powers[i] * reward_i [B], the number of steps m [B], the records of the first steps [B]).
+
+    The n = len(powers) - 1 steps from each row on are read; of these the first m are summed, before which no episode
+    ended, which are live rows and at most `longest`. A reward rule is applied to each reward before the sum: the clip
+    of a sum is not the sum of clips.
+    """
+    step = np.arange(len(powers) - 1)[:, None]
+    window = storage.rings.after(rows, step)  # [n, B]
+    records = storage.records.take(window)
+    is_inside = np.broadcast_to(step < longest, window.shape).copy()
+    is_inside[1:] &= (records["final"][:-1] < 0) & (records["stamp"][1:] >= 0)
+    np.logical_and.accumulate(is_inside, axis=0, out=is_inside)
+    n_steps = np.add.reduce(is_inside, axis=0)
+    reward = records["reward"]
+    if rule is not None:
+        seen = np.where(is_inside, window, storage.rings.after(rows, n_steps - 1))  # never rows outside of the window
+        reward = shape_reward(rule, reward, lambda: _columns(storage, seen))
+    total: NDArray[np.float64] = np.add.reduce(np.where(is_inside, reward, 0.0) * powers[:-1, None], axis=0)
+    return total, n_steps, records[0]
 
 
-@lru_cache
-def _steps(longest: int) -> NDArray[np.int64]:
-    """Return 0, 1, ... longest - 1, [n, 1]."""
-    return np.arange(longest)[:, None]
-
-
-@lru_cache
-def _powers(gamma: float, longest: int) -> NDArray[np.float64]:
-    """Return gamma to the 0, 1, ... longest."""
-    powers: NDArray[np.float64] = np.power(gamma, np.arange(longest + 1))
-    return powers
-
-
-class Columns(Mapping[str, Any]):
-    """Columns of rows by name, read only when a reward function asks for them."""
+class LazyColumns(Mapping[str, Any]):
+    """Columns of rows by name, each read when a reward function uses it."""
 
     def __init__(self, columns: Mapping[str, Callable[[], Any]]) -> None:
         self._columns = columns
@@ -125,36 +117,28 @@ class Columns(Mapping[str, Any]):
         return len(self._columns)
 
 
-def _shape(rule: Any, rings: Rings, window: NDArray[np.int64], reward: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Apply a horizon's reward rule row by row, before any sum: the clip of a sum is not the sum of clips."""
-    return shape_reward(rule, reward, lambda: _columns(rings, window))
+def _columns(storage: Storage, window: NDArray[np.int64]) -> LazyColumns:
+    """Return the columns of windows, [n, B, ...] each."""
+    rows = window.ravel()
+    fields = {"reward": "reward", "action": "action", "terminated": "terminated", "truncated": "truncated", "t": "age"}
 
+    def split(obs: Obs) -> Obs:
+        return tree.map_tree(lambda leaf: leaf.reshape(*window.shape, *leaf.shape[1:]), obs)
 
-def _columns(rings: Rings, window: NDArray[np.int64]) -> Columns:
-    """Return the columns of a window, [n, B, ...]."""
-    return Columns(
+    return LazyColumns(
         {
-            "reward": lambda: rings.reward[window],
-            "action": lambda: rings.action[window],
-            "terminated": lambda: rings.terminated[window],
-            "truncated": lambda: rings.truncated[window],
-            "t": lambda: rings.age[window],
-            "obs": lambda: _fold(rings.obs_at(window.ravel()), window.shape),
-            "next_obs": lambda: _fold(rings.next_obs_at(window.ravel()), window.shape),
-            **{name: partial(column.__getitem__, window) for name, column in rings.extras.items()},
+            **{name: partial(storage.records[field].__getitem__, window) for name, field in fields.items()},
+            "obs": lambda: split(storage.obs_at(rows)),
+            "next_obs": lambda: split(storage.next_obs_at(rows, storage.records["final"][rows])),
+            **{name: partial(column.__getitem__, window) for name, column in storage.extras.items()},
         }
     )
-
-
-def _fold(obs: Obs, shape: tuple[int, ...]) -> Obs:
-    """Turn [n * B, ...] leaves into [n, B, ...]."""
-    return tree.map_tree(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), obs)
 
 
 def shape_reward(
     rule: RewardRule | None, reward: NDArray[np.float64], columns: Callable[[], Mapping[str, Any]]
 ) -> NDArray[np.float64]:
-    """Apply a horizon's reward rule to rewards [...]; a function of the rule sees the columns [..., ...]."""
+    """Apply a horizon's reward rule to rewards [...]; a function of the rule receives the columns [..., ...]."""
     if rule is None:
         return reward
     if callable(rule):
@@ -163,7 +147,7 @@ def shape_reward(
             raise ConfigError(f"Horizon.reward must give one reward per row {list(reward.shape)}, got {shaped.shape}")
         return shaped
     if rule == "return_scale":
-        raise ConfigError("Horizon.reward 'return_scale' is learnt by a policy: draw with policy.horizon")
+        raise ConfigError("Horizon.reward 'return_scale' is learned by a policy: sample with policy.horizon")
     if isinstance(rule, str):
         return np.sign(reward)
     if isinstance(rule, tuple):

@@ -1,13 +1,16 @@
-"""The prioritised replay buffer: the same rows, drawn by how much there is to learn from them."""
+"""Prioritized experience replay: rows are sampled by how much there is to learn from them."""
 
+import inspect
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.buffer.heads import Rows
 from trainkit.buffer.replay import ReplayBuffer
-from trainkit.buffer.samplers import Prioritized
+from trainkit.buffer.rings import Rows
+from trainkit.buffer.samplers import PrioritizedSampler
+from trainkit.core.errors import ConfigError, nearest, refuse_unknown
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.schedules import Scheduled, to_plain
 from trainkit.core.signatures import checked
@@ -15,13 +18,13 @@ from trainkit.core.signatures import checked
 
 @checked
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016).
+    """Sample rows in proportion to (priority + eps)**alpha (Schaul et al., 2016).
 
     Args:
         capacity: transitions in all.
         alpha: how much priority counts, in [0, 1]; 0 is uniform.
         beta: exponent of the importance weights, in [0, 1]; a number, knots or a schedule of the environment step.
-        eps: added to every priority, so that none is drawn never.
+        eps: added to every priority, so that every row can be sampled.
         normalize: divide weights by the largest of the "batch" (default: Dopamine, ChainerRL) or of the "buffer"
             (the paper), where one row of priority 0 can scale all others to almost nothing.
         draw: "stratified" (the paper) or "iid".
@@ -50,14 +53,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: int | None = None,
     ) -> None:
         super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, frames=frames, seed=seed)
-        self._sampler: Prioritized = Prioritized(alpha, beta, eps, normalize, draw)
+        self._sampler: PrioritizedSampler = PrioritizedSampler(alpha, beta, eps, normalize, draw)
 
     def priorities(self) -> NDArray[np.float64]:
-        """Look at all rows, environment by environment from the oldest, and return their priorities [size]."""
+        """Return the priorities of all rows [size], environment by environment from the oldest."""
         return np.empty(0) if self._bound is None else self._sampler.priority(self._all_rows)
 
     def probabilities(self) -> NDArray[np.float64]:
-        """Look at all rows as `priorities` does, and return how likely each is to be drawn next [size]."""
+        """Return the probability of each row to be sampled next [size], in the order of `priorities`."""
         if len(self) == 0:
             return np.empty(0)
         mass: NDArray[np.float64] = self._sampler.mass(self._all_rows)
@@ -65,7 +68,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return mass
 
     def weights(self, step: int = 0) -> NDArray[np.float64]:
-        """Look at all rows as `priorities` does, and return their importance weights [size], over the largest."""
+        """Return the importance weights of all rows [size], divided by the largest, in the order of `priorities`."""
         if len(self) == 0:
             return np.empty(0)
         weight: NDArray[np.float64] = self._sampler.weight(self._all_rows, step)
@@ -74,9 +77,55 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def _all_rows(self) -> Rows:
-        return self._rings.live_row(np.arange(len(self)))
+        return self._storage.rings.live_rows(np.arange(len(self)))
 
     def _options(self) -> dict[str, Any]:
         sampler = self._sampler
-        named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.how}
+        named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.mode}
         return super()._options() | named | {"beta": to_plain(sampler.beta)}
+
+
+_TYPES: dict[str, type[ReplayBuffer]] = {kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer)}
+
+
+@checked
+def buffer_from_config(config: Mapping[str, Any], *, default: Mapping[str, Any] | None = None) -> ReplayBuffer:
+    """Make a replay buffer from `{"type": "PrioritizedReplayBuffer", "capacity": 100_000, "alpha": 0.5}`.
+
+    Args:
+        config: the type, and arguments of its constructor by name. The type is "ReplayBuffer",
+            "PrioritizedReplayBuffer", or a subclass of theirs (the class itself, not a name of it).
+        default: what `config` overrides. As in RLlib, a config of the same type, or of none, is merged into it, and one
+            of another type replaces all of it.
+
+    Raises:
+        ConfigError: the type is unknown, or an argument is missing, unknown or invalid.
+    """
+    subject = "buffer_from_config"
+    base = {} if default is None else dict(default)
+    for given in (config, base):
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise ConfigError(f"{subject} needs a dict {{'type': ..., 'capacity': ..., ...}}, got {given!r}")
+    kind = _type_of(config["type"] if "type" in config else base.get("type", "ReplayBuffer"))
+    is_same = bool(base) and kind is _type_of(base.get("type", "ReplayBuffer"))
+    options = {**base, **config} if is_same else dict(config)
+    options.pop("type", None)
+    known = inspect.signature(kind).parameters
+    refuse_unknown(f"{subject}: {kind.__name__}", options, known)
+    missing = [name for name, one in known.items() if one.default is one.empty and name not in options]
+    if missing:
+        replaced = ": a config of another type replaces the default, which is not merged into it" if base else ""
+        raise ConfigError(f"{subject}: {kind.__name__} needs {', '.join(missing)}, got {sorted(options)}{replaced}")
+    return kind(**options)
+
+
+def _type_of(named: object) -> type[ReplayBuffer]:
+    """Return the class that a config names."""
+    if isinstance(named, type) and issubclass(named, ReplayBuffer):
+        return named
+    if not isinstance(named, str) or named not in _TYPES:
+        known = list(_TYPES)
+        raise ConfigError(
+            f"buffer_from_config: type must be one of {known} or a subclass, got {named!r}{nearest(named, known)}"
+        )
+    return _TYPES[named]

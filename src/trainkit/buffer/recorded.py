@@ -1,31 +1,151 @@
-"""Recorded transitions, in time order: validated, completed, and divided into episodes."""
+"""Recorded transitions on their way into a buffer: read block by block, validated, divided into episodes."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit.buffer.blocks import Block, BlockCheck, Column, block_ranges, row_bytes
-from trainkit.buffer.storage import Rings
 from trainkit.core import tree
-from trainkit.core.data import Obs, RecordedEpisode, Transition
+from trainkit.core.arrays import is_finite
+from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, RowSpec
 from trainkit.core.errors import ConfigError, TrainkitError
+from trainkit.core.spaces import discrete_bounds
+from trainkit.core.structured_actions import StructuredHybrid
 
-_STEPS_AT_ONCE = 1_000
+_BLOCK_BYTES, _MAX_ROWS = 2**20, 2**16
+
+
+class Column(Protocol):
+    """Rows [T, ...] that are read by slices: an array, or a dataset in a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice) -> Any: ...
+
+
+class Block(NamedTuple):
+    """K consecutive rows of one environment."""
+
+    obs: Obs  # [K, ...], single frames
+    action: NDArray[Any]  # [K, ...]
+    reward: NDArray[Any]  # [K]
+    terminated: NDArray[np.bool_]  # [K]
+    truncated: NDArray[np.bool_]  # [K]
+    last_rows: NDArray[np.int64]  # [F], those of these rows that end an episode, and the last of all
+    last_obs: Obs  # [F, ...], the true observations after them
+    extras: Mapping[str, NDArray[Any]]  # {name: [K, ...]}
+
+
+class BlockCheck:
+    """Validation of blocks: values are finite, flags are 0 or 1, actions are inside their space.
+
+    Args:
+        source: names the file or function in errors.
+        action_space: of the environment, actions of a Discrete one counted from 0; None where it is not known.
+        error: the type to raise, with column, row, value and remedy.
+    """
+
+    def __init__(self, source: str, action_space: Space[Any] | None, error: type[TrainkitError]) -> None:
+        self._source, self._error = source, error
+        self._bounds: tuple[Any, Any] | None = None
+        if isinstance(action_space, spaces.Discrete):
+            self._bounds = 0, int(action_space.n) - 1
+        elif isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+            self._bounds = discrete_bounds(action_space)
+        self._hybrid = action_space if isinstance(action_space, StructuredHybrid) else None
+
+    def kinds(self, columns: Mapping[str, Column]) -> None:
+        """Raise if a column does not hold numbers; called with headers, before any row is read."""
+        for name, column in columns.items():
+            if np.dtype(column.dtype).kind not in "biuf":
+                raise self._error(
+                    f"{self._source}: {name} must hold numbers or bools, got type {column.dtype}: convert it with "
+                    "astype, or leave it out"
+                )
+
+    def finite(self, name: str, rows: NDArray[Any], first: int) -> None:
+        """Raise if a value of rows [K, ...] is nan or infinite; `first` is the index of the first row."""
+        if rows.dtype.kind == "f" and not is_finite(rows):
+            self._raise(name, "must be finite", rows, ~np.isfinite(rows), first)
+
+    def flags(self, name: str, rows: NDArray[Any], first: int = 0) -> NDArray[np.bool_]:
+        """Return flags [K] as bools; raise if one is neither 0 nor 1."""
+        if rows.dtype != np.bool_ and not ((rows == 0) | (rows == 1)).all():
+            self._raise(name, "must be 0 or 1", rows, (rows != 0) & (rows != 1), first)
+        return rows.astype(np.bool_, copy=False)
+
+    def actions(self, rows: NDArray[Any], first: int) -> None:
+        """Raise if an action [K, ...] is not finite or outside its space."""
+        self.finite("action", rows, first)
+        if self._bounds is not None:
+            low, high = self._bounds
+            outside = (rows < low) | (rows > high)
+            if outside.any():
+                self._raise("action", f"must be in [{low}, {high}]".replace("\n", ""), rows, outside, first)
+        if self._hybrid is not None:
+            invalid = self._hybrid.invalid_choices(rows)
+            if invalid.any():
+                self._raise("action", f"must be in {self._hybrid}", rows, invalid, first)
+
+    def block(self, block: Block, first: int) -> None:
+        """Raise if a value of a block is not finite or an action is outside its space."""
+        for path, leaf in tree.named_leaves(block.obs):
+            self.finite(_joined("obs", path), leaf, first)
+        for path, leaf in tree.named_leaves(block.last_obs):
+            if leaf.dtype.kind == "f" and not is_finite(leaf):
+                self._raise(
+                    _joined("next_obs", path), "must be finite", leaf, ~np.isfinite(leaf), first + block.last_rows
+                )
+        self.actions(block.action, first)
+        self.finite("reward", block.reward, first)
+        for name, rows in block.extras.items():
+            self.finite(f"extras[{name!r}]", rows, first)
+
+    def _raise(self, name: str, rule: str, rows: NDArray[Any], bad: NDArray[np.bool_], first: Any) -> None:
+        """Raise for the first bad value; `first` is the index of the first row, or of each."""
+        at = np.argwhere(bad)[0].tolist()
+        row = first[at[0]] if isinstance(first, np.ndarray) else first + at[0]
+        where = f"row {row}" + (f", index {tuple(at[1:])}" if len(at) > 1 else "")
+        raise self._error(
+            f"{self._source}: {name} {rule}, got {rows[tuple(at)]} in {where}: fix the data or leave that episode out"
+        )
+
+
+def block_ranges(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of blocks of about a megabyte, at least one row each."""
+    size = min(_MAX_ROWS, max(1, _BLOCK_BYTES // max(1, row_bytes)))
+    for begin in range(0, n_rows, size):
+        yield begin, min(begin + size, n_rows)
+
+
+def row_bytes(columns: Any) -> int:
+    """Return the bytes of one row of a tree of columns [T, ...]."""
+    sizes = ((column.shape[1:], np.dtype(column.dtype).itemsize) for column in tree.leaves(columns))
+    return sum(int(np.prod(shape, dtype=object)) * n_bytes for shape, n_bytes in sizes)
+
+
+def _joined(name: str, path: str) -> str:
+    return f"{name}[{path}]" if path else name
 
 
 class RecordedRows:
-    """T rows of one environment in columns [T, ...], read and validated block by block.
+    """T transitions of one environment in columns [T, ...], read and validated block by block.
 
-    Where two rows do not follow each other, because `next_obs` of one is not `obs` of the next, an episode ends.
+    An episode also ends where `next_obs` of a row is not `obs` of the row after.
 
     Attributes:
         ends: which rows are their episode's last [T].
 
     Raises:
-        ConfigError: or `error`, naming the column, row and value that cannot be learned from.
+        ConfigError: or `error`, naming the column, row and value that is invalid.
     """
 
     def __init__(
@@ -45,7 +165,8 @@ class RecordedRows:
     ) -> None:
         self._owner, self._error = owner, error
         self.obs, self._next_obs = obs, next_obs
-        self.action, self.reward, self.extras = _column(action), _column(reward), _columns(extras)
+        self.action, self.reward = _column(action), _column(reward)
+        self.extras = {name: _column(column) for name, column in extras.items()}
         flags = {"terminated": terminated, "truncated": truncated, "ends": ends}
         given = {name: _column(flag) for name, flag in flags.items() if flag is not None}
         n_rows = self._check_shapes(given)
@@ -71,6 +192,18 @@ class RecordedRows:
     def __len__(self) -> int:
         return len(self.ends)
 
+    def spec(self, stack: int) -> RowSpec:
+        """Return the spec of the rows in a buffer that stacks their frames."""
+
+        def spec(column: Column, stack: int = 1) -> ArraySpec:
+            return ArraySpec(shape=tuple(column.shape[1:]), dtype=np.dtype(column.dtype), stack=stack)
+
+        frames = tree.map_tree(lambda column: spec(column, stack), self.obs)
+        if isinstance(frames, dict) and ACTION_MASK in frames:
+            frames[ACTION_MASK] = spec(self.obs[ACTION_MASK])  # never stacked
+        extras = {name: spec(column) for name, column in self.extras.items()}
+        return RowSpec(n_envs=1, obs=frames, action=spec(self.action), extras=extras)
+
     def blocks(self) -> Iterator[Block]:
         """Yield all rows in order, each block validated."""
         columns = (self.obs, self.action, self.reward, dict(self.extras))
@@ -94,13 +227,13 @@ class RecordedRows:
     def _obs_after(self, begin: int, end: int, last: NDArray[np.int64]) -> Obs:
         """Return the observations after rows `last` of [begin, end)."""
         if self._next_obs is not None:
-            return tree.map_tree(lambda leaf: np.asarray(leaf[begin:end])[last], self._next_obs)
-        # No bootstrap needs them: every episode terminates. The last row of all is followed by itself.
-        rows = tree.map_tree(lambda leaf: np.asarray(leaf[begin : end + 1]), self.obs)
+            return tree.map_tree(lambda leaf: leaf[last], _rows(self._next_obs, begin, end))
+        # Every episode terminates, so that no bootstrap needs them; the last row of all is followed by itself.
+        rows = _rows(self.obs, begin, end + 1)
         return tree.map_tree(lambda leaf: leaf[np.minimum(last + 1, len(leaf) - 1)], rows)
 
     def _end_where_rows_do_not_follow(self) -> None:
-        """Mark rows whose next observation is not the observation of the row after."""
+        """Mark the rows whose next observation is not the observation of the row after."""
         pairs = zip(tree.leaves(self.obs), tree.leaves(self._next_obs), strict=True)
         for here, after in pairs:
             for begin, end in block_ranges(len(self) - 1, row_bytes(here)):
@@ -113,7 +246,7 @@ class RecordedRows:
             yield (f"{name}[{path}]" if path else name), leaf
 
     def _check_shapes(self, flags: Mapping[str, Column]) -> int:
-        """Return T; raise if columns are no arrays, or of other shapes than each other's."""
+        """Return T; raise if columns are not arrays, or their shapes do not match."""
         owner, error = self._owner, self._error
         for name, given in {
             "obs": self.obs,
@@ -144,77 +277,10 @@ class RecordedRows:
         return n_rows
 
 
-def _column(given: Any) -> Any:
-    """Return what has rows as it is, and lists of numbers as an array."""
-    return given if hasattr(given, "shape") and hasattr(given, "dtype") else np.asarray(given)
-
-
-def _columns(extras: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _column(column) for name, column in extras.items()}
-
-
 def _rows(obs: Obs, begin: int, end: int) -> Obs:
     return tree.map_tree(lambda leaf: np.asarray(leaf[begin:end]), obs)
 
 
-def read_episodes(rings: Rings) -> Iterator[RecordedEpisode]:
-    """Yield the episodes whose first row lives, ring by ring from the oldest; the last of a ring may be open."""
-    for env in range(rings.n_envs):
-        rows = rings.after(rings.heads.rows[env], np.arange(-rings.count[env], 0))
-        begins = np.flatnonzero(rings.age[rows] == 0)
-        for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
-            own = rows[begin:end]
-            final = rings.next_obs_at(own[-1:])
-            obs = tree.map_tree(lambda here, after: np.concatenate([here, after]), rings.obs_at(own), final)
-            yield RecordedEpisode(
-                obs=obs,
-                action=rings.action[own],
-                reward=rings.reward[own],
-                terminated=bool(rings.terminated[own[-1]]),
-                truncated=bool(rings.truncated[own[-1]]),
-                extras={name: column[own] for name, column in rings.extras.items()},
-            )
-
-
-def vector_steps(rings: Rings, n_envs: int) -> Iterator[tuple[Transition, NDArray[np.intp]]]:
-    """Deal the episodes of rings out to `n_envs` environments, yielding (vector step, whose episodes to cut behind).
-
-    Whole episodes go one after the other to the environment with the fewest rows. Of stacks the rows of an episode that
-    has lost its first ones are left out, as their older frames may be gone.
-    """
-    queues: list[list[NDArray[np.int64]]] = [[] for _ in range(n_envs)]
-    lengths = np.zeros(n_envs, np.int64)
-    stacked = any(leaf.stack > 1 for leaf in tree.leaves(rings.spec.obs))
-    for env in range(rings.n_envs):
-        rows = rings.after(rings.heads.rows[env], np.arange(-rings.count[env], 0))
-        for own in np.split(rows, np.flatnonzero(rings.age[rows] == 0)):
-            if len(own) and not (stacked and rings.age[own[0]] > 0):
-                to = int(lengths.argmin())
-                queues[to].append(own)
-                lengths[to] += len(own)
-    longest = int(lengths.max(initial=0))
-    rows = np.full((longest, n_envs), -1)  # [steps, N], -1: the environment has no row any more
-    cuts = np.zeros((longest, n_envs), np.bool_)
-    for to, runs in enumerate(queues):
-        end = 0
-        for own in runs:
-            begin, end = end, end + len(own)
-            rows[begin:end, to] = own
-            cuts[end - 1, to] = not (rings.terminated[own[-1]] or rings.truncated[own[-1]])
-    for begin in range(0, longest, _STEPS_AT_ONCE):
-        block = rows[begin : begin + _STEPS_AT_ONCE]
-        read, start = rings.read(block[block >= 0]), 0
-        for now, cut in zip(block, cuts[begin:], strict=False):
-            (env_ids,) = np.nonzero(now >= 0)
-            yield read.at(slice(start, start + len(env_ids)))._replace(env_ids=env_ids), np.flatnonzero(cut)
-            start += len(env_ids)
-
-
-def count_episodes(rings: Rings | None) -> int:
-    """Count the episodes that live rows are of, those that began before the oldest row and those that run included."""
-    if rings is None:
-        return 0
-    has_rows = rings.count > 0
-    head, count = rings.heads.rows[has_rows], rings.count[has_rows]
-    newest, oldest = rings.episode[rings.after(head, -1)], rings.episode[rings.after(head, -count)]
-    return int((newest - oldest + 1).sum())
+def _column(given: Any) -> Any:
+    """Return an array, or a dataset in a file, as it is, and a list as an array."""
+    return given if hasattr(given, "shape") and hasattr(given, "dtype") else np.asarray(given)

@@ -1,31 +1,27 @@
-"""The replay buffer: rings of rows, a sampler that picks among them, and n-step returns on the way out."""
+"""The replay buffer: storage of one-step rows, a sampler that picks rows, and n-step returns computed on read."""
 
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.buffer.batches import checked_slots, checked_values, cut_up, read_batch_column, read_column
-from trainkit.buffer.blocks import Block
-from trainkit.buffer.heads import Rows
-from trainkit.buffer.layout import spec_of, spec_of_frames
-from trainkit.buffer.mirror import Mirror
-from trainkit.buffer.nstep import Windows, read_windows
-from trainkit.buffer.recorded import RecordedRows, count_episodes, read_episodes, vector_steps
-from trainkit.buffer.samplers import Sampler, Uniform, checked_priority
-from trainkit.buffer.scratch import Scratch
-from trainkit.buffer.sizes import bytes_needed, refuse_too_large
-from trainkit.buffer.storage import Rings
+from trainkit.buffer.frame_mirror import FrameMirror
+from trainkit.buffer.nstep import Windows, read_return_to_go, read_windows
+from trainkit.buffer.recorded import Block, RecordedRows
+from trainkit.buffer.rings import Rows
+from trainkit.buffer.samplers import UniformSampler, checked_priority
+from trainkit.buffer.storage import Gather, Storage, checked_slots, rewrite_columns, row_spec, storage_size, take_rows
 from trainkit.core import files, seeding, tree
 from trainkit.core.data import (
     ROW_COLUMNS,
     WINDOW_COLUMNS,
     Horizon,
+    Lookup,
     Obs,
     RecordedEpisode,
     RowSpec,
@@ -42,6 +38,7 @@ from trainkit.core.errors import (
     nearest,
     refuse_unknown,
 )
+from trainkit.core.memory import memory_left
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.reading import check_declared, decoding
 from trainkit.core.signatures import checked
@@ -53,19 +50,20 @@ _log = logging.getLogger(__name__)
 
 @checked
 class ReplayBuffer(ToldSpaces):
-    """Keep the last `capacity` transitions and draw batches from them uniformly, with replacement.
+    """Keep the last `capacity` transitions and sample batches of them uniformly, with replacement.
 
-    A collector binds the buffer: it tells the number of environments and the shape of a row, and memory is
-    claimed then. A buffer used by hand binds at its first `add`.
+    A collector binds the buffer to the number of its environments and the spec of a row, and memory is allocated
+    then. A buffer used without a collector is bound at its first `add`.
 
     Args:
         capacity: transitions in all, split over the environments.
-        n_envs: environments whose rows will be added, only when used by hand; default: those of the first `add`.
-        stack: frames per observation, only when used by hand: observations come as [K, stack, ...], one frame is
-            stored, and stacks are gathered on read.
+        n_envs: environments whose rows will be added, only without a collector; default: those of the first `add`.
+        stack: frames per observation, only without a collector: observations are given as [K, stack, ...], one frame
+            is stored, and stacks are gathered on read.
         spaces: anything with `observation_space` and `action_space`, which the buffer then has too: a policy can be
             made `for_envs(buffer)`. Those of an environment: stacked, with the mask in.
-        frames: keeps images where they are learnt from too, as `DeviceFrames` does; batches then say where they lie.
+        frames: keeps images on the device of the learner too, as `DeviceFrames` does; batches then contain their
+            indices there.
         seed: root of the draws; None takes the trainer's.
     """
 
@@ -94,87 +92,95 @@ class ReplayBuffer(ToldSpaces):
         self._stack = stack
         self.spaces = None if spaces is None else Spaces.of(spaces)
         self.frames = frames
-        self._sampler: Sampler = Uniform()
-        self._bound: Rings | None = None
+        self._sampler = UniformSampler()
+        self._bound: Storage | None = None
+        self._mirror: FrameMirror | None = None
         self.is_seeded = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "buffer")
-        self._scratch = Scratch()
 
     def __len__(self) -> int:
-        return 0 if self._bound is None else self._bound.n_live
+        return 0 if self._bound is None else self._bound.rings.n_live
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} of {self.capacity:,} transitions, {self.nbytes:,} bytes)"
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), [("episodes", count_episodes(self._bound)), ("row", self.spec)])
+        return html_table(repr(self), [("episodes", self._n_episodes), ("row", self.spec)])
 
     @property
     def nbytes(self) -> int:
-        """Bytes claimed, 0 before the buffer is bound."""
+        """Bytes allocated, 0 before the buffer is bound."""
         return 0 if self._bound is None else self._bound.nbytes + self._sampler.nbytes
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names that `sample(columns=)` takes: those of every buffer, and the stored ones once it is bound."""
+        """The names that `sample(columns=)` accepts: those of every buffer, and the stored ones once it is bound."""
         return (*ROW_COLUMNS, *WINDOW_COLUMNS, *(() if self._bound is None else self._bound.extras))
 
     @property
     def spec(self) -> RowSpec | None:
-        """What a row looks like, None before the buffer is bound."""
+        """The spec of a row, None before the buffer is bound."""
         return None if self._bound is None else self._bound.spec
 
     def seed(self, root: int) -> None:
-        """Start the buffer's stream of draws anew from a root seed."""
+        """Restart the buffer's random stream from a root seed."""
         self._rng = seeding.generator(root, "buffer")
         self.is_seeded = True
 
     def bind(self, spec: RowSpec) -> None:
-        """Claim all memory for rows of this shape; binding again is allowed with an equal spec only."""
+        """Allocate all memory for rows of this spec; binding again is allowed with an equal spec only."""
+        name = type(self).__name__
         if self._bound is not None:
             if self._bound.spec != spec:
                 raise ConfigError(
-                    f"{type(self).__name__} holds rows of {self._bound.spec} and cannot take {spec}: "
+                    f"{name} holds rows of {self._bound.spec} and cannot take {spec}: "
                     "use a new buffer, or the environments and policy it was made for"
                 )
             return
-        tree.check_keys(f"{type(self).__name__}: observations", spec.obs)
+        tree.check_keys(f"{name}: observations", spec.obs)
         if self.capacity < spec.n_envs:
             raise ConfigError(
-                f"{type(self).__name__}.capacity {self.capacity} is smaller than the {spec.n_envs} environments: "
+                f"{name}.capacity {self.capacity} is smaller than the {spec.n_envs} environments: "
                 "raise it to hold at least one transition of each"
             )
-        refuse_too_large(type(self).__name__, self.capacity, spec, self._sampler)
-        rings = Rings(self.capacity, spec)
+        # The memory must be there: Linux allocates zeros for free, and kills the process when they are written to.
+        needed, left = self._bytes_for(spec), memory_left()
+        if left is not None and needed > left:
+            raise ConfigError(
+                f"{name} of {self.capacity:,} transitions needs {needed:,} bytes ({needed / 1e9:.1f} GB), and {left:,} "
+                f"({left / 1e9:.1f} GB) are left: lower the capacity to {int(self.capacity * 0.9 * left / needed):,}, "
+                "store smaller observations (uint8 images, single frames by stack=), or free memory"
+            )
+        storage = Storage(self.capacity, spec)
         if self.frames is not None:
-            self._scratch = Mirror(type(self).__name__, rings, self.frames)
-        self._bound = rings
-        self._sampler.bind(rings)
-        _log.info("%s claimed %s bytes for %s transitions", type(self).__name__, self.nbytes, self.capacity)
+            self._mirror = FrameMirror(name, storage, self.frames)
+        self._bound = storage
+        self._sampler.bind(storage)
+        _log.info("%s allocated %s bytes for %s transitions", name, self.nbytes, self.capacity)
 
     def add(self, transition: Transition) -> NDArray[np.int64]:
         """Store K rows, one step of each of K environments, and return their slots [K].
 
         A row continues its environment's open episode if its `obs` equals the `next_obs` of the row before. If not,
         rows in between were skipped: the open episode ends at the row before, as `cut` would end it. That row keeps its
-        own `next_obs` and its bootstrap; no n-step window crosses the border, and frame stacks start again behind it
+        own `next_obs` and its bootstrap; no n-step window crosses the border, and frame stacks start again after it
         with the newest frame repeated.
         """
         if self._bound is None:
-            self.bind(spec_of(transition, self._n_envs, self._stack))
-        slots, rows, dead = self._rings.add(transition)
-        self._sampler.touch(rows, dead)
+            self.bind(row_spec(transition, self._n_envs, self._stack))
+        slots, rows, evicted = self._storage.add(transition)
+        self._sampler.touch(rows, evicted)
         return slots
 
     def sample(
         self, batch_size: int | None, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
-        """Draw B rows with replacement and compute their n-step returns.
+        """Sample B rows with replacement and compute their n-step returns.
 
         Args:
-            batch_size: B, at least 1. None returns every row once, with no draw, environment by environment from the
-                oldest on; all weights are 1 then.
-            horizon: what return to compute.
+            batch_size: B, at least 1. None returns every row once, without sampling, environment by environment from
+                the oldest; all weights are 1 then.
+            horizon: which return to compute.
             step: the environment step, for schedules.
             columns: what to return in `extras`: "n" (real steps of the window), "t" (step in the episode), "episode"
                 (its number in its environment), "env_id", "terminated", "truncated" (of the row itself), "weight"
@@ -185,80 +191,76 @@ class ReplayBuffer(ToldSpaces):
         Raises:
             EmptyBufferError: there is no row.
         """
-        if batch_size is None:
-            return self._read_all(horizon, step, columns)
-        return self.sample_round(1, batch_size, horizon=horizon, step=step, columns=columns)[0]
-
-    def sample_round(
-        self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
-    ) -> list[TransitionBatch]:
-        """Draw the batches of several updates in one pass, views of the same arrays; see `sample`.
-
-        A stratified draw is dealt out like cards, so that each batch is stratified; weights are divided by the
-        largest of each batch.
-        """
-        for name, count in (("n_batches", n_batches), ("batch_size", batch_size)):
-            if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
-                raise ConfigError(f"{type(self).__name__}.sample needs a whole {name} >= 1, got {count!r}")
+        if batch_size is not None:
+            return self.sample_round(1, batch_size, horizon=horizon, step=step, columns=columns)[0]
         self._check_not_empty()
-        rows, weight = self._sampler.draw(batch_size, step, self._rng, n_batches)
-        return cut_up(self._read(rows, weight, horizon, step, columns), n_batches)
-
-    def _read_all(self, horizon: Horizon, step: int, columns: Sequence[str]) -> TransitionBatch:
-        """Return every row once, with weight 1."""
-        self._check_not_empty()
-        rows = self._rings.live_row(np.arange(len(self)))
+        rows = self._storage.rings.live_rows(np.arange(len(self)))
         batch = self._read(rows, np.ones(len(rows), np.float32), horizon, step, columns)
         weight = {"weight": np.ones(len(rows))} if "weight" in batch.extras else {}
         return replace(batch, extras={**batch.extras, **weight})
 
-    def _check_not_empty(self) -> None:
-        if len(self) == 0:
-            raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
+    def sample_round(
+        self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+    ) -> list[TransitionBatch]:
+        """Sample the batches of several updates at once, views of the same arrays; see `sample`.
+
+        The points of a stratified draw go to the batches in turn, so that each batch is stratified; weights are
+        divided by the largest of each batch.
+        """
+        for name, count in (("n_batches", n_batches), ("batch_size", batch_size)):
+            if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
+                raise ConfigError(f"{type(self).__name__}.sample needs an integer {name} >= 1, got {count!r}")
+        self._check_not_empty()
+        rows, weight = self._sampler.draw(batch_size, step, self._rng, n_batches)
+        batch = self._read(rows, weight, horizon, step, columns)
+        return [batch] if n_batches == 1 else _split_batch(batch, n_batches)
 
     def _read(
         self, rows: Rows, weight: NDArray[np.float32], horizon: Horizon, step: int, columns: Sequence[str]
     ) -> TransitionBatch:
         """Return rows and their n-step returns as one batch."""
-        rings = self._rings
-        windows = read_windows(rings, rows, horizon, self._rng)
-        self._scratch.turn()
+        storage = self._storage
+        gather: Gather = take_rows
+        if self._mirror is not None:
+            self._mirror.update()
+            gather = self._mirror.gather
+        windows = read_windows(storage, rows, horizon, self._rng)
         return TransitionBatch(
-            obs=rings.obs_at(rows, self._scratch),
+            obs=storage.obs_at(rows, gather=gather),
             action=windows.first["action"].copy(),
             reward=windows.reward,
             discount=windows.discount,
-            next_obs=rings.next_obs_at(windows.last, self._scratch, windows.final),
+            next_obs=storage.next_obs_at(windows.last, windows.final, gather=gather),
             weight=weight,
-            slots=rings.slots(rows, windows.first["stamp"]),
+            slots=storage.slots(rows),
             extras={name: self._column(name, rows, windows, horizon, step) for name in columns},
         )
 
-    # ---- reading rows by name ----
+    # ---- rows by slot ----
 
     def slots(self) -> NDArray[np.int64]:
         """Return the slots of all rows [len(self)], environment by environment from the oldest."""
         if self._bound is None:
             return np.zeros(0, np.int64)
-        return self._slots_of(self._bound.live_row(np.arange(len(self))))
+        return self._bound.slots(self._bound.rings.live_rows(np.arange(len(self))))
 
     def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
-        """Return which slots [K] still name a row: one that was overwritten or dropped is gone for good."""
-        names = checked_slots(type(self).__name__, slots)
-        return np.zeros(len(names), np.bool_) if self._bound is None else self._bound.holds(names)
+        """Return which slots [K] still have their row: one that was overwritten or dropped never comes back."""
+        given = checked_slots(type(self).__name__, slots)
+        return np.zeros(len(given), np.bool_) if self._bound is None else self._bound.find(given)[1]
 
     def get(self, slots: ArrayLike, columns: Sequence[str] = (), *, stack: int | None = None) -> Transition:
         """Return the rows of these slots [K], in their order, as they were stored; the arrays are the caller's.
 
         Args:
-            slots: as `add`, `sample`, `slots`, `Episode.slots` and `Collector.collected_slots` name them.
-            columns: what to return in `extras` besides all stored columns: "env_id", "t", "episode", "terminated",
-                "truncated".
+            slots: as returned by `add`, `sample`, `slots`, `Episode.slots` and `Collector.collected_slots`.
+            columns: what to return in `extras` in addition to all stored columns: "env_id", "t", "episode",
+                "terminated", "truncated".
             stack: frames per observation; default: as the buffer stacks them. Before an episode's first frame, and
                 before the oldest one stored, that one is repeated.
 
         Raises:
-            MissingRowError: a slot names no row, or no longer; `is_stored` tells.
+            MissingRowError: a slot has no row, or no longer; `is_stored` returns which.
         """
         return self._rows_at(self._find(slots), columns, stack)
 
@@ -278,25 +280,25 @@ class ReplayBuffer(ToldSpaces):
             raise ConfigError(
                 f"{type(self).__name__}[...] takes a position or a slice, got {index!r}: rows of slots are get(slots)"
             )
-        return self._rows_at(self._rings.live_row(positions))
+        return self._rows_at(self._storage.rings.live_rows(positions))
 
     def prev(self, slots: ArrayLike) -> NDArray[np.int64]:
         """Return the slot of the row before each [K] in its episode; of an episode's oldest stored row, its own."""
-        return self._slots_of(self._rings.previous(self._find(slots)))
+        return self._storage.slots(self._storage.previous(self._find(slots)))
 
     def next(self, slots: ArrayLike) -> NDArray[np.int64]:
         """Return the slot of the row after each [K] in its episode; of an episode's newest stored row, its own."""
-        return self._slots_of(self._rings.following(self._find(slots)))
+        return self._storage.slots(self._storage.following(self._find(slots)))
 
     def unfinished(self) -> NDArray[np.int64]:
         """Return the slots of the newest rows of the episodes that have not ended, at most one per environment."""
-        return np.zeros(0, np.int64) if self._bound is None else self._slots_of(self._bound.open_rows())
+        return np.zeros(0, np.int64) if self._bound is None else self._bound.slots(self._bound.open_rows())
 
     def extend(self, other: "ReplayBuffer") -> NDArray[np.int64]:
         """Add all rows of another buffer, and return their new slots.
 
-        Episodes stay whole and in order; each goes to the environment that got the fewest rows so far, whose own open
-        episode is cut. New rows have the largest priority. With frame stacks, an episode whose first rows were
+        Episodes stay whole and in order; each goes to the environment that received the fewest rows so far, whose own
+        open episode is cut. New rows have the largest priority. With frame stacks, an episode whose first rows were
         overwritten in `other` is left out.
         """
         if not isinstance(other, ReplayBuffer) or other is self:
@@ -307,41 +309,43 @@ class ReplayBuffer(ToldSpaces):
         if self._bound is None:
             self.bind(replace(theirs, n_envs=theirs.n_envs if self._n_envs is None else self._n_envs))
         for name in ("obs", "action", "extras"):
-            own, given = getattr(self._rings.spec, name), getattr(theirs, name)
+            own, given = getattr(self._storage.spec, name), getattr(theirs, name)
             if own != given:
                 raise SpaceMismatchError(
                     f"{type(self).__name__}.extend: rows have {name} {given}, this buffer's have {own}: "
                     "extend it by rows of the same environments and policy"
                 )
-        self.cut(np.arange(self._rings.n_envs))
-        slots = np.zeros(0, np.int64)
-        added = []
-        for step, ends in vector_steps(other._rings, self._rings.n_envs):
+        n_envs = self._storage.spec.n_envs
+        self.cut(np.arange(n_envs))
+        added = [np.zeros(0, np.int64)]
+        for step, ends in other._bound.vector_steps(n_envs):
             added.append(self.add(step))
             self.cut(ends)
-        return np.concatenate([slots, *added])
+        return np.concatenate(added)
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
-        """Go once through all rows, in order per environment, so many at a time."""
+        """Yield all rows once, in order per environment, `n_rows` at a time."""
         return iter(()) if self._bound is None else self._bound.transitions(n_rows)
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
-        """Write priorities [B]; rows overwritten since they were sampled are left alone, of twins the last stays.
+        """Write priorities [B]; of a slot given twice the last one is kept.
+
+        Rows overwritten since they were sampled are ignored.
 
         Raises:
             PriorityError: a priority is nan, infinite or negative; nothing is written then.
         """
         values = checked_priority(priority, len(slots))
-        rows, lives = self._rings.rows(slots)
-        self._sampler.set_priority(rows[lives], values[lives])
+        rows, is_stored = self._storage.find(slots)
+        self._sampler.set_priority(rows[is_stored], values[is_stored])
 
     def cut(self, env_ids: ArrayLike) -> None:
-        """End the open episodes of these environments here; their last rows keep their bootstrap."""
+        """End the open episodes of these environments; their last rows keep their bootstrap."""
         if self._bound is not None:
             self._bound.end_episodes(self._checked_ids(env_ids))
 
     def drop(self, env_ids: ArrayLike) -> int:
-        """Take the open episodes of these environments back and return how many rows that were."""
+        """Remove the open episodes of these environments and return the number of rows removed."""
         if self._bound is None:
             return 0
         rows = self._bound.drop_episodes(self._checked_ids(env_ids))
@@ -349,46 +353,40 @@ class ReplayBuffer(ToldSpaces):
         return len(rows)
 
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike | None = None, **columns: ArrayLike) -> None:
-        """Change the rewards and stored columns of rows; rows that were overwritten in the meantime are left alone.
+        """Change the rewards and stored columns of rows; rows that were overwritten since are ignored.
 
         Args:
-            slots: [K], as `add`, `sample` and `Episode.slots` name them.
+            slots: [K], as returned by `add`, `sample` and `Episode.slots`.
             reward: [K], or one for all.
             columns: of the policy or of `Collector(extra_columns=)` by name, [K, ...] each, or one row for all.
         """
-        rows, lives = self._rings.rows(checked_slots(type(self).__name__, slots))
-        stored = self._rings.extras
-        refuse_unknown(f"{type(self).__name__}.rewrite", columns, stored)
-        given = columns if reward is None else {**columns, "reward": reward}
-        targets = {name: self._rings.reward if name == "reward" else stored[name] for name in given}
-        checked = {
-            name: checked_values(type(self).__name__, name, values, len(rows), targets[name])
-            for name, values in given.items()
-        }
-        for name, own in checked.items():  # only when all are valid
-            targets[name][rows[lives]] = own[lives]
+        storage, name = self._storage, type(self).__name__
+        rows, is_stored = storage.find(checked_slots(name, slots))
+        refuse_unknown(f"{name}.rewrite", columns, storage.extras)
+        values = columns if reward is None else {**columns, "reward": reward}
+        rewrite_columns(name, {**storage.extras, "reward": storage.records["reward"]}, values, rows, is_stored)
 
     def clear(self) -> None:
-        """Forget every row and priority; the memory stays claimed."""
+        """Forget every row and priority; the memory stays allocated."""
         if self._bound is not None:
             self._bound.clear()
             self._sampler.clear()
-            self._scratch.clear()
+        if self._mirror is not None:
+            self._mirror.clear()
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return what dashboards show about the buffer."""
-        n_episodes = float(count_episodes(self._bound))
-        return {"size": float(len(self)), "n_episodes": n_episodes, **self._sampler.metrics(step)}
+        """Return the buffer's metrics for logging."""
+        return {"size": float(len(self)), "n_episodes": float(self._n_episodes), **self._sampler.metrics(step)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything: rows, priorities, counters, the generator. Arrays may be views: copy or write them."""
-        rings = self._bound
+        storage = self._bound
         return {
             "kind": type(self).__name__,
             "capacity": self.capacity,
-            "spec": None if rings is None else rings.spec.to_plain(),
-            "rings": None if rings is None else rings.state_dict(),
-            "sampler": None if rings is None else self._sampler.state_dict(),
+            "spec": None if storage is None else storage.spec.to_plain(),
+            "rings": None if storage is None else storage.state_dict(),
+            "sampler": None if storage is None else self._sampler.state_dict(),
             "rng": self._rng.bit_generator.state,
         }
 
@@ -409,7 +407,7 @@ class ReplayBuffer(ToldSpaces):
             self.clear()
             if state["spec"] is not None:
                 self.bind(RowSpec.from_plain(state["spec"]))
-                self._rings.load_state_dict(state["rings"])
+                self._storage.load_state_dict(state["rings"])
                 self._sampler.load_state_dict(state["sampler"])
             self._rng.bit_generator.state = state["rng"]
 
@@ -442,8 +440,7 @@ class ReplayBuffer(ToldSpaces):
                 buffer = cls(**saved["options"] | options)
                 spec = saved["state"]["spec"]
                 if spec is not None:
-                    n_bytes = bytes_needed(buffer.capacity, RowSpec.from_plain(spec), buffer._sampler)
-                    check_declared(path, n_bytes, max_bytes)
+                    check_declared(path, buffer._bytes_for(RowSpec.from_plain(spec)), max_bytes)
                 buffer.load_state_dict(saved["state"])
         return buffer
 
@@ -465,13 +462,13 @@ class ReplayBuffer(ToldSpaces):
         """Build a buffer from T transitions in time order, [T, ...] each, as of one environment.
 
         An episode also ends, with its bootstrap, where `next_obs` is not the next row's `obs`. Without `next_obs`
-        it is taken from the next row; then only terminations may end an episode. `ends` marks rows that are their
-        episode's last besides, as where it was cut. With `stack=`, observations are given as single frames. Arrays are
-        copied block by block, so that memory-mapped ones take no memory besides the buffer's.
+        it is taken from the next row; then only terminations may end an episode. `ends` marks further rows as their
+        episode's last, as where it was cut. With `stack=`, observations are given as single frames. Arrays are
+        copied block by block, so that memory-mapped ones take no memory in addition to the buffer's.
 
         Raises:
-            ConfigError: columns do not fit each other, or one has a value that cannot be learned from: not a number,
-                not finite, a flag other than 0 and 1, an action outside of `spaces`.
+            ConfigError: columns do not match each other, or one has an invalid value: not a number, not finite, a flag
+                other than 0 and 1, an action outside of `spaces`.
         """
         given = options.get("spaces")
         rows = RecordedRows(
@@ -487,8 +484,9 @@ class ReplayBuffer(ToldSpaces):
             action_space=None if given is None else Spaces.of(given).action_space,
         )
         refuse_unknown(f"{cls.__name__}.from_arrays", options.keys() & {"n_envs"}, ())  # they are one environment's
-        spec = spec_of_frames(rows.obs, rows.action, rows.extras, options.get("stack", 1))
-        return cls.from_blocks(spec, rows.ends, rows.blocks(), capacity=capacity, **options)
+        return cls.from_blocks(
+            rows.spec(options.get("stack", 1)), rows.ends, rows.blocks(), capacity=capacity, **options
+        )
 
     @classmethod
     def from_blocks(
@@ -513,64 +511,100 @@ class ReplayBuffer(ToldSpaces):
         if buffer.capacity < len(ends):
             raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")
         buffer.bind(spec)
-        buffer._rings.fill(ends, blocks)
+        buffer._storage.fill(ends, blocks)
         buffer._sampler.touch(np.arange(len(ends)))
         return buffer
 
     def episodes(self) -> Iterator[RecordedEpisode]:
-        """Yield the episodes whose first row is still there, environment by environment, oldest first."""
-        return read_episodes(self._rings)
+        """Yield the episodes whose first row is still stored, environment by environment, oldest first."""
+        return self._storage.episodes()
+
+    # ---- inside ----
+
+    @property
+    def _storage(self) -> Storage:
+        if self._bound is None:
+            raise EmptyBufferError(f"{type(self).__name__} holds nothing: give it to a Collector, or add a transition")
+        return self._bound
+
+    def _check_not_empty(self) -> None:
+        if self._bound is None or self._bound.rings.n_live == 0:
+            raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
+
+    @property
+    def _n_episodes(self) -> int:
+        return 0 if self._bound is None else self._bound.count_episodes()
+
+    def _bytes_for(self, spec: RowSpec) -> int:
+        """Return the bytes that binding to a spec allocates."""
+        n_rows, n_bytes = storage_size(self.capacity, spec)
+        return n_bytes + self._sampler.bytes_for(n_rows)
 
     def _find(self, slots: ArrayLike) -> Rows:
-        """Return the rows of slots [K]; raise a `MissingRowError` where one is gone."""
-        names = checked_slots(type(self).__name__, slots)
-        held = self.is_stored(names)
-        if not held.all():
+        """Return the rows of slots [K]; raise a `MissingRowError` where one is not stored."""
+        given = checked_slots(type(self).__name__, slots)
+        is_stored = self.is_stored(given)
+        if not is_stored.all():
             raise MissingRowError(
-                f"{type(self).__name__} does not hold slot {names[~held][0]} and {np.count_nonzero(~held) - 1} more of "
-                f"the {len(names)} given: they were overwritten, dropped or never added; is_stored(slots) tells which"
+                f"{type(self).__name__} does not hold slot {given[~is_stored][0]} and "
+                f"{np.count_nonzero(~is_stored) - 1} more of the {len(given)} given: they were overwritten, dropped or "
+                "never added; is_stored(slots) returns which"
             )
-        return self._rings.rows(names)[0]
+        return self._storage.find(given)[0]
 
     def _rows_at(self, rows: Rows, columns: Sequence[str] = (), stack: int | None = None) -> Transition:
         if stack is not None:
             checks = Checks(f"{type(self).__name__}.get")
             checks.integer("stack", stack, low=1)
             checks.done()
-        known = (*ROW_COLUMNS, *self._rings.extras)
-        for name in columns:
+        self._check_columns("get", columns, (*ROW_COLUMNS, *self._storage.extras))
+        step = self._storage.read(rows, stack)
+        return step._replace(extras={**step.extras, **{name: self._storage.column(name, rows) for name in columns}})
+
+    def _column(self, name: str, rows: Rows, windows: Windows, horizon: Horizon, step: int) -> NDArray[Any]:
+        """Return a column [B, ...] of a batch."""
+        if name == "weight":
+            return self._sampler.weight(rows, step)
+        if name == "n":
+            return np.full(len(rows), windows.n_steps)
+        if name == "return_to_go":
+            return read_return_to_go(self._storage, rows, horizon)
+        self._check_columns("sample", (name,), self.columns)
+        return self._storage.column(name, rows)
+
+    def _check_columns(self, method: str, names: Sequence[str], known: Sequence[str]) -> None:
+        for name in names:
             if name not in known:
                 raise ConfigError(
-                    f"{type(self).__name__}.get has no column {name!r}, only {list(known)}{nearest(name, known)}"
+                    f"{type(self).__name__}.{method} has no column {name!r}, only {list(known)}{nearest(name, known)}"
                 )
-        step = self._rings.read(rows, stack)
-        return step._replace(extras={**step.extras, **{name: read_column(name, self._rings, rows) for name in columns}})
-
-    def _slots_of(self, rows: Rows) -> NDArray[np.int64]:
-        return self._rings.slots(rows, self._rings.stamp[rows])
-
-    @property
-    def _rings(self) -> Rings:
-        if self._bound is None:
-            raise EmptyBufferError(f"{type(self).__name__} holds nothing: give it to a Collector, or add a transition")
-        return self._bound
 
     def _checked_ids(self, env_ids: ArrayLike) -> NDArray[np.intp]:
-        """Return ids of environments [K], distinct; refuse masks and strangers."""
+        """Return indices of environments [K], distinct and rising; raise on masks and unknown ones."""
         ids = np.unique(np.atleast_1d(np.asarray(env_ids)))
-        n_envs = self._rings.n_envs
+        n_envs = self._storage.spec.n_envs
         if len(ids) and not (ids.dtype.kind in "iu" and ids[0] >= 0 and ids[-1] < n_envs):
-            raise ConfigError(f"env_ids must be whole numbers in [0, {n_envs}), got {env_ids!r}")
+            raise ConfigError(f"env_ids must be integers in [0, {n_envs}), got {env_ids!r}")
         return ids.astype(np.intp)
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor's arguments, for `load`."""
         return {"capacity": self.capacity, "n_envs": self._n_envs, "stack": self._stack}
 
-    def _column(self, name: str, rows: Rows, windows: Windows, horizon: Horizon, step: int) -> NDArray[Any]:
-        if name == "weight":
-            return self._sampler.weight(rows, step)
-        if name not in self.columns:
-            known = self.columns
-            raise ConfigError(f"{type(self).__name__} has no column {name!r}, only {list(known)}{nearest(name, known)}")
-        return read_batch_column(name, self._rings, rows, windows, horizon)
+
+def _split_batch(batch: TransitionBatch, n_batches: int) -> list[TransitionBatch]:
+    """Return consecutive equal parts of a batch; their arrays are views."""
+
+    def split(column: Any) -> list[Any]:
+        if isinstance(column, dict):
+            parts = [split(leaf) for leaf in column.values()]
+            return [dict(zip(column, part, strict=True)) for part in zip(*parts, strict=True)] or [{}] * n_batches
+        if isinstance(column, tuple):
+            return list(zip(*map(split, column), strict=True))
+        if isinstance(column, Lookup):
+            return [replace(column, places=places) for places in split(column.places)]
+        return list(column.reshape(n_batches, -1, *column.shape[1:]))
+
+    names = [field.name for field in fields(batch)]
+    columns = zip(*(split(getattr(batch, name)) for name in names), strict=True)
+    return [TransitionBatch(**dict(zip(names, own, strict=True))) for own in columns]

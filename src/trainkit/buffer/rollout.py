@@ -1,4 +1,4 @@
-"""The rows of one collect, in order: what on-policy learners learn from once and then forget."""
+"""The rollout of one collect, in order: on-policy policies learn from it once, then it is cleared."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.buffer.batches import checked_slots, checked_values
-from trainkit.buffer.nstep import Columns, shape_reward
+from trainkit.buffer.nstep import LazyColumns, shape_reward
+from trainkit.buffer.storage import checked_slots, rewrite_columns
 from trainkit.core import tree
 from trainkit.core.arrays import any_true, equal_rows, is_equal
 from trainkit.core.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
@@ -28,17 +28,17 @@ from trainkit.core.stats import html_table
 
 @checked
 class RolloutBuffer:
-    """Hold rows as they come, each environment's packed upwards in columns [T, N].
+    """Store rows in order, packed per environment in columns [T, N].
 
     An episode that is still open when the rollout is read was *cut*: it bootstraps from the observation after its
-    last row, as one that was truncated does; one that terminated does not. Observations are stored as they were acted
-    on, whole stacks included. Columns grow to the longest rollout and stay.
+    last row, as a truncated one does; one that terminated does not. Observations are stored as they were acted on,
+    whole stacks included. Columns grow to the longest rollout and stay allocated.
     """
 
     def __init__(self) -> None:
         self._spec: RowSpec | None = None
         self._columns: dict[str, Any] = {}  # {name: [T, N, ...]}
-        self._room = 0  # T that fits
+        self._capacity = 0  # T
         self._ends: list[tuple[NDArray[np.int64], Obs]] = []  # (rows [E], true observations after them [E, ...])
 
     def __len__(self) -> int:
@@ -52,29 +52,29 @@ class RolloutBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes claimed."""
+        """Bytes allocated."""
         return sum(leaf.nbytes for leaf in tree.leaves(self._columns))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names that `read(columns=)` takes: those of every rollout, and the stored ones once it is bound."""
+        """The names that `read(columns=)` accepts: those of every rollout, and the stored ones once it is bound."""
         return ("env_id", "t", "terminated", "truncated", "return_to_go", *(self._spec.extras if self._spec else ()))
 
     def bind(self, spec: RowSpec) -> None:
-        """Take rows of this shape from now on; binding again is allowed with an equal spec only."""
+        """Allocate memory for rows of this spec; binding again is allowed with an equal spec only."""
         if self._spec is not None and self._spec != spec:
             raise ConfigError(f"RolloutBuffer holds rows of {self._spec} and cannot take {spec}: use a new buffer")
         if self._spec is None:
             tree.check_keys("RolloutBuffer: observations", spec.obs)
             self._spec = spec
             self._n_rows = np.zeros(spec.n_envs, np.int64)  # [N]
-            self._is_open = np.zeros(spec.n_envs, np.bool_)  # [N], whether the newest row's episode goes on
-            self._age = np.zeros(spec.n_envs, np.int64)  # [N], steps of the episode so far, in former rollouts too
+            self._is_open = np.zeros(spec.n_envs, np.bool_)  # [N], whether the newest row's episode is open
+            self._age = np.zeros(spec.n_envs, np.int64)  # [N], steps of the episode so far, including earlier rollouts
             self._pending = tree.map_tree(lambda leaf: np.zeros((spec.n_envs, *_shape(leaf)), leaf.dtype), spec.obs)
-            self._claim(64)
+            self._allocate(64)
 
     def add(self, transition: Transition) -> NDArray[np.int64]:
-        """Write K rows and return their slots, t * N + n, which hold until the rollout is forgotten.
+        """Write K rows and return their slots t * N + n, valid until the rollout is cleared.
 
         As in `ReplayBuffer.add`, an open episode that a row does not continue ends before that row and bootstraps.
         """
@@ -84,11 +84,11 @@ class RolloutBuffer:
         self._end_skipped(transition.obs, env_ids)
         time = self._n_rows[env_ids]  # [K]
         longest = time.max(initial=-1)
-        if longest >= self._room:
-            self._claim(2 * self._room)
-        # In lock-step the rows are one slice of every column, in a fraction of the time.
-        is_level = len(time) == self._spec.n_envs and (time == longest).all()
-        rows, envs = (longest, slice(None)) if is_level else ((time, env_ids), env_ids)
+        if longest >= self._capacity:
+            self._allocate(2 * self._capacity)
+        # In lockstep the rows are one slice of every column, which numpy writes faster.
+        in_lockstep = len(time) == self._spec.n_envs and (time == longest).all()
+        rows, envs = (longest, slice(None)) if in_lockstep else ((time, env_ids), env_ids)
         for name in ("action", "reward", "terminated", "truncated"):
             self._columns[name][rows] = getattr(transition, name)
         self._columns["t"][rows] = self._age[envs]
@@ -114,9 +114,9 @@ class RolloutBuffer:
             self._age[ids] = 0
 
     def drop(self, env_ids: ArrayLike) -> int:
-        """Take back what this rollout has of the open episodes of these environments; return how many rows that were.
+        """Remove the rows of these environments' open episodes from this rollout; return the number of rows removed.
 
-        Rows of former rollouts were learnt from already.
+        Rows of earlier rollouts were learned from already.
         """
         if self._spec is None:
             return 0
@@ -129,23 +129,16 @@ class RolloutBuffer:
 
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike | None = None, **columns: ArrayLike) -> None:
         """Change the rewards and stored columns of rows of this rollout, by name; see `ReplayBuffer.rewrite`."""
-        held = self.is_stored(slots)
-        rows = checked_slots("RolloutBuffer", slots)
+        is_stored, rows = self.is_stored(slots), checked_slots("RolloutBuffer", slots)
         stored = self._columns.get("extras", {})
         refuse_unknown("RolloutBuffer.rewrite", columns, stored)
-        if not held.any():
-            return
-        given = columns if reward is None else {**columns, "reward": reward}
-        targets = {name: _flat(self._columns["reward"] if name == "reward" else stored[name]) for name in given}
-        checked = {
-            name: checked_values("RolloutBuffer", name, values, len(rows), targets[name])
-            for name, values in given.items()
-        }
-        for name, own in checked.items():  # only when all are valid
-            targets[name][rows[held]] = own[held]
+        if is_stored.any():
+            values = columns if reward is None else {**columns, "reward": reward}
+            targets = {name: _flat(column) for name, column in {**stored, "reward": self._columns["reward"]}.items()}
+            rewrite_columns("RolloutBuffer", targets, values, rows, is_stored)
 
     def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
-        """Return which slots [K] name a row of this rollout."""
+        """Return which slots [K] have a row in this rollout."""
         rows = checked_slots("RolloutBuffer", slots)
         if self._spec is None:
             return np.zeros(len(rows), np.bool_)
@@ -157,18 +150,20 @@ class RolloutBuffer:
         """Return the rows of these slots [K] of this rollout, in their order, with all stored columns.
 
         Raises:
-            MissingRowError: a slot names no row of this rollout.
+            MissingRowError: a slot has no row in this rollout.
         """
         rows = checked_slots("RolloutBuffer", slots)
         held = self.is_stored(rows)
         if self._spec is None or not held.all():
             raise MissingRowError(
                 f"RolloutBuffer does not hold slot {rows[~held][:1]} of the {len(rows)} given: slots are of the rows "
-                "collected since the last update; is_stored(slots) tells which"
+                "collected since the last update; is_stored(slots) returns which"
             )
         time, env = np.divmod(rows, self._spec.n_envs)
         own = tree.map_tree(lambda column: _flat(column)[rows], self._columns)
-        next_obs = tree.map_tree(lambda column: column[np.minimum(time + 1, self._room - 1), env], self._columns["obs"])
+        next_obs = tree.map_tree(
+            lambda column: column[np.minimum(time + 1, self._capacity - 1), env], self._columns["obs"]
+        )
         newest = time == self._n_rows[env] - 1
         _write(next_obs, newest, tree.map_tree(lambda leaf: leaf[env[newest]], self._pending))
         for ended, after in self._ends:
@@ -187,12 +182,12 @@ class RolloutBuffer:
         )
 
     def read(self, horizon: Horizon | None = None, columns: Sequence[str] = ()) -> Rollout:
-        """Cut what is open and return all rows, rewards by the horizon's rule.
+        """Cut the open episodes and return all rows, with rewards shaped by the horizon's rule.
 
         Args:
-            horizon: whose rule and gamma count; None is a `Horizon()` that keeps the rewards.
-            columns: what to return in `extras` besides the stored columns, [T, N] each: "env_id", "t" (step in the
-                episode), "terminated", "truncated", "return_to_go" (as in `ReplayBuffer.sample`: nan where the
+            horizon: its rule shapes the rewards; None is a `Horizon()`, which keeps them.
+            columns: what to return in `extras` in addition to the stored columns, [T, N] each: "env_id", "t" (step in
+                the episode), "terminated", "truncated", "return_to_go" (as in `ReplayBuffer.sample`: nan where the
                 episode had not ended when the rollout did).
 
         Raises:
@@ -232,18 +227,18 @@ class RolloutBuffer:
         )
 
     def clear(self) -> None:
-        """Forget every row; episodes that were open go on in the next rollout."""
+        """Forget every row; open episodes continue in the next rollout."""
         if self._spec is not None:
             self._n_rows[:] = 0
             self._is_open[:] = False
             self._ends.clear()
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return what dashboards show about the buffer: nothing, it is empty between rollouts."""
+        """Return no metrics: the buffer is empty between rollouts."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all rows that were not forgotten, and how far each episode is. Arrays may be views."""
+        """Return all rows, and the number of steps of each episode. Arrays may be views."""
         if self._spec is None:
             return {}
         n_steps = int(self._n_rows.max())
@@ -274,8 +269,8 @@ class RolloutBuffer:
             lengths = {len(column) for column in tree.leaves(saved)}
             if lengths != {n_steps} or n_rows.min() < 0:
                 raise ValueError(f"rows are counted as {n_rows.tolist()!r:.80}, columns have {lengths}")
-            if n_steps > self._room:
-                self._claim(n_steps)
+            if n_steps > self._capacity:
+                self._allocate(n_steps)
             if n_steps:  # without rows there is nothing to read, whatever columns the saved policy stored
                 mine, theirs = (sorted(columns["extras"]) for columns in (self._columns, saved))
                 if mine != theirs:
@@ -288,10 +283,10 @@ class RolloutBuffer:
             for name, own in (("n_rows", self._n_rows), ("is_open", self._is_open), ("age", self._age)):
                 own[:] = state[name]
             ends = [(np.asarray(rows), tree.map_tree(np.asarray, tree.from_plain(obs))) for rows, obs in state["ends"]]
-            n_places = n_steps * self._spec.n_envs
+            n_slots = n_steps * self._spec.n_envs
             for rows, _ in ends:
-                if rows.dtype.kind not in "iu" or (len(rows) and not (rows.min() >= 0 and rows.max() < n_places)):
-                    raise ValueError("an episode's end is at no row")
+                if rows.dtype.kind not in "iu" or (len(rows) and not (rows.min() >= 0 and rows.max() < n_slots)):
+                    raise ValueError("an episode ends where there is no row")
             self._ends = ends
 
     def _end_skipped(self, obs: Obs, env_ids: NDArray[np.intp]) -> None:
@@ -306,7 +301,7 @@ class RolloutBuffer:
             self.cut(env_ids[skipped])
 
     def _break_off(self, env_ids: NDArray[np.intp]) -> None:
-        """End the rows of open episodes here; whether the episodes go on in another rollout is left open."""
+        """End the rows of open episodes here; the episodes themselves may continue in the next rollout."""
         ids = env_ids[self._is_open[env_ids]]
         self._columns["ended"][self._n_rows[ids] - 1, ids] = True
         self._is_open[ids] = False
@@ -315,7 +310,7 @@ class RolloutBuffer:
     def _shaped(
         self, rule: RewardRule | None, own: Mapping[str, Any], rows: NDArray[np.int64], after: Obs
     ) -> NDArray[np.float64]:
-        """Apply a reward rule to all rows [T, N]; a function sees them packed, [1, B, ...]."""
+        """Apply a reward rule to all rows [T, N]; a function receives them packed, [1, B, ...]."""
         if not callable(rule):
             return shape_reward(rule, own["reward"], dict)
         n_steps, n_envs = own["reward"].shape
@@ -332,9 +327,9 @@ class RolloutBuffer:
                 leaf[places] = true
             return tree.map_tree(lambda leaf: leaf[None], found)
 
-        columns = Columns(
+        columns = LazyColumns(
             {
-                **{name: partial(column, name) for name in (*_SHOWN, *own["extras"])},
+                **{name: partial(column, name) for name in (*_RULE_COLUMNS, *own["extras"])},
                 "obs": lambda: tree.map_tree(lambda leaf: _flat(leaf)[packed][None], own["obs"]),
                 "next_obs": next_obs,
             }
@@ -344,18 +339,18 @@ class RolloutBuffer:
         return shaped
 
     def _end(self, env_ids: NDArray[np.intp]) -> None:
-        """Keep the observations after the newest rows of these environments."""
+        """Store the observations after the newest rows of these environments."""
         assert self._spec is not None, "only rows end"
         rows = (self._n_rows[env_ids] - 1) * self._spec.n_envs + env_ids
         self._ends.append((rows, tree.map_tree(lambda leaf: leaf[env_ids], self._pending)))
 
-    def _claim(self, room: int) -> None:
-        """Make room for this many rows per environment; those there are stay."""
+    def _allocate(self, capacity: int) -> None:
+        """Allocate columns for this many rows per environment, and copy the rows there are."""
         spec, before = self._spec, self._columns
         assert spec is not None, "bound before anything is written"
 
         def column(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-            return np.zeros((room, spec.n_envs, *shape), dtype)
+            return np.zeros((capacity, spec.n_envs, *shape), dtype)
 
         self._columns = {
             "obs": tree.map_tree(lambda leaf: column(_shape(leaf), leaf.dtype), spec.obs),
@@ -369,11 +364,11 @@ class RolloutBuffer:
         }
         if before:
             for new, old in zip(tree.leaves(self._columns), tree.leaves(before), strict=True):
-                new[: self._room] = old
-        self._room = room
+                new[: self._capacity] = old
+        self._capacity = capacity
 
 
-_SHOWN = ("action", "reward", "terminated", "truncated", "t")  # columns that reward functions see, as in replay
+_RULE_COLUMNS = ("action", "reward", "terminated", "truncated", "t")  # of reward functions, as in replay
 
 
 def _return_to_go(reward: NDArray[np.float64], own: Mapping[str, Any], gamma: float) -> NDArray[np.float32]:

@@ -1,109 +1,85 @@
-"""Which rows to learn from next: uniformly, or in proportion to their priority."""
+"""Sampling distributions over live rows: uniform, or in proportion to priority."""
 
 import logging
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.buffer.heads import Rows, SomeRows, one_by_one
+from trainkit.buffer.rings import Rows
 from trainkit.buffer.segment_tree import MinTree, SumTree, tree_bytes
-from trainkit.buffer.storage import Rings
+from trainkit.buffer.storage import Storage
 from trainkit.core.errors import CheckpointError, Checks, PriorityError
 from trainkit.core.schedules import Scheduled, as_schedule
 
 _log = logging.getLogger(__name__)
-_LARGEST_PRIORITY = 1e30  # its power still adds up in float64
-_MOST_PENDING = 256  # arrays of rows whose tree writes are saved up at most
+_LARGEST_PRIORITY = 1e30  # powers of it can still be summed in float64
+_MOST_PENDING = 256  # arrays of rows whose masses are not written yet
 
 
-class Sampler(Protocol):
-    """Draw live rows, with the weights that undo how they were drawn."""
+class UniformSampler:
+    """Sample every live row with the same probability, with replacement."""
 
-    def bind(self, rings: Rings) -> None: ...
+    _storage: Storage
 
-    def touch(self, *rows: SomeRows) -> None:
-        """Hear of rows that were added or died."""
+    def bind(self, storage: Storage) -> None:
+        """Sample from this storage from now on."""
+        self._storage = storage
 
-    def draw(
-        self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
-    ) -> tuple[Rows, NDArray[np.float32]]:
-        """Return rows and weights [n_batches * B], batch after batch."""
-        ...
-
-    def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
-        """Return the weights of rows, (size * P)**-beta, not divided by a largest one."""
-        ...
-
-    def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def metrics(self, step: int) -> dict[str, float]: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def bytes_for(self, n_rows: int) -> int:
-        """Return what `nbytes` will be with this many rows."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class Uniform:
-    """Draw every live row with the same probability, with replacement."""
-
-    _rings: Rings
-
-    def bind(self, rings: Rings) -> None:
-        self._rings = rings
-
-    def touch(self, *rows: SomeRows) -> None:
-        """Need nothing: whether a row lives is read off the rings."""
+    def touch(self, *rows: Rows) -> None:
+        """Receive the rows that were added or removed."""
 
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
     ) -> tuple[Rows, NDArray[np.float32]]:
-        place = rng.random(n_batches * batch_size) * self._rings.n_live  # `integers` takes more than twice as long
-        return self._rings.live_row(place.astype(np.int64)), np.ones(len(place), np.float32)
+        """Sample rows and their importance weights [n_batches * B], batch after batch."""
+        rings = self._storage.rings
+        index = (rng.random(n_batches * batch_size) * rings.n_live).astype(np.int64)
+        return rings.live_rows(index), np.ones(len(index), np.float32)
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
+        """Return the weights (size * P)**-beta of rows, not divided by a largest one."""
         return np.ones(len(rows))
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
-        """Ignore it: all rows are alike."""
+        """Set the priorities of live rows; without effect where all rows are alike."""
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Forget all priorities."""
 
     def metrics(self, step: int) -> dict[str, float]:
+        """Return what to log."""
         return {}
 
-    nbytes = 0
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return 0
 
     def bytes_for(self, n_rows: int) -> int:
+        """Return what `nbytes` will be for storage of this many rows."""
         return 0
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the priorities."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep nothing."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` returned."""
 
 
-class Prioritized:
-    """Draw rows in proportion to (priority + eps)**alpha (Schaul et al., 2016, section 3.3).
+class PrioritizedSampler(UniformSampler):
+    """Sample rows in proportion to their mass (priority + eps)**alpha (Schaul et al., 2016, section 3.3).
 
     New rows get the largest priority written so far. A draw of B is stratified: one point in each of B equal
     parts of the total mass ("iid" draws B independent points). Of several batches at once, each has one point in
     each of its B equal parts too. The weight (size * P)**-beta is divided by the largest of the batch, or of the
     buffer.
+
+    A row that is added or removed gets its mass at the next draw, all of them at once.
     """
 
-    _rings: Rings
     _tree: SumTree
     _min_tree: MinTree | None
 
@@ -122,69 +98,65 @@ class Prioritized:
         checks.one_of("normalize", normalize, ["batch", "buffer"])
         checks.one_of("draw", draw, ["stratified", "iid"])
         checks.done()
-        self.alpha, self.eps, self.normalize, self.how = alpha, eps, normalize, draw
-        self._alpha, self._eps = np.array(alpha), np.array(eps)  # reckoned with in less time than Python's numbers
+        self.alpha, self.eps, self.normalize, self.mode = alpha, eps, normalize, draw
         self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
         self.largest_priority = 1.0
-        self._pending: list[SomeRows] = []  # rows whose mass must follow their life before the next draw
+        self._pending: list[Rows] = []  # rows added or removed since the last draw
 
-    def bind(self, rings: Rings) -> None:
-        self._rings = rings
-        self._tree = SumTree(rings.n_rows)
-        self._min_tree = MinTree(rings.n_rows) if self.normalize == "buffer" else None
+    def bind(self, storage: Storage) -> None:
+        super().bind(storage)
+        self._tree = SumTree(storage.rings.n_rows)
+        self._min_tree = MinTree(storage.rings.n_rows) if self.normalize == "buffer" else None
 
-    def touch(self, *rows: SomeRows) -> None:
+    def touch(self, *rows: Rows) -> None:
         self._pending.extend(rows)
         if len(self._pending) > _MOST_PENDING:
-            self._settle()
+            self._flush()
 
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
     ) -> tuple[Rows, NDArray[np.float32]]:
-        self._settle()
+        self._flush()
         n_rows = n_batches * batch_size
         total = self._tree.total
-        if self.how == "stratified":
+        if self.mode == "stratified":
             point = (np.arange(float(n_rows)) + rng.random(n_rows)) * (total / n_rows)
         else:
             point = rng.random(n_rows) * total
         rows = self._tree.find(point)
         if n_batches > 1:
-            rows = rows.reshape(batch_size, n_batches).T.ravel()  # neighbours go to different batches
+            rows = rows.reshape(batch_size, n_batches).T.ravel()  # neighboring points go to different batches
         mass = self._tree[rows].reshape(n_batches, batch_size)
-        smallest = np.minimum.reduce(mass, axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
+        smallest = mass.min(axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
         return rows, weight.ravel().astype(np.float32)
 
     def mass(self, rows: Rows) -> NDArray[np.float64]:
         """Return (priority + eps)**alpha of rows."""
-        self._settle()
+        self._flush()
         return self._tree[rows]
 
     def priority(self, rows: Rows) -> NDArray[np.float64]:
-        """Return the priorities of rows, as they were written; 1 where alpha 0 keeps none."""
-        self._settle()
+        """Return the priorities of rows as they were written; 1 where alpha is 0, which keeps none."""
         if self.alpha == 0:
             return np.ones(len(rows))
-        priority: NDArray[np.float64] = np.maximum(self._tree[rows] ** (1 / self.alpha) - self.eps, 0.0)
+        priority: NDArray[np.float64] = np.maximum(self.mass(rows) ** (1 / self.alpha) - self.eps, 0.0)
         return priority
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
-        self._settle()
-        weight: NDArray[np.float64] = (self._tree[rows] * (self._rings.n_live / self._tree.total)) ** -self.beta(step)
+        mass = self.mass(rows)
+        weight: NDArray[np.float64] = (mass * (self._storage.rings.n_live / self._tree.total)) ** -self.beta(step)
         return weight
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
-        self._settle()
-        if len(rows) == 0:
-            return
-        self.largest_priority = max(self.largest_priority, float(priority[priority.argmax()]))
-        self._set_mass(rows, (priority + self._eps) ** self._alpha)
+        self._flush()
+        self.largest_priority = max(self.largest_priority, float(priority.max(initial=0.0)))
+        self._set_mass(rows, (priority + self.eps) ** self.alpha)
 
     def clear(self) -> None:
         self._pending.clear()
         self.largest_priority = 1.0
-        self.bind(self._rings)
+        self.bind(self._storage)
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"beta": self.beta(step), "largest_priority": self.largest_priority}
@@ -197,11 +169,11 @@ class Prioritized:
         return tree_bytes(n_rows) * (2 if self.normalize == "buffer" else 1)
 
     def state_dict(self) -> dict[str, Any]:
-        self._settle()
-        kept = {"mass": self._tree[:].copy(), "largest_priority": self.largest_priority}
-        return kept | {"alpha": self.alpha, "eps": self.eps}
+        self._flush()
+        state = {"mass": self._tree[:].copy(), "largest_priority": self.largest_priority}
+        return state | {"alpha": self.alpha, "eps": self.eps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in ("alpha", "eps"):
             if state[name] != getattr(self, name):
                 raise CheckpointError(
@@ -210,17 +182,16 @@ class Prioritized:
                 )
         self.clear()
         self.largest_priority = state["largest_priority"]
-        with_mass = np.flatnonzero(state["mass"])
-        self._set_mass(with_mass, state["mass"][with_mass])
+        rows = np.flatnonzero(state["mass"])
+        self._set_mass(rows, state["mass"][rows])
 
-    def _settle(self) -> None:
-        """Give rows added since the last draw the largest priority, and the dead none; order does not matter."""
-        if not self._pending:
-            return
-        rows = np.concatenate([one_by_one(rows) for rows in self._pending])
-        self._pending.clear()
-        lives = self._rings.stamp[rows] >= 0
-        self._set_mass(rows, np.where(lives, (self.largest_priority + self.eps) ** self.alpha, 0.0))
+    def _flush(self) -> None:
+        """Give rows added since the last draw the largest priority, and removed ones mass 0."""
+        if self._pending:
+            rows = np.concatenate(self._pending)
+            self._pending.clear()
+            is_live = self._storage.records["stamp"][rows] >= 0
+            self._set_mass(rows, np.where(is_live, (self.largest_priority + self.eps) ** self.alpha, 0.0))
 
     def _set_mass(self, rows: Rows, mass: NDArray[np.float64]) -> None:
         self._tree.put(rows, mass)
@@ -229,13 +200,11 @@ class Prioritized:
 
 
 def checked_priority(priority: NDArray[Any], n_rows: int) -> NDArray[np.float64]:
-    """Refuse what is no priority, in float64 and clipped where its power could no longer be added up."""
+    """Return priorities [B] in float64, clipped where powers of them could not be summed; raise if one is invalid."""
     values = np.asarray(priority, np.float64)
     if values.shape != (n_rows,):
         raise PriorityError(f"update_priorities needs one priority per slot [{n_rows}], got shape {values.shape}")
-    if n_rows == 0:
-        return values
-    low, high = values[values.argmin()], values[values.argmax()]  # either finds a nan
+    low, high = values.min(initial=0.0), values.max(initial=0.0)  # nan if there is one
     if not (low >= 0.0 and high < np.inf):
         at = int(np.flatnonzero(~((values >= 0.0) & (values < np.inf)))[0])
         raise PriorityError(f"a priority must be finite and >= 0, got {values[at]} at index {at} of {n_rows}")

@@ -1,356 +1,383 @@
-"""Where rows lie: one ring per environment, woven into flat columns allocated once.
+"""Transitions in memory: columns allocated once, in one ring per environment (see `rings`).
 
-Environment `e` owns the rows `position * n_envs + e`, so that a vector step of all environments is one slice, and
-the row after row r, in the same ring, is `(r + n_envs) % n_rows`. A ring holds, going back from its head:
+Every observation is stored once: the next observation of a row is the observation of the row after it. Where an episode
+ended, the row after belongs to the next episode, and the true final observation is stored apart, at the index in the
+row's field `final`; `final < 0` means that the episode continues in the row after, or is still open.
 
-    head          the *pending* row: only its observation is there, the newest `next_obs`
-    head - 1      the newest row
-      ...         `count` live rows; each one's next observation is the observation of the row after it
-    oldest
-      ...         at least `stack - 1` dead rows, kept because the oldest rows' frame stacks reach back into them
-
-So every observation is stored once. Where an episode ended, the row after belongs to the next one, and the true
-final observation lies in `finals`, found through the column `final`; `final < 0` means the episode goes on.
-
-A row whose observation is not the pending one does not continue the open episode: the episode ends at the row before,
-which keeps its own next observation as a final one.
+A row whose observation is not the `next_obs` of the row before does not continue the open episode: the episode ends at
+the row before, which keeps its own next observation as a final one.
 """
 
+import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.buffer.blocks import Block
-from trainkit.buffer.finals import Finals
-from trainkit.buffer.heads import Heads, Rows, SomeRows, one_by_one
-from trainkit.buffer.layout import record_of
-from trainkit.buffer.scratch import Scratch
+from trainkit.buffer.recorded import Block
+from trainkit.buffer.rings import Rings, Rows
 from trainkit.core import tree
-from trainkit.core.arrays import all_true, any_true, equal_rows, is_equal, same_rows
-from trainkit.core.data import ACTION_MASK, ArraySpec, Lookup, Obs, RowSpec, Transition
+from trainkit.core.arrays import all_true, any_true, equal_rows, is_equal
+from trainkit.core.data import ACTION_MASK, ArraySpec, Lookup, Obs, RecordedEpisode, RowSpec, Transition
 from trainkit.core.errors import ConfigError
 from trainkit.core.files import copy_into
 from trainkit.core.reading import decoding
 
-Records = NDArray[np.void]  # what `record_of` names, of each row
+Records = NDArray[np.void]  # rows, with the fields of `record_dtype`
+Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or a `Lookup` that stands for them
 
 
-class Rings:
-    """Columns of rows, their episodes' bounds, and the stamps that tell a row from its successors in its place."""
+def take_rows(column: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    """Return rows of a column; rows past its end wrap around."""
+    return column.take(rows, axis=0, mode="wrap")
+
+
+class Storage:
+    """Transitions of N environments: their columns, their episodes, and the slots that identify them.
+
+    Attributes:
+        rings: which rows are live, and which each environment writes next.
+        obs: a tree of columns [n_rows, ...], of the newest frame where stacked.
+        records: all other fields of a row that a draw reads [n_rows], see `record_dtype`.
+        extras: columns of the policy [n_rows, ...].
+        finals: the final observations of episodes.
+        serial: counts vector steps; a slot is serial * n_rows + row, so that none is used twice.
+        open_steps: steps of each environment's open episode [N], 0 where none is open.
+        n_episodes: episodes of each environment that have ended [N].
+        n_dropped: rows of each environment ever dropped [N].
+    """
 
     def __init__(self, capacity: int, spec: RowSpec) -> None:
         self.spec = spec
-        self.n_envs = n_envs = spec.n_envs
         self._obs_specs: list[ArraySpec] = tree.leaves(spec.obs)
         self._stack = max(leaf.stack for leaf in self._obs_specs)
-        share, rest = divmod(capacity, n_envs)
-        self.limit = np.full(n_envs, share) + (np.arange(n_envs) < rest)  # [N], live rows a ring can hold
-        self._share = None if rest else share  # of every ring, where all can hold as many
-        self.capacity = capacity
-        self._reach = self.limit * n_envs  # [N], from a pending row back to the oldest row of a full ring
-        self.n_rows = n_envs * int(self.limit.max() + self._stack)
-        self._stride, self._period = np.array(n_envs), np.array(self.n_rows)  # reckoned with in half an int's time
-        self._all = np.arange(n_envs)
-        self._all_bytes = self._all.tobytes()
-        self.heads = Heads(n_envs, self.n_rows)
-        self.count = np.zeros(n_envs, np.int64)  # [N], live rows
-        self.n_live = 0  # rows that can be sampled, the sum of `count`
-        self._open = np.zeros((n_envs, 2), np.int32)  # [N, 2], steps of the open episode so far, and its number
-        self.rewound = np.zeros(n_envs, np.int64)  # [N], rows ever dropped
-        self.serial = 0  # counts vector steps; a slot is serial * n_rows + row, so none is used twice
-        self._last_next_obs: list[Any] = []  # the leaves given with the last rows, of stacks; compared by identity only
+        self.rings = Rings(spec.n_envs, capacity, self._stack)
 
         def column(leaf: ArraySpec) -> NDArray[Any]:
-            return np.zeros((self.n_rows, *leaf.shape), leaf.dtype)
+            return np.zeros((self.rings.n_rows, *leaf.shape), leaf.dtype)
 
-        self.obs = tree.map_tree(column, spec.obs)  # newest frames only
+        self.obs: Obs = tree.map_tree(column, spec.obs)
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
-        self._lone = self.obs if isinstance(spec.obs, ArraySpec) and self._stack == 1 else None  # the only column
-        self.records = np.zeros(self.n_rows, record_of(spec.action))
-        self._places = np.zeros((self.n_rows, 2), np.int32)  # where in its episode, and in which, a row is
-        self._name_columns()
-        self.final[:] = self.stamp[:] = -1
+        self.records = np.zeros(self.rings.n_rows, record_dtype(spec.action))
+        self.records["final"] = self.records["stamp"] = -1
         self.extras = {name: column(leaf) for name, leaf in spec.extras.items()}
-        self.finals = Finals(spec.obs)
-
-    def _name_columns(self) -> None:
-        """Give the columns of records, places and counters names of their own."""
-        records = self.records
-        self.action, self.reward = records["action"], records["reward"]
-        self.terminated, self.truncated = records["terminated"], records["truncated"]
-        self.final = records["final"]  # where in `finals` a live row's next observation is, -1 if not there
-        self.stamp = records["stamp"]  # the serial a live row was added with, -1 for all others
-        self.age, self.episode = self._places.T  # steps of the episode before this one; its number
-        self.open_steps, self.episodes = self._open.T  # [N], 0 steps: none is open
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Look into the arrays of a copy, whose columns came as arrays apart."""
-        vars(self).update(state)
-        self._name_columns()
-
-    # ---- writing ----
-
-    def add(self, step: Transition) -> tuple[NDArray[np.int64], SomeRows, SomeRows]:
-        """Write K rows and return (their slots, their rows, the rows that died to make room)."""
-        everyone = step.env_ids.tobytes() == self._all_bytes
-        envs: Any = slice(None) if everyone else self._checked(step.env_ids)
-        heads, in_step = self.heads, everyone and self.heads.are_in_step
-        here: Any = heads.side_by_side(0) if in_step else heads.rows[envs]
-        after: Any = heads.side_by_side(1) if in_step else self.after(here, 1)
-        if not self._is_pending(here, step.obs):
-            self._end_skipped(here, envs, step)
-        self._write_obs(here, after, step.obs, step.next_obs)
-        self.action[here] = step.action
-        self.reward[here] = step.reward
-        self.terminated[here] = step.terminated
-        self.truncated[here] = step.truncated
-        self._places[here] = self._open[envs]
-        for name, column in self.extras.items():
-            column[here] = step.extras[name]
-        dead = self._make_room(here, envs)
-        self.stamp[here] = self.serial
-        slots = self.slots(here, self.serial)
-        self.serial += 1
-        if everyone:
-            heads.go_on(after)
-            self.open_steps += _ONE
-        else:
-            heads.move(envs, after)
-            self.open_steps[envs] += _ONE
-        terminated, truncated = self.terminated[here], self.truncated[here]  # bools, whatever came
-        if any_true(terminated) or any_true(truncated):
-            ended = terminated | truncated
-            self._end_at(one_by_one(here)[ended], step.env_ids[ended])
-        return slots, here, dead
-
-    def end_episodes(self, envs: NDArray[np.intp]) -> None:
-        """End the open episodes of these environments: the pending observations become their final ones."""
-        envs = envs[self.open_steps[envs] > 0]
-        self._end_at(self.after(self.heads.rows[envs], -1), envs)
-
-    def drop_episodes(self, envs: NDArray[np.intp]) -> Rows:
-        """Take the open episodes' live rows back and return them; older episodes stay as they are."""
-        dropped: list[Rows] = []
-        heads = self.heads.rows.copy()
-        for env in envs:
-            n_steps = int(min(self.open_steps[env], self.count[env]))
-            dropped.append(self.after(heads[env], np.arange(-n_steps, 0)))
-            heads[env] = self.after(heads[env], -n_steps)
-            self.count[env] -= n_steps
-            self.rewound[env] += n_steps
-            self.open_steps[env] = 0
-        self.heads.rows = heads
-        rows = np.concatenate(dropped) if dropped else self._all[:0]
-        self.stamp[rows] = -1
-        self.n_live -= len(rows)
-        return rows
-
-    def fill(self, ends: NDArray[np.bool_], blocks: Iterable[Block]) -> None:
-        """Write T rows of one environment into empty rings; `ends` [T] marks each episode's last row."""
-        n_steps = len(ends)
-        last = np.flatnonzero(ends)
-        begins = np.concatenate([[0], last + 1])
-        finals = self.finals.claim(len(last))
-        begin = n_ended = 0
-        for block in blocks:
-            end = begin + len(block.reward)
-            n_ends = int(np.searchsorted(last, end)) - n_ended
-            own = finals[n_ended : n_ended + n_ends]
-            for column, leaf in zip(self._obs_columns, tree.leaves(block.obs), strict=True):
-                column[begin:end] = leaf
-            for column, kept, leaf in zip(
-                self._obs_columns, self.finals.columns, tree.leaves(block.last_obs), strict=True
-            ):
-                kept[own] = leaf[:n_ends]
-                if end == n_steps:
-                    column[n_steps] = leaf[-1]
-            for column, rows in (
-                (self.action, block.action),
-                (self.reward, block.reward),
-                (self.terminated, block.terminated),
-                (self.truncated, block.truncated),
-                *((column, block.extras[name]) for name, column in self.extras.items()),
-            ):
-                column[begin:end] = rows
-            episode = np.searchsorted(last, np.arange(begin, end), side="left")
-            self.age[begin:end] = np.arange(begin, end) - begins[episode]
-            self.episode[begin:end] = episode
-            begin, n_ended = end, n_ended + n_ends
-        assert begin == n_steps, "blocks are of as many rows as were announced"
-        self.stamp[:n_steps] = np.arange(n_steps)
-        self.final[last] = finals
-        self.serial = n_steps
-        self.heads.rows = np.array([n_steps])
-        self.count[0] = self.n_live = n_steps
-        self.open_steps[0] = n_steps - begins[-1]
-        self.episodes[0] = len(last)
-
-    # ---- reading ----
-
-    def live_row(self, index: NDArray[np.int64]) -> Rows:
-        """Return the row of each index into [0, n_live), counted ring by ring from the oldest."""
-        ends = np.add.accumulate(self.count)
-        env = ends.searchsorted(index, side="right")
-        return self.after(self.heads.rows[env], index - ends[env])
-
-    def transitions(self, n_rows: int) -> Iterator[Transition]:
-        """Read all live rows once, ring by ring from the oldest, K at a time; `env_ids` repeat within."""
-        for begin in range(0, self.n_live, n_rows):
-            yield self.read(self.live_row(np.arange(begin, min(begin + n_rows, self.n_live))))
-
-    def read(self, rows: Rows, stack: int | None = None) -> Transition:
-        """Return live rows [K], with all stored columns; observations of `stack` frames, by default the rings' own."""
-        return Transition(
-            obs=self.obs_at(rows) if stack is None else self._read_stack(rows, 0, stack),
-            action=self.action[rows],
-            reward=self.reward[rows],
-            next_obs=self.next_obs_at(rows) if stack is None else self._read_stack(rows, 1, stack),
-            terminated=self.terminated[rows],
-            truncated=self.truncated[rows],
-            env_ids=rows % self.n_envs,
-            extras={name: column[rows] for name, column in self.extras.items()},
-        )
-
-    def previous(self, rows: Rows) -> Rows:
-        """Return the row before each in its episode; where there is none, or no longer, the row itself."""
-        before = self.after(rows, -1)
-        return np.where((self.age[rows] > 0) & (self.stamp[before] >= 0), before, rows)
-
-    def following(self, rows: Rows) -> Rows:
-        """Return the row after each in its episode; where there is none, or not yet, the row itself."""
-        after = self.after(rows, 1)
-        return np.where((self.final[rows] < 0) & (self.stamp[after] >= 0), after, rows)
-
-    def open_rows(self) -> Rows:
-        """Return the newest rows of the episodes that have not ended, one per environment that has one."""
-        (envs,) = np.nonzero((self.open_steps > 0) & (self.count > 0))
-        return self.after(self.heads.rows[envs], -1)
-
-    def slots(self, rows: SomeRows, stamp: Any) -> NDArray[np.int64]:
-        """Name live rows of these stamps, one or [B], for good: a slot is never another row's."""
-        if isinstance(rows, slice):
-            first = stamp * self.n_rows
-            return np.arange(first + rows.start, first + rows.stop)
-        slots: NDArray[np.int64] = stamp * self._period + rows
-        return slots
-
-    def rows(self, slots: ArrayLike) -> tuple[Rows, NDArray[np.bool_] | slice]:
-        """Return where slots lie, and which of them still hold the row they were given for: a slice where all do."""
-        slots = np.asarray(slots).astype(np.int64, casting="same_kind", copy=False)
-        rows, stamp = slots % self._period, slots // self._period
-        lives = (self.stamp[rows] == stamp) & (stamp >= _ZERO)
-        return rows, slice(None) if all_true(lives) else lives
-
-    def holds(self, slots: ArrayLike) -> NDArray[np.bool_]:
-        """Return which slots [K] still name the row they were given for."""
-        _, lives = self.rows(slots)
-        return np.ones(np.shape(slots), np.bool_) if isinstance(lives, slice) else lives
-
-    def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
-        """Return the row `n_steps` further on in the same ring (further back when negative)."""
-        after: Rows = (rows + n_steps * self._stride) % self._period
-        return after
-
-    def obs_at(self, rows: Rows, scratch: Scratch | None = None) -> Obs:
-        """Return the observations acted on, [B, ...], stacked where the spec says so."""
-        return self._read(rows, 0, scratch)
-
-    def next_obs_at(self, rows: Rows, scratch: Scratch | None = None, final: NDArray[np.int32] | None = None) -> Obs:
-        """Return the true observation after each row's step, [B, ...]; `final` is theirs, where it was read before."""
-        obs = self._read(rows, 1, scratch)
-        final = self.final[rows] if final is None else final
-        (ended,) = (final >= _ZERO).nonzero()
-        if len(ended):
-            given = zip(self._obs_specs, tree.leaves(obs), self.finals.columns, strict=True)
-            for leaf, frames, finals in given:
-                is_there = isinstance(frames, Lookup)  # and final ones lie behind the rows
-                found = frames.places if is_there else frames
-                newest = found[:, -1] if leaf.stack > 1 else found
-                newest[ended] = self.n_rows + final[ended] if is_there else finals.take(final[ended], axis=0)
-        return obs
-
-    def _read(self, rows: Rows, ahead: int, scratch: Scratch | None) -> Obs:
-        """Gather the frames `ahead` of rows, [B, ...]; stacks repeat their episode's first frame before it began."""
-        take = Scratch().take if scratch is None else scratch.take
-        newest = rows + self._stride if ahead else rows  # which `take` wraps around
-        if self._lone is not None:
-            return take(ahead, self._lone, newest)
-        # Lambdas: the annotations of a function defined here would be evaluated at every call, for 5 us.
-        if self._stack == 1:
-            return tree.map_tree(lambda column: take(ahead, column, newest), self.obs)
-        age = self.age[rows] + ahead
-        back = np.minimum(np.arange(self._stack - 1, -1, -1), age[:, None])  # [B, stack]
-        stacked = newest[:, None] - back * self.n_envs
-        at = {leaf.stack: newest if leaf.stack == 1 else stacked[:, -leaf.stack :] for leaf in self._obs_specs}
-        return tree.map_tree(lambda leaf, column: take(ahead, column, at[leaf.stack]), self.spec.obs, self.obs)
-
-    def _read_stack(self, rows: Rows, ahead: int, stack: int) -> Obs:
-        """Gather the last `stack` frames [K, stack, ...] up to those `ahead` of rows; one is no stack: [K, ...].
-
-        Where fewer are stored of the episode, its oldest one is repeated.
-        """
-        env = rows % self.n_envs
-        oldest = self.after(self.heads.rows[env], -self.count[env])
-        n_before = (rows - oldest) // self.n_envs % (self.n_rows // self.n_envs)  # live rows, in the same ring
-        n_back = np.minimum(self.age[rows], n_before + self._stack - 1) + ahead
-        back = np.minimum(np.arange(stack - 1, -1, -1), n_back[:, None])
-        newest = self.after(rows, ahead)
-        at = self.after(newest[:, None], -back)  # [K, stack]
-        final = self.final[rows]
-        ended = np.flatnonzero(final >= 0) if ahead else _NONE
-
-        def frames(column: NDArray[Any], finals: NDArray[Any]) -> NDArray[Any]:
-            found = column[at]
-            found[ended, -1] = finals[final[ended]]
-            return found[:, 0] if stack == 1 else found
-
-        obs = tree.map_tree(frames, self.obs, self.finals.obs)
-        if stack > 1 and isinstance(obs, dict) and ACTION_MASK in obs:
-            obs[ACTION_MASK] = obs[ACTION_MASK][:, -1]  # never stacked
-        return obs
-
-    # ---- bookkeeping ----
-
-    @property
-    def n_used(self) -> int:
-        """How many rows there are up to the furthest ever written: all, where a ring may have wrapped."""
-        return self.n_rows if self.serial >= self.limit.min() else int(self.heads.rows.max()) + 1
+        self.finals = FinalObservations(spec.obs)
+        self.serial = 0
+        self.open_steps = np.zeros(spec.n_envs, np.int32)
+        self.n_episodes = np.zeros(spec.n_envs, np.int32)
+        self.n_dropped = np.zeros(spec.n_envs, np.int64)
+        self._last_next_obs: list[Any] = []  # leaves of the `next_obs` added last, where stacked; compared by identity
 
     @property
     def nbytes(self) -> int:
         """Bytes of all columns and final observations."""
-        claimed = [*self._obs_columns, *self.extras.values(), self.records, self._places]
-        return self.finals.nbytes + sum(column.nbytes for column in claimed)
+        columns = [*self._obs_columns, *self.extras.values(), self.records]
+        return self.finals.nbytes + sum(column.nbytes for column in columns)
 
     def clear(self) -> None:
-        """Forget every row; slots handed out before stay invalid."""
+        """Forget every row; slots returned before stay invalid."""
         self._last_next_obs = []
         self.finals.clear()
-        for column in (self.final, self.stamp):
-            column[:] = -1
-        self.heads.rows = self._all.copy()
-        self.count[:] = self.open_steps[:] = self.episodes[:] = self.n_live = 0
+        self.records["final"] = self.records["stamp"] = -1
+        self.rings.clear()
+        self.open_steps[:] = self.n_episodes[:] = 0
+
+    # ---- writing ----
+
+    def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
+        """Write K rows and return (their slots [K], their rows [K], the rows evicted to make room)."""
+        rings, records, envs = self.rings, self.records, step.env_ids
+        if not (all_true(envs[1:] > envs[:-1]) and (len(envs) == 0 or (envs[0] >= 0 and envs[-1] < rings.n_rings))):
+            raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
+        rows = rings.cursors[envs]
+        here, after = rings.block(rows), rings.block(rings.after(rows, 1))
+        obs, next_obs = tree.leaves(step.obs), tree.leaves(step.next_obs)
+        if not self._is_pending(here, obs):
+            self._end_skipped(rows, envs, obs)
+        for column, leaf, given, given_next in zip(self._obs_columns, self._obs_specs, obs, next_obs, strict=True):
+            column[here] = given[:, -1] if leaf.stack > 1 else given
+            column[after] = given_next[:, -1] if leaf.stack > 1 else given_next
+        if self._stack > 1:
+            self._last_next_obs = next_obs
+        records["action"][here] = step.action
+        records["reward"][here] = step.reward
+        records["terminated"][here] = step.terminated
+        records["truncated"][here] = step.truncated
+        records["age"][here] = self.open_steps[envs]
+        records["episode"][here] = self.n_episodes[envs]
+        for name, column in self.extras.items():
+            column[here] = step.extras[name]
+        evicted = rings.push(envs)
+        records["stamp"][evicted] = -1  # their frames stay for the stacks that include them
+        final = records["final"][evicted]
+        if any_true(final >= 0):
+            self.finals.release(final[final >= 0])
+            records["final"][evicted] = -1
+        records["stamp"][here] = self.serial
+        slots = self.serial * rings.n_rows + rows
+        self.serial += 1
+        self.open_steps[envs] += 1
+        ended = records["terminated"][here] | records["truncated"][here]  # bools, whatever was given
+        if any_true(ended):
+            self._end_at(rows[ended], envs[ended])
+        return slots, rows, evicted
+
+    def end_episodes(self, envs: NDArray[np.intp]) -> None:
+        """End the open episodes of these environments: the newest next observations become final ones."""
+        envs = envs[self.open_steps[envs] > 0]
+        self._end_at(self.rings.after(self.rings.cursors[envs], -1), envs)
+
+    def drop_episodes(self, envs: NDArray[np.intp]) -> Rows:
+        """Remove and return the live rows of open episodes; older episodes stay as they are."""
+        dropped = [np.zeros(0, np.int64)]
+        for env in envs.tolist():
+            n_steps = int(min(self.open_steps[env], self.rings.count[env]))
+            dropped.append(self.rings.rewind(env, n_steps))
+            self.n_dropped[env] += n_steps
+            self.open_steps[env] = 0
+        rows = np.concatenate(dropped)
+        self.records["stamp"][rows] = -1
+        return rows
+
+    def fill(self, ends: NDArray[np.bool_], blocks: Iterable[Block]) -> None:
+        """Write T rows of one environment into empty storage; `ends` [T] marks each episode's last row."""
+        n_steps, records = len(ends), self.records
+        last = np.flatnonzero(ends)
+        starts = np.concatenate([[0], last + 1])
+        finals = self.finals.claim(len(last))
+        start = n_ended = 0
+        for block in blocks:
+            end = start + len(block.reward)
+            n_ends = int(np.searchsorted(last, end)) - n_ended
+            own = finals[n_ended : n_ended + n_ends]
+            leaves = zip(tree.leaves(block.obs), tree.leaves(block.last_obs), strict=True)
+            for column, kept, (obs, last_obs) in zip(self._obs_columns, self.finals.columns, leaves, strict=True):
+                column[start:end] = obs
+                kept[own] = last_obs[:n_ends]
+                if end == n_steps:
+                    column[n_steps] = last_obs[-1]
+            for name in ("action", "reward", "terminated", "truncated"):
+                records[name][start:end] = getattr(block, name)
+            for name, column in self.extras.items():
+                column[start:end] = block.extras[name]
+            row = np.arange(start, end)
+            episode = np.searchsorted(last, row, side="left")
+            records["age"][start:end] = row - starts[episode]
+            records["episode"][start:end] = episode
+            start, n_ended = end, n_ended + n_ends
+        assert start == n_steps, "blocks have as many rows as `ends`"
+        records["stamp"][:n_steps] = np.arange(n_steps)
+        records["final"][last] = finals
+        self.serial = n_steps
+        self.rings.set_cursors(np.array([n_steps]))
+        self.rings.count[0] = self.rings.n_live = n_steps
+        self.open_steps[0] = n_steps - starts[-1]
+        self.n_episodes[0] = len(last)
+
+    def _is_pending(self, here: Rows | slice, obs: list[NDArray[Any]]) -> bool:
+        """Return whether observations are bit by bit the `next_obs` of the rows before."""
+        for column, leaf, given in zip(self._obs_columns, self._obs_specs, obs, strict=True):
+            if not is_equal(column[here], given[:, -1] if leaf.stack > 1 else given):
+                return False
+        # Stacks that are the very arrays added as `next_obs`, as a collector's are, have the same older frames.
+        known = self._last_next_obs
+        return self._stack == 1 or (len(known) == len(obs) and all(map(operator.is_, obs, known)))
+
+    def _end_skipped(self, rows: Rows, envs: NDArray[np.intp], obs: list[NDArray[Any]]) -> None:
+        """End the open episodes that these observations do not continue, because rows in between were not added."""
+        age = self.open_steps[envs]
+        continues = age > 0
+        for column, leaf, given in zip(self._obs_columns, self._obs_specs, obs, strict=True):
+            for back in range(leaf.stack):
+                frames = given[:, leaf.stack - 1 - back] if leaf.stack > 1 else given
+                continues &= equal_rows(column[self.rings.after(rows, -np.minimum(back, age))], frames)
+        skipped = (age > 0) & ~continues
+        if any_true(skipped):
+            self.end_episodes(envs[skipped])
+
+    def _end_at(self, rows: Rows, envs: NDArray[np.intp]) -> None:
+        """Make rows, the newest of these environments, the last of their episodes."""
+        finals, pending = self.finals.claim(len(envs)), self.rings.cursors[envs]
+        self.records["final"][rows] = finals
+        for column, kept in zip(self._obs_columns, self.finals.columns, strict=True):
+            kept[finals] = column.take(pending, axis=0)
+        self.open_steps[envs] = 0
+        self.n_episodes[envs] += 1
+
+    # ---- finding rows ----
+
+    def slots(self, rows: Rows) -> NDArray[np.int64]:
+        """Return the slots of live rows [B]: each is stamp * n_rows + row, which identifies the row for good."""
+        slots: NDArray[np.int64] = self.records["stamp"][rows] * self.rings.n_rows + rows
+        return slots
+
+    def find(self, slots: ArrayLike) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return (the rows of slots [B], whether each is still the row that its slot was returned for)."""
+        stamp, rows = np.divmod(np.asarray(slots).astype(np.int64, casting="same_kind", copy=False), self.rings.n_rows)
+        return rows, (self.records["stamp"][rows] == stamp) & (stamp >= 0)
+
+    def previous(self, rows: Rows) -> Rows:
+        """Return the row before each in its episode; where there is none, or no longer, the row itself."""
+        before = self.rings.after(rows, -1)
+        return np.where((self.records["age"][rows] > 0) & (self.records["stamp"][before] >= 0), before, rows)
+
+    def following(self, rows: Rows) -> Rows:
+        """Return the row after each in its episode; where there is none, or not yet, the row itself."""
+        after = self.rings.after(rows, 1)
+        return np.where((self.records["final"][rows] < 0) & (self.records["stamp"][after] >= 0), after, rows)
+
+    def open_rows(self) -> Rows:
+        """Return the newest rows of the open episodes, one per environment that has one."""
+        (envs,) = np.nonzero((self.open_steps > 0) & (self.rings.count > 0))
+        return self.rings.after(self.rings.cursors[envs], -1)
+
+    # ---- reading ----
+
+    def obs_at(self, rows: Rows, ahead: int = 0, *, stack: int | None = None, gather: Gather = take_rows) -> Obs:
+        """Return the observations `ahead` rows after rows [B]: [B, ...], or stacks of frames [B, stack, ...].
+
+        A stack that begins before its episode's first frame, or the oldest one stored, repeats that frame.
+        """
+        newest = rows + ahead * self.rings.n_rings  # `gather` wraps around
+        if stack is None and self._stack == 1:
+            return tree.map_tree(lambda column: gather(column, newest), self.obs)
+        n_back = self.records["age"][rows]
+        if stack is not None:  # which may be deeper than what is kept of evicted rows
+            ring = rows % self.rings.n_rings
+            oldest = self.rings.after(self.rings.cursors[ring], -self.rings.count[ring])
+            n_back = np.minimum(n_back, (rows - oldest) % self.rings.n_rows // self.rings.n_rings + self._stack - 1)
+        depths = tree.map_tree(lambda leaf: leaf.stack if stack is None else stack, self.spec.obs)
+        if isinstance(depths, dict) and ACTION_MASK in depths:
+            depths[ACTION_MASK] = 1  # never stacked
+        back = np.minimum(np.arange(max(tree.leaves(depths)) - 1, -1, -1), n_back[:, None] + ahead)
+        frames = newest[:, None] - back * self.rings.n_rings  # [B, deepest]
+        return tree.map_tree(
+            lambda depth, column: gather(column, newest if depth == 1 else frames[:, -depth:]), depths, self.obs
+        )
+
+    def next_obs_at(
+        self, rows: Rows, final: NDArray[np.int32], *, stack: int | None = None, gather: Gather = take_rows
+    ) -> Obs:
+        """Return the true observations after rows [B]; `final` [B] is these rows' field of that name."""
+        obs = self.obs_at(rows, 1, stack=stack, gather=gather)
+        (ended,) = (final >= 0).nonzero()
+        if len(ended):
+            for column, found, kept in zip(self._obs_columns, tree.leaves(obs), self.finals.columns, strict=True):
+                is_lookup = isinstance(found, Lookup)  # of the rows, and the final observations behind them
+                frames = found.places if is_lookup else found
+                newest = frames[:, -1] if found.ndim > column.ndim else frames
+                newest[ended] = self.rings.n_rows + final[ended] if is_lookup else kept.take(final[ended], axis=0)
+        return obs
+
+    def column(self, name: str, rows: Rows) -> NDArray[Any]:
+        """Return a column [B, ...] of rows: one of `ROW_COLUMNS`, or of `extras`."""
+        if name == "env_id":
+            return rows % self.rings.n_rings
+        fields = {"t": "age", "episode": "episode", "terminated": "terminated", "truncated": "truncated"}
+        column: NDArray[Any] = self.records[fields[name]] if name in fields else self.extras[name]
+        return column[rows]
+
+    def read(self, rows: Rows, stack: int | None = None) -> Transition:
+        """Return live rows [K] with all extras; observations of `stack` frames, by default as they were added."""
+        records = self.records
+        return Transition(
+            obs=self.obs_at(rows, stack=stack),
+            action=records["action"][rows],
+            reward=records["reward"][rows],
+            next_obs=self.next_obs_at(rows, records["final"][rows], stack=stack),
+            terminated=records["terminated"][rows],
+            truncated=records["truncated"][rows],
+            env_ids=rows % self.rings.n_rings,
+            extras={name: column[rows] for name, column in self.extras.items()},
+        )
+
+    def transitions(self, n_rows: int) -> Iterator[Transition]:
+        """Read all live rows once, ring by ring from the oldest, K at a time; `env_ids` repeat within."""
+        for start in range(0, self.rings.n_live, n_rows):
+            yield self.read(self.rings.live_rows(np.arange(start, min(start + n_rows, self.rings.n_live))))
+
+    def episodes(self) -> Iterator[RecordedEpisode]:
+        """Yield the episodes whose first row is live, ring by ring from the oldest; the last of a ring may be open."""
+        records = self.records
+        for own in self._runs():
+            if records["age"][own[0]] > 0:
+                continue
+            final = self.next_obs_at(own[-1:], records["final"][own[-1:]])
+            yield RecordedEpisode(
+                obs=tree.map_tree(lambda here, after: np.concatenate([here, after]), self.obs_at(own), final),
+                action=records["action"][own],
+                reward=records["reward"][own],
+                terminated=bool(records["terminated"][own[-1]]),
+                truncated=bool(records["truncated"][own[-1]]),
+                extras={name: column[own] for name, column in self.extras.items()},
+            )
+
+    def count_episodes(self) -> int:
+        """Count the episodes that have live rows, open ones and those that lost their first rows included."""
+        has_rows = self.rings.count > 0
+        cursor, count = self.rings.cursors[has_rows], self.rings.count[has_rows]
+        newest, oldest = (self.records["episode"][self.rings.after(cursor, -n)] for n in (1, count))
+        return int((newest - oldest + 1).sum())
+
+    def vector_steps(self, n_envs: int, at_once: int = 1_000) -> Iterator[tuple[Transition, NDArray[np.intp]]]:
+        """Distribute all episodes over `n_envs` environments; yield (vector step, environments to cut after it).
+
+        Whole episodes go one after the other to the environment with the fewest rows. With stacks, the rows of an
+        episode that lost its first rows are left out, as their older frames may be lost too.
+        """
+        queues: list[list[Rows]] = [[] for _ in range(n_envs)]
+        lengths = np.zeros(n_envs, np.int64)
+        for own in self._runs():
+            if self._stack == 1 or self.records["age"][own[0]] == 0:
+                env = int(lengths.argmin())
+                queues[env].append(own)
+                lengths[env] += len(own)
+        longest = int(lengths.max(initial=0))
+        rows = np.full((longest, n_envs), -1)  # [steps, N], -1: the environment has no rows left
+        cuts = np.zeros((longest, n_envs), np.bool_)
+        for env, runs in enumerate(queues):
+            end = 0
+            for own in runs:
+                begin, end = end, end + len(own)
+                rows[begin:end, env] = own
+                cuts[end - 1, env] = not (self.records["terminated"][own[-1]] or self.records["truncated"][own[-1]])
+        for begin in range(0, longest, at_once):
+            block = rows[begin : begin + at_once]
+            read, start = self.read(block[block >= 0]), 0
+            for now, cut in zip(block, cuts[begin:], strict=False):
+                (env_ids,) = np.nonzero(now >= 0)
+                yield read.at(slice(start, start + len(env_ids)))._replace(env_ids=env_ids), np.flatnonzero(cut)
+                start += len(env_ids)
+
+    def _runs(self) -> Iterator[Rows]:
+        """Yield the live rows of each episode, ring by ring from the oldest."""
+        for ring in range(self.rings.n_rings):
+            rows = self.rings.rows_of(ring)
+            yield from (own for own in np.split(rows, np.flatnonzero(self.records["age"][rows] == 0)) if len(own))
+
+    # ---- saving ----
+
+    @property
+    def n_used(self) -> int:
+        """Rows up to the last one ever written: all, where a ring may have wrapped around."""
+        has_wrapped = self.serial >= self.rings.limit.min()
+        return self.rings.n_rows if has_wrapped else int(self.rings.cursors.max()) + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return every column up to the furthest row ever written, and the counters."""
-        used = self.n_used
-        return {
-            "columns": {name: column[:used] for name, column in self._columns().items()},
-            "counters": {"head": self.heads.rows} | {name: getattr(self, name).copy() for name in _COUNTERS},
-            "serial": self.serial,
-            **self.finals.state_dict(),
-        }
+        """Return every column up to the last row ever written, and the counters."""
+        columns = {name: column[: self.n_used] for name, column in self._columns().items()}
+        counters = {name: counter.copy() for name, counter in self._counters().items()}
+        return {"columns": columns, "counters": counters, "serial": self.serial, **self.finals.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what `state_dict` of rings of the same spec and capacity returned; nothing changes if it does not fit.
+        """Load what `state_dict` of storage of the same spec and capacity returned; nothing changes if it is invalid.
 
-        Columns may be `StoredArray`s, which are read straight into the rings' memory.
+        Columns may be `StoredArray`s, which are read straight into memory.
 
         Raises:
-            CheckpointError: it is of other rings, or does not describe rows.
+            CheckpointError: it is of other storage, or does not describe rows.
         """
         remedy = "make the buffer as it was, or take an older checkpoint"
         with decoding("a saved state", "rows of this buffer", remedy=remedy):
@@ -358,137 +385,209 @@ class Rings:
         self.clear()
         self.finals.load_state_dict(state)
         for name, column in self._columns().items():
-            kept = state["columns"][name]
-            copy_into(column[: len(kept)], kept)
-        for name in _COUNTERS:
-            getattr(self, name)[:] = state["counters"][name]
-        self.heads.rows = np.array(state["counters"]["head"])
+            saved = state["columns"][name]
+            copy_into(column[: len(saved)], saved)
+        self.rings.set_cursors(np.array(state["counters"]["head"]))
+        for name, counter in self._counters().items():
+            if name != "head":
+                counter[:] = state["counters"][name]
         self.serial = state["serial"]
-        self.n_live = int(self.count.sum())
+        self.rings.n_live = int(self.rings.count.sum())
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise if a saved state is not of rings like these, or if its indices lead elsewhere."""
-        columns, kept, counters = self._columns(), state["columns"], state["counters"]
-        if kept.keys() != columns.keys():
-            raise ValueError(f"columns are {sorted(kept)}, and must be {sorted(columns)}")
-        n_used = len(kept["stamp"])
+        """Raise if a saved state is not of storage like this, or if its indices are out of range."""
+        columns, saved, counters = self._columns(), state["columns"], state["counters"]
+        n_rows, n_envs = self.rings.n_rows, self.rings.n_rings
+        if saved.keys() != columns.keys():
+            raise ValueError(f"columns are {sorted(saved)}, and must be {sorted(columns)}")
+        n_used = len(saved["stamp"])
         for name, column in columns.items():
-            if kept[name].shape != (n_used, *column.shape[1:]) or not np.can_cast(
-                kept[name].dtype, column.dtype, "same_kind"
-            ):
-                raise ValueError(f"column {name} is {kept[name].dtype} {kept[name].shape}")
+            is_castable = np.can_cast(saved[name].dtype, column.dtype, "same_kind")
+            if saved[name].shape != (n_used, *column.shape[1:]) or not is_castable:
+                raise ValueError(f"column {name} is {saved[name].dtype} {saved[name].shape}")
         serial, n_finals = state["serial"], self.finals.check_state(state)
-        head = np.asarray(counters["head"])
-        wanted = {"head": (head, 0, self.n_rows - 1), "count": (np.asarray(counters["count"]), 0, self.limit)}
-        wanted |= {name: (np.asarray(counters[name]), 0, 2**31 - 1) for name in ("open_steps", "episodes")}
-        for name, (numbers, low, high) in wanted.items():
-            if numbers.shape != (self.n_envs,) or numbers.dtype.kind not in "iu":
-                raise ValueError(f"{name} is {numbers.dtype} {numbers.shape}")
-            if not ((numbers >= low) & (numbers <= high)).all():
-                raise ValueError(f"{name} is {numbers!r:.80}")
-        if type(serial) is not int or not 0 <= serial < 2**62 // self.n_rows:
+        highest: dict[str, int | NDArray[np.int64]] = {}
+        highest |= {"head": n_rows - 1, "count": self.rings.limit, "open_steps": 2**31 - 1, "episodes": 2**31 - 1}
+        for name, high in highest.items():
+            values = np.asarray(counters[name])
+            if values.shape != (n_envs,) or values.dtype.kind not in "iu":
+                raise ValueError(f"{name} is {values.dtype} {values.shape}")
+            if not ((values >= 0) & (values <= high)).all():
+                raise ValueError(f"{name} is {values!r:.80}")
+        if type(serial) is not int or not 0 <= serial < 2**62 // n_rows:
             raise ValueError(f"serial is {serial!r:.80}")
-        if n_used > self.n_rows or (head % self.n_envs != self._all).any():
-            raise ValueError(f"it has {n_used} rows, and heads {head!r:.80}")
+        if n_used > n_rows or (np.asarray(counters["head"]) % n_envs != np.arange(n_envs)).any():
+            raise ValueError(f"it has {n_used} rows, and heads {counters['head']!r:.80}")
         for name, high in (("final", n_finals - 1), ("stamp", serial - 1)):
-            numbers = np.asarray(kept[name])
-            if n_used and not (numbers.min() >= -1 and numbers.max() <= high):
-                raise ValueError(f"column {name} reaches from {numbers.min()} to {numbers.max()}")
-        if n_used and (np.asarray(kept["age"]) < 0).any():
+            values = np.asarray(saved[name])
+            if n_used and not (values.min() >= -1 and values.max() <= high):
+                raise ValueError(f"column {name} reaches from {values.min()} to {values.max()}")
+        if n_used and (np.asarray(saved["age"]) < 0).any():
             raise ValueError("column age is negative")
 
     def _columns(self) -> dict[str, NDArray[Any]]:
-        named = {f"obs.{path}": column for path, column in tree.named_leaves(self.obs)}
-        named |= {f"extras.{name}": column for name, column in self.extras.items()}
-        return named | {name: getattr(self, name) for name in _COLUMNS}
+        """Return all columns by their name in files."""
+        columns = {f"obs.{path}": column for path, column in tree.named_leaves(self.obs)}
+        columns |= {f"extras.{name}": column for name, column in self.extras.items()}
+        fields = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")
+        return columns | {name: self.records[name] for name in fields}
 
-    def _is_pending(self, here: Any, obs: Obs) -> bool:
-        """Return whether the observations acted on are the pending ones: with no episode open they need not be."""
-        if self._lone is not None:
-            return is_equal(self._lone[here], obs)
-        given = tree.leaves(obs)
-        for column, leaf, own in zip(self._obs_columns, self._obs_specs, given, strict=True):
-            if not is_equal(column[here], own[:, -1] if leaf.stack > 1 else own):
-                return False
-        # Stacks that are the arrays of the step before need no look at their older frames: a collector's are.
-        known = self._last_next_obs
-        return self._stack == 1 or (len(known) == len(given) and all(map(operator.is_, given, known)))
+    def _counters(self) -> dict[str, NDArray[Any]]:
+        """Return the counters of all rings [N] by their name in files."""
+        counters = {"head": self.rings.cursors, "count": self.rings.count}
+        return counters | {"open_steps": self.open_steps, "episodes": self.n_episodes}
 
-    def _end_skipped(self, here: Any, envs: Any, step: Transition) -> None:
-        """End the open episodes that these rows do not continue, because rows between them were not added."""
-        age = self.open_steps[envs]
-        is_open = age > 0
-        given = tree.leaves(step.obs)
-        if self._stack == 1:  # where an episode has just begun the row differs, and there is nothing to end
-            pairs = zip((column[here] for column in self._obs_columns), given, strict=True)
-            same = [same_rows(own, obs) for own, obs in pairs]
-            if not any_true(is_open & ~np.logical_and.reduce(same)):
-                return
-        continues = is_open.copy()
-        rows = one_by_one(here)
-        for column, leaf, own in zip(self._obs_columns, self._obs_specs, given, strict=True):
-            for back in range(leaf.stack):
-                frame = own[:, leaf.stack - 1 - back] if leaf.stack > 1 else own
-                continues &= equal_rows(column[self.after(rows, -np.minimum(back, age))], frame)
-        skipped = is_open & ~continues
-        if any_true(skipped):
-            self.end_episodes(step.env_ids[skipped])
 
-    def _write_obs(self, here: Any, after: Any, obs: Obs, next_obs: Obs) -> None:
-        """Write the newest frames acted on, and those that followed."""
-        if self._stack > 1:
-            self._last_next_obs = tree.leaves(next_obs)
-        if self._lone is not None:
-            self._lone[here], self._lone[after] = obs, next_obs
+class FinalObservations:
+    """A pool of observations that have an index until they are released; it grows by blocks.
+
+    Args:
+        spec: a tree of their `ArraySpec`s.
+
+    Attributes:
+        columns: the leaves of the tree, [capacity, ...] each.
+    """
+
+    _BLOCK = 16  # observations allocated at a time, at least an eighth of those there are
+
+    def __init__(self, spec: Any) -> None:
+        self._paths = [path for path, _ in tree.named_leaves(spec)]
+        self.columns = [np.zeros((0, *leaf.shape), leaf.dtype) for leaf in tree.leaves(spec)]
+        self._free = np.zeros(0, np.int64)  # [capacity], indices; the first `_n_free` are free
+        self._n_free = 0
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(column.nbytes for column in self.columns)
+
+    def claim(self, count: int) -> NDArray[np.int64]:
+        """Return the indices of `count` observations to be written."""
+        missing = count - self._n_free
+        if missing > 0:
+            self._grow(max(missing, self._BLOCK, len(self) // 8))
+        self._n_free -= count
+        return self._free[self._n_free : self._n_free + count].copy()
+
+    def release(self, indices: NDArray[np.integer[Any]]) -> None:
+        """Make the indices available again."""
+        assert self._n_free + len(indices) <= len(self), "each index is released once"
+        self._free[self._n_free : self._n_free + len(indices)] = indices
+        self._n_free += len(indices)
+
+    def clear(self) -> None:
+        """Release all observations; the memory stays allocated."""
+        self._free, self._n_free = np.arange(len(self)), len(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all columns, and which indices are free."""
+        columns = {path: column.copy() for path, column in zip(self._paths, self.columns, strict=True)}
+        return {"finals": columns, "free_finals": self._free[: self._n_free].tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` returned; indices that are not in it become free."""
+        n_saved, n_here = self.check_state(state), len(self)
+        self._grow(n_saved - n_here)
+        for path, column in zip(self._paths, self.columns, strict=True):
+            copy_into(column[:n_saved], state["finals"][path])
+        self._n_free = 0
+        self.release(np.arange(n_here - 1, n_saved - 1, -1))
+        self.release(np.array(state["free_finals"], np.int64))
+
+    def check_state(self, state: Mapping[str, Any]) -> int:
+        """Return the number of observations in a saved state; raise ValueError if they are not like these."""
+        saved, free = state["finals"], state["free_finals"]
+        n_saved = len(next(iter(saved.values())))
+        pairs = zip(self._paths, self.columns, strict=True)
+        wanted = {path: ((n_saved, *column.shape[1:]), column.dtype) for path, column in pairs}
+        found = {path: (column.shape, column.dtype) for path, column in saved.items()}
+        if found != wanted:
+            raise ValueError(f"final observations are {found}, and must be {wanted}")
+        indices = np.array(free, np.int64).reshape(-1)
+        if len(np.unique(indices)) != len(indices) or not ((indices >= 0) & (indices < n_saved)).all():
+            raise ValueError(f"free indices of final observations are {free!r:.80}")
+        return n_saved
+
+    def _grow(self, count: int) -> None:
+        if count <= 0:
             return
-        given = zip(tree.leaves(obs), tree.leaves(next_obs), strict=True)
-        for column, leaf, (before, then) in zip(self._obs_columns, self._obs_specs, given, strict=True):
-            column[here] = before[:, -1] if leaf.stack > 1 else before
-            column[after] = then[:, -1] if leaf.stack > 1 else then
-
-    def _end_at(self, rows: Rows, envs: NDArray[np.intp]) -> None:
-        """Let rows, these environments' newest, be the last of their episodes."""
-        finals, pending = self.finals.claim(len(envs)), self.heads.rows[envs]
-        self.final[rows] = finals
-        for column, kept in zip(self._obs_columns, self.finals.columns, strict=True):
-            kept[finals] = column.take(pending, axis=0)
-        self.open_steps[envs] = 0
-        self.episodes[envs] += 1
-
-    def _make_room(self, here: SomeRows, envs: Any) -> SomeRows:
-        """Count one row more in each of these rings; bury and return the oldest of those that are full."""
-        if isinstance(here, slice) and self.n_live == self.capacity and self._share is not None:
-            oldest = self.heads.side_by_side(-self._share)
-            self._bury(oldest)
-            return oldest
-        dead: Rows = (one_by_one(here) - self._reach[envs]) % self._period
-        if self.n_live < self.capacity:
-            full = self.count[envs] == self.limit[envs]
-            dead = dead[full]
-            self.count[envs] += ~full
-            self.n_live += len(full) - len(dead)
-        if len(dead):
-            self._bury(dead)
-        return dead
-
-    def _bury(self, rows: SomeRows) -> None:
-        """Give the rows' final observations back; their frames stay for the stacks that reach into them."""
-        self.stamp[rows] = -1
-        final = self.final[rows]
-        if final.tobytes() != _GOES_ON * len(final):
-            self.finals.give_back(final[final >= 0])
-            self.final[rows] = -1
-
-    def _checked(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Refuse ids that would write one row twice, or another environment's."""
-        rises = np.count_nonzero(env_ids[1:] > env_ids[:-1]) == len(env_ids) - 1
-        if len(env_ids) and not (rises and env_ids[0] >= 0 and env_ids[-1] < self.n_envs):
-            raise ConfigError(f"env_ids must rise within [0, {self.n_envs}), got {env_ids.tolist()}")
-        return env_ids
+        size = len(self)
+        grown = [np.zeros((size + count, *column.shape[1:]), column.dtype) for column in self.columns]
+        for column, kept in zip(grown, self.columns, strict=True):
+            column[:size] = kept
+        self.columns = grown
+        self._free = np.concatenate([self._free, np.zeros(count, np.int64)])
+        self.release(np.arange(size + count - 1, size - 1, -1))
 
 
-_NONE = np.zeros(0, np.intp)
-_ZERO, _ONE = np.array(0, np.int32), np.array(1, np.int32)
-_GOES_ON = np.array(-1, np.int32).tobytes()
-_COUNTERS = ("count", "open_steps", "episodes")
-_COLUMNS = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")
+def checked_slots(owner: str, slots: ArrayLike) -> NDArray[np.int64]:
+    """Return slots [K] as int64; raise if they are not integers."""
+    given = np.atleast_1d(np.asarray(slots))
+    if given.ndim != 1 or (given.dtype.kind not in "iu" and len(given)):
+        raise ConfigError(f"{owner}: slots must be integers [K] as `add` and `sample` return them, got {slots!r}")
+    return given.astype(np.int64)
+
+
+def rewrite_columns(
+    owner: str,
+    columns: Mapping[str, NDArray[Any]],
+    values: Mapping[str, ArrayLike],
+    rows: Rows,
+    is_stored: NDArray[np.bool_],
+) -> None:
+    """Write values [K, ...], or one for all rows, to the rows [K] of columns that are stored still; all or none."""
+    checked = {}
+    for name, given in values.items():
+        shape, dtype = (len(rows), *columns[name].shape[1:]), columns[name].dtype
+        try:
+            checked[name] = np.broadcast_to(np.asarray(given, dtype), shape)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConfigError(
+                f"{owner}.rewrite: {name} must be {dtype.name}{list(shape)}, or one value for all rows, got "
+                f"{given!r:.80} ({error})"
+            ) from error
+        if name == "reward" and not np.isfinite(checked[name]).all():
+            raise ConfigError(f"{owner}.rewrite: reward must be finite, got {given!r:.80}")
+    for name, own in checked.items():
+        columns[name][rows[is_stored]] = own[is_stored]
+
+
+def record_dtype(action: ArraySpec) -> np.dtype[Any]:
+    """Return the fields of a row that a draw reads together, and that therefore are adjacent in memory."""
+    return np.dtype(
+        [
+            ("stamp", np.int64),  # the serial of the vector step that added a live row, -1 for all others
+            ("reward", np.float64),
+            ("action", action.dtype, action.shape),
+            ("final", np.int32),  # index of the final observation where the episode ends, else -1
+            ("age", np.int32),  # steps of the episode before this one
+            ("episode", np.int32),  # number of the episode in its environment
+            ("terminated", np.bool_),
+            ("truncated", np.bool_),
+        ],
+        align=True,
+    )
+
+
+def storage_size(capacity: int, spec: RowSpec) -> tuple[int, int]:
+    """Return (rows, bytes) that `Storage` will allocate, without the final observations, which come as episodes end."""
+    n_rows: int = spec.n_envs * (-(-capacity // spec.n_envs) + max(leaf.stack for leaf in tree.leaves(spec.obs)))
+    columns = [*tree.leaves(spec.obs), *spec.extras.values()]
+    row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in columns)
+    return n_rows, n_rows * (row_bytes + record_dtype(spec.action).itemsize)
+
+
+def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
+    """Return the spec of transitions, whose observations are stacks where `stack` is above 1."""
+    obs = tree.map_tree(lambda rows: ArraySpec.of(rows, stack), step.obs)
+    if isinstance(obs, dict) and ACTION_MASK in obs:
+        obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked
+    return RowSpec(
+        n_envs=int(step.env_ids.max()) + 1 if n_envs is None else n_envs,
+        obs=obs,
+        action=ArraySpec.of(np.asarray(step.action)),
+        extras={name: ArraySpec.of(column) for name, column in step.extras.items()},
+    )

@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from trainkit.buffer.blocks import Block, BlockCheck, block_ranges
+from trainkit.buffer.recorded import Block, BlockCheck, block_ranges
 from trainkit.core import files, tree
 from trainkit.core.data import ArraySpec, Obs, RecordedEpisode
 from trainkit.core.errors import CheckpointError

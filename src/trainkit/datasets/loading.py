@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.buffer.blocks import Block
-from trainkit.buffer.layout import spec_of_frames
-from trainkit.buffer.recorded import RecordedRows
+from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.core.data import RowSpec
 from trainkit.core.errors import CheckpointError, ConfigError, SpaceMismatchError, refuse_unknown
@@ -193,8 +191,7 @@ def load_tianshou(path: Path, *, into: type[ReplayBuffer], max_bytes: int | None
         ends = np.cumsum([piece.end - piece.begin for piece in pieces])
         rows.ends[ends[[piece.is_newest for piece in pieces]] - 1] = True
         stack = attributes.get("stack_num", 1) if "stack" not in options else options["stack"]
-        spec = spec_of_frames(rows.obs, rows.action, {}, stack)
-        return into.from_blocks(spec, rows.ends, rows.blocks(), **{"stack": stack, **options})
+        return into.from_blocks(rows.spec(stack), rows.ends, rows.blocks(), **{"stack": stack, **options})
 
 
 class _Piece(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit.buffer.blocks import Block, BlockCheck, Column, block_ranges, row_bytes
+from trainkit.buffer.recorded import Block, BlockCheck, Column, block_ranges, row_bytes
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec
 from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError
