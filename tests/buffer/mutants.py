@@ -149,7 +149,7 @@ MUTANTS = {
         check=long_stacked_run,
     ),
     "priority of an overwritten row": Fault(
-        plant=in_the_buffer('($storage.records["stamp"][$rows] == $stamp) & ($stamp >= 0)', "$stamp >= 0"),
+        plant=in_the_buffer("($storage.records.stamp[$rows] == $stamp) & ($stamp >= 0)", "$stamp >= 0"),
         check=test_samplers.test_a_late_priority_of_an_overwritten_row_is_ignored_and_raises_nothing,
     ),
     "priority of a row that is gone": Fault(
@@ -184,7 +184,7 @@ MUTANTS = {
     ),
     "a row buried that is not the oldest": Fault(
         plant=in_the_buffer(
-            "$rings.after($written, -$rings.limit[$envs])", "$rings.after($written, 1 - $rings.limit[$envs])"
+            "$rings.after($after, -1 - $rings.limit[$envs])", "$rings.after($after, -$rings.limit[$envs])"
         ),
         check=long_even_run,
     ),

@@ -38,7 +38,8 @@ def test_cursors_and_live_rows_are_those_of_one_list_per_ring(
                 position[ring] += 1
                 if len(live[ring]) > limits[ring]:
                     evicted.append(live[ring].pop(0))
-            assert rings.push(np.array(envs, np.int64)).tolist() == evicted
+            some = np.array(envs, np.int64)
+            assert rings.push(some, rings.after(rings.cursors[some], 1)).tolist() == evicted
         assert_array_equal(before, kept)  # what was read stays as it was
         assert rings.cursors.tolist() == [position[ring] % length * n_rings + ring for ring in range(n_rings)]
         assert rings.count.tolist() == [len(rows) for rows in live]

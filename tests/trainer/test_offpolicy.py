@@ -270,7 +270,7 @@ def test_learning_waits_for_one_batch_of_rows() -> None:
 
 def actions_of(trainer: tk.OffpolicyTrainer, n_rows: int) -> NDArray[np.int64]:
     """Return the first actions stored."""
-    action: NDArray[np.int64] = trainer.buffer._storage.records["action"][:n_rows].copy()
+    action: NDArray[np.int64] = trainer.buffer._storage.records.action[:n_rows].copy()
     return action
 
 

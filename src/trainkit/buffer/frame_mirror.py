@@ -109,5 +109,5 @@ class FrameMirror:
         n_steps = (now.cursors - lowest) % rings.n_rows // rings.n_rings  # [N]
         step = np.arange(-1, n_steps.max() + 1)[:, None]
         rows, is_written = rings.after(lowest, step), step <= n_steps  # [steps, N]
-        final = self._storage.records["final"][rows[is_written]]
+        final = self._storage.records.final[rows[is_written]]
         return rows[1:][is_written[1:]], final[final >= 0].astype(np.int64)

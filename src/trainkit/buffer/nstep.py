@@ -1,14 +1,14 @@
 """N-step returns, computed from one-step rows when they are read."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.buffer.rings import Rows
-from trainkit.buffer.storage import Records, Storage
+from trainkit.buffer.storage import Storage
 from trainkit.core import tree
 from trainkit.core.data import Horizon, Obs, RewardRule
 from trainkit.core.errors import ConfigError
@@ -22,7 +22,7 @@ class Windows(NamedTuple):
     n_steps: NDArray[np.int64] | int  # [B], m: n, or fewer at an episode's end and at the write cursor; 1 for n = 1
     last: Rows  # [B], the row of each window's last step
     final: NDArray[np.int32]  # [B], the field `final` of the last steps
-    first: Records  # [B], the records of the first steps
+    first: NDArray[np.void]  # [B], the records of the first steps
 
 
 def read_windows(storage: Storage, rows: Rows, horizon: Horizon, rng: np.random.Generator) -> Windows:
@@ -33,19 +33,19 @@ def read_windows(storage: Storage, rows: Rows, horizon: Horizon, rng: np.random.
     """
     n_step, gamma = horizon.longest, horizon.gamma
     if n_step == 1:
-        first = storage.records.take(rows)
+        first = storage.records.array.take(rows)
         reward = first["reward"]
         if horizon.reward is not None:
             reward = shape_reward(horizon.reward, reward[None], lambda: _columns(storage, rows[None]))[0]
-        discount = np.where(first["terminated"], 0.0, gamma)
+        discount = gamma * ~first["terminated"]
         return Windows(reward.astype(np.float32), discount.astype(np.float32), 1, rows, first["final"], first)
-    longest: NDArray[np.int64] | int = n_step
+    longest = None
     if isinstance(horizon.n_step, tuple):
         longest = rng.integers(*horizon.n_step, size=len(rows), endpoint=True)
-    powers = np.power(gamma, np.arange(n_step + 1))
+    powers = _powers(gamma, n_step)
     total, n_steps, first = _sum_windows(storage, rows, powers, horizon.reward, longest)
     last = storage.rings.after(rows, n_steps - 1)
-    terminated, final = storage.records["terminated"][last], storage.records["final"][last]
+    terminated, final = storage.records.terminated[last], storage.records.final[last]
     discount = powers[n_steps] * ~terminated
     return Windows(total.astype(np.float32), discount.astype(np.float32), n_steps, last, final, first)
 
@@ -59,15 +59,15 @@ def read_return_to_go(storage: Storage, rows: Rows, horizon: Horizon, at_once: i
     rings, records = storage.rings, storage.records
     total = np.zeros(len(rows))
     unread = np.arange(len(rows))  # indices of the rows whose episodes continue after what was read so far
-    powers = np.power(horizon.gamma, np.arange(at_once + 1))
+    powers = _powers(horizon.gamma, at_once)
     factor, here = 1.0, rows
     while len(here):
-        part, n_steps, _ = _sum_windows(storage, here, powers, horizon.reward, at_once)
+        part, n_steps, _ = _sum_windows(storage, here, powers, horizon.reward)
         total[unread] += factor * part
         last = rings.after(here, n_steps - 1)
         after = rings.after(last, 1)
-        has_ended = records["terminated"][last] | records["truncated"][last]
-        continues = (n_steps == at_once) & (records["final"][last] < 0) & (records["stamp"][after] >= 0)
+        has_ended = records.terminated[last] | records.truncated[last]
+        continues = (n_steps == at_once) & (records.final[last] < 0) & (records.stamp[after] >= 0)
         total[unread[~has_ended & ~continues]] = np.nan
         unread, here, factor = unread[continues], after[continues], factor * horizon.gamma**at_once
     return total.astype(np.float32)
@@ -78,19 +78,21 @@ def _sum_windows(
     rows: Rows,
     powers: NDArray[np.float64],
     rule: RewardRule | None,
-    longest: NDArray[np.int64] | int,
-) -> tuple[NDArray[np.float64], NDArray[np.int64], Records]:
+    longest: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.void]]:
     """Return (the sum of powers[i] * reward_i [B], the number of steps m [B], the records of the first steps [B]).
 
     The n = len(powers) - 1 steps from each row on are read; of these the first m are summed, before which no episode
-    ended, which are live rows and at most `longest`. A reward rule is applied to each reward before the sum: the clip
-    of a sum is not the sum of clips.
+    ended, which are live rows and at most `longest` [B]. A reward rule is applied to each reward before the sum: the
+    clip of a sum is not the sum of clips.
     """
     step = np.arange(len(powers) - 1)[:, None]
     window = storage.rings.after(rows, step)  # [n, B]
-    records = storage.records.take(window)
-    is_inside = np.broadcast_to(step < longest, window.shape).copy()
-    is_inside[1:] &= (records["final"][:-1] < 0) & (records["stamp"][1:] >= 0)
+    records = storage.records.array.take(window)
+    is_inside = np.ones(window.shape, np.bool_)
+    is_inside[1:] = (records["final"][:-1] < 0) & (records["stamp"][1:] >= 0)
+    if longest is not None:
+        is_inside &= step < longest
     np.logical_and.accumulate(is_inside, axis=0, out=is_inside)
     n_steps = np.add.reduce(is_inside, axis=0)
     reward = records["reward"]
@@ -99,6 +101,13 @@ def _sum_windows(
         reward = shape_reward(rule, reward, lambda: _columns(storage, seen))
     total: NDArray[np.float64] = np.add.reduce(np.where(is_inside, reward, 0.0) * powers[:-1, None], axis=0)
     return total, n_steps, records[0]
+
+
+@lru_cache
+def _powers(gamma: float, n_step: int) -> NDArray[np.float64]:
+    """Return gamma to the power of 0, 1, ... n_step."""
+    powers: NDArray[np.float64] = np.power(gamma, np.arange(n_step + 1))
+    return powers
 
 
 class LazyColumns(Mapping[str, Any]):
@@ -127,9 +136,9 @@ def _columns(storage: Storage, window: NDArray[np.int64]) -> LazyColumns:
 
     return LazyColumns(
         {
-            **{name: partial(storage.records[field].__getitem__, window) for name, field in fields.items()},
+            **{name: partial(storage.records.array[field].__getitem__, window) for name, field in fields.items()},
             "obs": lambda: split(storage.obs_at(rows)),
-            "next_obs": lambda: split(storage.next_obs_at(rows, storage.records["final"][rows])),
+            "next_obs": lambda: split(storage.next_obs_at(rows, storage.records.final[rows])),
             **{name: partial(column.__getitem__, window) for name, column in storage.extras.items()},
         }
     )

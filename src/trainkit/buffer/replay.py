@@ -17,6 +17,7 @@ from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler, checked_priority
 from trainkit.buffer.storage import Gather, Storage, checked_slots, rewrite_columns, row_spec, storage_size, take_rows
 from trainkit.core import files, seeding, tree
+from trainkit.core.arrays import all_true
 from trainkit.core.data import (
     ROW_COLUMNS,
     WINDOW_COLUMNS,
@@ -337,7 +338,9 @@ class ReplayBuffer(ToldSpaces):
         """
         values = checked_priority(priority, len(slots))
         rows, is_stored = self._storage.find(slots)
-        self._sampler.set_priority(rows[is_stored], values[is_stored])
+        if not all_true(is_stored):
+            rows, values = rows[is_stored], values[is_stored]
+        self._sampler.set_priority(rows, values)
 
     def cut(self, env_ids: ArrayLike) -> None:
         """End the open episodes of these environments; their last rows keep their bootstrap."""
@@ -364,7 +367,7 @@ class ReplayBuffer(ToldSpaces):
         rows, is_stored = storage.find(checked_slots(name, slots))
         refuse_unknown(f"{name}.rewrite", columns, storage.extras)
         values = columns if reward is None else {**columns, "reward": reward}
-        rewrite_columns(name, {**storage.extras, "reward": storage.records["reward"]}, values, rows, is_stored)
+        rewrite_columns(name, {**storage.extras, "reward": storage.records.reward}, values, rows, is_stored)
 
     def clear(self) -> None:
         """Forget every row and priority; the memory stays allocated."""

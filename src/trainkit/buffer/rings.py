@@ -59,23 +59,23 @@ class Rings:
     def block(self, rows: Rows) -> Rows | slice:
         """Return rows of different rings, as a slice where they are one step of aligned rings."""
         if self.is_aligned and len(rows) == self.n_rings:
-            return slice(rows[0], rows[0] + self.n_rings)
+            first = int(rows[0])
+            return slice(first, first + self.n_rings)
         return rows
 
-    def push(self, envs: NDArray[np.intp]) -> Rows:
-        """Advance the write cursors of K rings by a row; return the rows evicted from those that were full."""
-        written = self.cursors[envs]
-        if len(envs) == self.n_rings:
-            self.cursors = self.after(written, 1)  # relative offsets are unchanged, and so is `is_aligned`
+    def push(self, envs: NDArray[np.intp] | slice, after: Rows) -> Rows:
+        """Move the write cursors of K rings on to the rows after them; return the rows evicted from full rings."""
+        if len(after) == self.n_rings:
+            self.cursors = after  # relative offsets are unchanged, and so is `is_aligned`
         else:
             moved = self.cursors.copy()
-            moved[envs] = self.after(written, 1)
+            moved[envs] = after
             self.set_cursors(moved)
-        oldest: Rows = self.after(written, -self.limit[envs])
+        oldest = self.after(after, -1 - self.limit[envs])
         if self.n_live < self.capacity:
             is_full = self.count[envs] == self.limit[envs]
             self.count[envs] += ~is_full
-            self.n_live += len(envs) - int(np.count_nonzero(is_full))
+            self.n_live += len(after) - int(np.count_nonzero(is_full))
             oldest = oldest[is_full]
         return oldest
 

@@ -150,7 +150,9 @@ class PrioritizedSampler(UniformSampler):
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
         self._flush()
-        self.largest_priority = max(self.largest_priority, float(priority.max(initial=0.0)))
+        if len(rows) == 0:
+            return
+        self.largest_priority = max(self.largest_priority, float(priority[priority.argmax()]))
         self._set_mass(rows, (priority + self.eps) ** self.alpha)
 
     def clear(self) -> None:
@@ -190,7 +192,7 @@ class PrioritizedSampler(UniformSampler):
         if self._pending:
             rows = np.concatenate(self._pending)
             self._pending.clear()
-            is_live = self._storage.records["stamp"][rows] >= 0
+            is_live = self._storage.records.stamp[rows] >= 0
             self._set_mass(rows, np.where(is_live, (self.largest_priority + self.eps) ** self.alpha, 0.0))
 
     def _set_mass(self, rows: Rows, mass: NDArray[np.float64]) -> None:
@@ -204,7 +206,9 @@ def checked_priority(priority: NDArray[Any], n_rows: int) -> NDArray[np.float64]
     values = np.asarray(priority, np.float64)
     if values.shape != (n_rows,):
         raise PriorityError(f"update_priorities needs one priority per slot [{n_rows}], got shape {values.shape}")
-    low, high = values.min(initial=0.0), values.max(initial=0.0)  # nan if there is one
+    if n_rows == 0:
+        return values
+    low, high = values[values.argmin()], values[values.argmax()]  # either is nan if there is one
     if not (low >= 0.0 and high < np.inf):
         at = int(np.flatnonzero(~((values >= 0.0) & (values < np.inf)))[0])
         raise PriorityError(f"a priority must be finite and >= 0, got {values[at]} at index {at} of {n_rows}")

@@ -107,17 +107,19 @@ class SumTree(_SegmentTree):
             halves = np.array_split(points.ravel(), 2)
             return np.concatenate([self.find(half) for half in halves]).reshape(points.shape)
         total, rest = self.total, points.ravel()
-        index = self._starts[1:].searchsorted(rest, side="right")
-        rest = rest - self._starts[index]
+        starts, column = self._starts, np.arange(len(rest))
+        here: Any = starts[1:].searchsorted(rest, side="right")
+        index = here
         for level in reversed(self._levels[:-1]):
+            rest = rest - starts[here]
             starts = _BEFORE.dot(level.reshape(-1, _BLOCK).take(index, axis=0).T)  # [16, B]
             child = np.add.reduce(starts[1:] <= rest, axis=0)
-            rest = rest - starts[child, np.arange(len(rest))]
-            index = index * _BLOCK + child
+            here, index = (child, column), index * _BLOCK + child
         # The product sums in an order of its own: a point at a border can come out past the last leaf with mass.
-        while total > 0.0 and np.count_nonzero(is_empty := self._levels[0][index] == 0.0):
-            index -= is_empty
-        return index.reshape(points.shape)
+        while total > 0.0 and np.count_nonzero(mass := self._levels[0][index]) < len(index):
+            index -= mass == 0.0
+        leaf: NDArray[np.int64] = index.reshape(points.shape)
+        return leaf
 
 
 @checked

@@ -25,7 +25,6 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.files import copy_into
 from trainkit.core.reading import decoding
 
-Records = NDArray[np.void]  # rows, with the fields of `record_dtype`
 Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or a `Lookup` that stands for them
 
 
@@ -40,7 +39,7 @@ class Storage:
     Attributes:
         rings: which rows are live, and which each environment writes next.
         obs: a tree of columns [n_rows, ...], of the newest frame where stacked.
-        records: all other fields of a row that a draw reads [n_rows], see `record_dtype`.
+        records: what a draw reads of a row in addition to its observations.
         extras: columns of the policy [n_rows, ...].
         finals: the final observations of episodes.
         serial: counts vector steps; a slot is serial * n_rows + row, so that none is used twice.
@@ -60,8 +59,8 @@ class Storage:
 
         self.obs: Obs = tree.map_tree(column, spec.obs)
         self._obs_columns: list[NDArray[Any]] = tree.leaves(self.obs)
-        self.records = np.zeros(self.rings.n_rows, record_dtype(spec.action))
-        self.records["final"] = self.records["stamp"] = -1
+        self.records = Records(np.zeros(self.rings.n_rows, record_dtype(spec.action)))
+        self.records.final[:] = self.records.stamp[:] = -1
         self.extras = {name: column(leaf) for name, leaf in spec.extras.items()}
         self.finals = FinalObservations(spec.obs)
         self.serial = 0
@@ -73,14 +72,14 @@ class Storage:
     @property
     def nbytes(self) -> int:
         """Bytes of all columns and final observations."""
-        columns = [*self._obs_columns, *self.extras.values(), self.records]
+        columns = [*self._obs_columns, *self.extras.values(), self.records.array]
         return self.finals.nbytes + sum(column.nbytes for column in columns)
 
     def clear(self) -> None:
         """Forget every row; slots returned before stay invalid."""
         self._last_next_obs = []
         self.finals.clear()
-        self.records["final"] = self.records["stamp"] = -1
+        self.records.final[:] = self.records.stamp[:] = -1
         self.rings.clear()
         self.open_steps[:] = self.n_episodes[:] = 0
 
@@ -91,8 +90,10 @@ class Storage:
         rings, records, envs = self.rings, self.records, step.env_ids
         if not (all_true(envs[1:] > envs[:-1]) and (len(envs) == 0 or (envs[0] >= 0 and envs[-1] < rings.n_rings))):
             raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
-        rows = rings.cursors[envs]
-        here, after = rings.block(rows), rings.block(rings.after(rows, 1))
+        at = slice(None) if len(envs) == rings.n_rings else envs
+        rows = rings.cursors[at]
+        rows_after = rings.after(rows, 1)
+        here, after = rings.block(rows), rings.block(rows_after)
         obs, next_obs = tree.leaves(step.obs), tree.leaves(step.next_obs)
         if not self._is_pending(here, obs):
             self._end_skipped(rows, envs, obs)
@@ -101,25 +102,25 @@ class Storage:
             column[after] = given_next[:, -1] if leaf.stack > 1 else given_next
         if self._stack > 1:
             self._last_next_obs = next_obs
-        records["action"][here] = step.action
-        records["reward"][here] = step.reward
-        records["terminated"][here] = step.terminated
-        records["truncated"][here] = step.truncated
-        records["age"][here] = self.open_steps[envs]
-        records["episode"][here] = self.n_episodes[envs]
+        records.action[here] = step.action
+        records.reward[here] = step.reward
+        records.terminated[here] = step.terminated
+        records.truncated[here] = step.truncated
+        records.age[here] = self.open_steps[at]
+        records.episode[here] = self.n_episodes[at]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
-        evicted = rings.push(envs)
-        records["stamp"][evicted] = -1  # their frames stay for the stacks that include them
-        final = records["final"][evicted]
-        if any_true(final >= 0):
+        evicted = rings.push(at, rows_after)
+        if len(evicted):  # their frames stay for the stacks that include them
+            records.stamp[evicted] = -1
+            final = records.final[evicted]
             self.finals.release(final[final >= 0])
-            records["final"][evicted] = -1
-        records["stamp"][here] = self.serial
+            records.final[evicted] = -1
+        records.stamp[here] = self.serial
         slots = self.serial * rings.n_rows + rows
         self.serial += 1
-        self.open_steps[envs] += 1
-        ended = records["terminated"][here] | records["truncated"][here]  # bools, whatever was given
+        self.open_steps[at] += 1
+        ended = records.terminated[here] | records.truncated[here]  # as bools
         if any_true(ended):
             self._end_at(rows[ended], envs[ended])
         return slots, rows, evicted
@@ -138,7 +139,7 @@ class Storage:
             self.n_dropped[env] += n_steps
             self.open_steps[env] = 0
         rows = np.concatenate(dropped)
-        self.records["stamp"][rows] = -1
+        self.records.stamp[rows] = -1
         return rows
 
     def fill(self, ends: NDArray[np.bool_], blocks: Iterable[Block]) -> None:
@@ -159,17 +160,17 @@ class Storage:
                 if end == n_steps:
                     column[n_steps] = last_obs[-1]
             for name in ("action", "reward", "terminated", "truncated"):
-                records[name][start:end] = getattr(block, name)
+                records.array[name][start:end] = getattr(block, name)
             for name, column in self.extras.items():
                 column[start:end] = block.extras[name]
             row = np.arange(start, end)
             episode = np.searchsorted(last, row, side="left")
-            records["age"][start:end] = row - starts[episode]
-            records["episode"][start:end] = episode
+            records.age[start:end] = row - starts[episode]
+            records.episode[start:end] = episode
             start, n_ended = end, n_ended + n_ends
         assert start == n_steps, "blocks have as many rows as `ends`"
-        records["stamp"][:n_steps] = np.arange(n_steps)
-        records["final"][last] = finals
+        records.stamp[:n_steps] = np.arange(n_steps)
+        records.final[last] = finals
         self.serial = n_steps
         self.rings.set_cursors(np.array([n_steps]))
         self.rings.count[0] = self.rings.n_live = n_steps
@@ -200,7 +201,7 @@ class Storage:
     def _end_at(self, rows: Rows, envs: NDArray[np.intp]) -> None:
         """Make rows, the newest of these environments, the last of their episodes."""
         finals, pending = self.finals.claim(len(envs)), self.rings.cursors[envs]
-        self.records["final"][rows] = finals
+        self.records.final[rows] = finals
         for column, kept in zip(self._obs_columns, self.finals.columns, strict=True):
             kept[finals] = column.take(pending, axis=0)
         self.open_steps[envs] = 0
@@ -210,23 +211,23 @@ class Storage:
 
     def slots(self, rows: Rows) -> NDArray[np.int64]:
         """Return the slots of live rows [B]: each is stamp * n_rows + row, which identifies the row for good."""
-        slots: NDArray[np.int64] = self.records["stamp"][rows] * self.rings.n_rows + rows
+        slots: NDArray[np.int64] = self.records.stamp[rows] * self.rings.n_rows + rows
         return slots
 
     def find(self, slots: ArrayLike) -> tuple[Rows, NDArray[np.bool_]]:
         """Return (the rows of slots [B], whether each is still the row that its slot was returned for)."""
         stamp, rows = np.divmod(np.asarray(slots).astype(np.int64, casting="same_kind", copy=False), self.rings.n_rows)
-        return rows, (self.records["stamp"][rows] == stamp) & (stamp >= 0)
+        return rows, (self.records.stamp[rows] == stamp) & (stamp >= 0)
 
     def previous(self, rows: Rows) -> Rows:
         """Return the row before each in its episode; where there is none, or no longer, the row itself."""
         before = self.rings.after(rows, -1)
-        return np.where((self.records["age"][rows] > 0) & (self.records["stamp"][before] >= 0), before, rows)
+        return np.where((self.records.age[rows] > 0) & (self.records.stamp[before] >= 0), before, rows)
 
     def following(self, rows: Rows) -> Rows:
         """Return the row after each in its episode; where there is none, or not yet, the row itself."""
         after = self.rings.after(rows, 1)
-        return np.where((self.records["final"][rows] < 0) & (self.records["stamp"][after] >= 0), after, rows)
+        return np.where((self.records.final[rows] < 0) & (self.records.stamp[after] >= 0), after, rows)
 
     def open_rows(self) -> Rows:
         """Return the newest rows of the open episodes, one per environment that has one."""
@@ -240,10 +241,10 @@ class Storage:
 
         A stack that begins before its episode's first frame, or the oldest one stored, repeats that frame.
         """
-        newest = rows + ahead * self.rings.n_rings  # `gather` wraps around
+        newest = rows + ahead * self.rings.n_rings if ahead else rows  # `gather` wraps around
         if stack is None and self._stack == 1:
             return tree.map_tree(lambda column: gather(column, newest), self.obs)
-        n_back = self.records["age"][rows]
+        n_back = self.records.age[rows]
         if stack is not None:  # which may be deeper than what is kept of evicted rows
             ring = rows % self.rings.n_rings
             oldest = self.rings.after(self.rings.cursors[ring], -self.rings.count[ring])
@@ -276,7 +277,7 @@ class Storage:
         if name == "env_id":
             return rows % self.rings.n_rings
         fields = {"t": "age", "episode": "episode", "terminated": "terminated", "truncated": "truncated"}
-        column: NDArray[Any] = self.records[fields[name]] if name in fields else self.extras[name]
+        column: NDArray[Any] = self.records.array[fields[name]] if name in fields else self.extras[name]
         return column[rows]
 
     def read(self, rows: Rows, stack: int | None = None) -> Transition:
@@ -284,11 +285,11 @@ class Storage:
         records = self.records
         return Transition(
             obs=self.obs_at(rows, stack=stack),
-            action=records["action"][rows],
-            reward=records["reward"][rows],
-            next_obs=self.next_obs_at(rows, records["final"][rows], stack=stack),
-            terminated=records["terminated"][rows],
-            truncated=records["truncated"][rows],
+            action=records.action[rows],
+            reward=records.reward[rows],
+            next_obs=self.next_obs_at(rows, records.final[rows], stack=stack),
+            terminated=records.terminated[rows],
+            truncated=records.truncated[rows],
             env_ids=rows % self.rings.n_rings,
             extras={name: column[rows] for name, column in self.extras.items()},
         )
@@ -302,15 +303,15 @@ class Storage:
         """Yield the episodes whose first row is live, ring by ring from the oldest; the last of a ring may be open."""
         records = self.records
         for own in self._runs():
-            if records["age"][own[0]] > 0:
+            if records.age[own[0]] > 0:
                 continue
-            final = self.next_obs_at(own[-1:], records["final"][own[-1:]])
+            final = self.next_obs_at(own[-1:], records.final[own[-1:]])
             yield RecordedEpisode(
                 obs=tree.map_tree(lambda here, after: np.concatenate([here, after]), self.obs_at(own), final),
-                action=records["action"][own],
-                reward=records["reward"][own],
-                terminated=bool(records["terminated"][own[-1]]),
-                truncated=bool(records["truncated"][own[-1]]),
+                action=records.action[own],
+                reward=records.reward[own],
+                terminated=bool(records.terminated[own[-1]]),
+                truncated=bool(records.truncated[own[-1]]),
                 extras={name: column[own] for name, column in self.extras.items()},
             )
 
@@ -318,7 +319,7 @@ class Storage:
         """Count the episodes that have live rows, open ones and those that lost their first rows included."""
         has_rows = self.rings.count > 0
         cursor, count = self.rings.cursors[has_rows], self.rings.count[has_rows]
-        newest, oldest = (self.records["episode"][self.rings.after(cursor, -n)] for n in (1, count))
+        newest, oldest = (self.records.episode[self.rings.after(cursor, -n)] for n in (1, count))
         return int((newest - oldest + 1).sum())
 
     def vector_steps(self, n_envs: int, at_once: int = 1_000) -> Iterator[tuple[Transition, NDArray[np.intp]]]:
@@ -330,7 +331,7 @@ class Storage:
         queues: list[list[Rows]] = [[] for _ in range(n_envs)]
         lengths = np.zeros(n_envs, np.int64)
         for own in self._runs():
-            if self._stack == 1 or self.records["age"][own[0]] == 0:
+            if self._stack == 1 or self.records.age[own[0]] == 0:
                 env = int(lengths.argmin())
                 queues[env].append(own)
                 lengths[env] += len(own)
@@ -342,7 +343,7 @@ class Storage:
             for own in runs:
                 begin, end = end, end + len(own)
                 rows[begin:end, env] = own
-                cuts[end - 1, env] = not (self.records["terminated"][own[-1]] or self.records["truncated"][own[-1]])
+                cuts[end - 1, env] = not (self.records.terminated[own[-1]] or self.records.truncated[own[-1]])
         for begin in range(0, longest, at_once):
             block = rows[begin : begin + at_once]
             read, start = self.read(block[block >= 0]), 0
@@ -355,7 +356,7 @@ class Storage:
         """Yield the live rows of each episode, ring by ring from the oldest."""
         for ring in range(self.rings.n_rings):
             rows = self.rings.rows_of(ring)
-            yield from (own for own in np.split(rows, np.flatnonzero(self.records["age"][rows] == 0)) if len(own))
+            yield from (own for own in np.split(rows, np.flatnonzero(self.records.age[rows] == 0)) if len(own))
 
     # ---- saving ----
 
@@ -430,12 +431,38 @@ class Storage:
         columns = {f"obs.{path}": column for path, column in tree.named_leaves(self.obs)}
         columns |= {f"extras.{name}": column for name, column in self.extras.items()}
         fields = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")
-        return columns | {name: self.records[name] for name in fields}
+        return columns | {name: self.records.array[name] for name in fields}
 
     def _counters(self) -> dict[str, NDArray[Any]]:
         """Return the counters of all rings [N] by their name in files."""
         counters = {"head": self.rings.cursors, "count": self.rings.count}
         return counters | {"open_steps": self.open_steps, "episodes": self.n_episodes}
+
+
+class Records:
+    """Fields of rows that are read together: adjacent in memory, and each a column of its own.
+
+    Attributes:
+        array: all fields [n_rows], of `record_dtype`.
+        stamp: the serial of the vector step that added a live row, -1 for all others.
+        final: index of the final observation where an episode ends, else -1.
+        age: steps of the episode before this one.
+        episode: number of the episode in its environment.
+    """
+
+    def __init__(self, array: NDArray[np.void]) -> None:
+        self.array = array
+        self.action: NDArray[Any] = array["action"]
+        self.reward: NDArray[np.float64] = array["reward"]
+        self.terminated: NDArray[np.bool_] = array["terminated"]
+        self.truncated: NDArray[np.bool_] = array["truncated"]
+        self.stamp: NDArray[np.int64] = array["stamp"]
+        self.final: NDArray[np.int32] = array["final"]
+        self.age: NDArray[np.int32] = array["age"]
+        self.episode: NDArray[np.int32] = array["episode"]
+
+    def __reduce__(self) -> tuple[type["Records"], tuple[NDArray[np.void]]]:
+        return Records, (self.array,)  # the fields of a copy are views of its own array
 
 
 class FinalObservations:
@@ -556,20 +583,10 @@ def rewrite_columns(
 
 
 def record_dtype(action: ArraySpec) -> np.dtype[Any]:
-    """Return the fields of a row that a draw reads together, and that therefore are adjacent in memory."""
-    return np.dtype(
-        [
-            ("stamp", np.int64),  # the serial of the vector step that added a live row, -1 for all others
-            ("reward", np.float64),
-            ("action", action.dtype, action.shape),
-            ("final", np.int32),  # index of the final observation where the episode ends, else -1
-            ("age", np.int32),  # steps of the episode before this one
-            ("episode", np.int32),  # number of the episode in its environment
-            ("terminated", np.bool_),
-            ("truncated", np.bool_),
-        ],
-        align=True,
-    )
+    """Return the type of `Records.array`."""
+    fields: list[Any] = [("stamp", np.int64), ("reward", np.float64), ("action", action.dtype, action.shape)]
+    fields += [("final", np.int32), ("age", np.int32), ("episode", np.int32)]
+    return np.dtype([*fields, ("terminated", np.bool_), ("truncated", np.bool_)], align=True)
 
 
 def storage_size(capacity: int, spec: RowSpec) -> tuple[int, int]:
