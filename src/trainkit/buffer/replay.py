@@ -39,9 +39,8 @@ from trainkit.core.errors import (
     nearest,
     refuse_unknown,
 )
-from trainkit.core.memory import memory_left
 from trainkit.core.protocols import EnvSpaces, FrameStore
-from trainkit.core.reading import check_declared, decoding
+from trainkit.core.reading import check_declared, decoding, memory_left
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import Spaces, ToldSpaces
 from trainkit.core.stats import html_table
