@@ -4,12 +4,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+
+import trainkit
 
 ROOT = Path(__file__).parents[1]
 SITE = sysconfig.get_path("purelib")
@@ -53,4 +54,4 @@ def test_the_wheel_imports_from_a_clean_environment(wheel: Path, tmp_path: Path)
     assert Path(file).is_relative_to(site)
     told = run(tmp_path / "venv" / "bin" / "trainkit", "presets", cwd=tmp_path)
     assert told.startswith("preset ")
-    assert version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert version == trainkit.__version__

@@ -224,17 +224,12 @@ class Collector(Resumable):
         else:
             given = {"n_step": n_step, "n_episode": n_episode}
             raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
-        checks = Checks("Collector.collect")
-        checks.integer(name, count, low=1)
-        if max_episode_steps is not None:
-            checks.integer("max_episode_steps", max_episode_steps, low=1)
-            told = ".max_episode_steps has no effect on n_step: give it to make_envs"
-            checks.require(name == "n_episode", told)
-        if render is not None:
-            checks.number("render", render, low=0)
-        checks.flag("explore", explore, optional=True)
-        checks.flag("random", random)
-        checks.done()
+        if type(count) is not int or count < 1 or max_episode_steps is not None or render is not None:
+            _check_counts(name, count, max_episode_steps, render)
+        for option, flag in (("explore", explore), ("random", random)):
+            if not isinstance(flag, (bool, np.bool_)) and not (option == "explore" and flag is None):
+                rule = "must be True, False or None" if option == "explore" else "must be True or False"
+                raise ConfigError(f"Collector.collect.{option} {rule}, got {flag!r}")
         if explore is None:
             explore = self.buffer is not None or len(self.recorders) > 0
         if random and set(self.policy.extras_spec) - {ACTION_PROB}:
@@ -549,3 +544,16 @@ class Collector(Resumable):
             self.watch.remade(self.envs, remade)
             self.watch.started(env_ids, self.envs.obs)
             self.watch.deliver()
+
+
+def _check_counts(name: str, count: object, max_episode_steps: object, render: object) -> None:
+    """Raise `ConfigError` for numbers that `collect` cannot use."""
+    checks = Checks("Collector.collect")
+    checks.integer(name, count, low=1)
+    if max_episode_steps is not None:
+        checks.integer("max_episode_steps", max_episode_steps, low=1)
+        rule = ".max_episode_steps has no effect on n_step: give it to make_envs"
+        checks.require(name == "n_episode", rule)
+    if render is not None:
+        checks.number("render", render, low=0)
+    checks.done()

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -205,8 +206,10 @@ def _check_fields(path: Path, manifest: Any) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Tell which packages a run's bits depend on."""
-    return {package: _version(package) for package in ("trainkit", "torch", "numpy", "gymnasium")}
+    """Return the versions of the packages that a run's bits depend on."""
+    return {"trainkit": sys.modules["trainkit"].__version__} | {
+        package: _version(package) for package in ("torch", "numpy", "gymnasium")
+    }
 
 
 def processor() -> dict[str, str]:

@@ -90,8 +90,9 @@ def _checked_function(function: Function) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         if not REPLACED_OPTIONS.keys().isdisjoint(options):
-            owner = _owner(bare, args)
-            options = replace_options(_subject(bare, args), options, _known_options(bare, owner)[0])
+            is_object = bare.__name__ == "__call__"
+            known = options_of(args[0]) if is_object else _known_options(bare, _owner(bare, args))[0]
+            options = replace_options(_subject(bare, args), options, known)
         if checks_first:
             _check_call(bare, args, options)
         try:

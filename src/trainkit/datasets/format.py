@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from trainkit.buffer.recorded import Block, BlockCheck, block_ranges
 from trainkit.core import files, tree
+from trainkit.core.checkpoint import versions
 from trainkit.core.data import ArraySpec, Obs, RecordedEpisode
 from trainkit.core.errors import CheckpointError
 from trainkit.core.reading import MAX_TEXT_BYTES, check_declared, decoding, open_npz, parse_json
@@ -83,7 +83,7 @@ def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode],
     meta = {
         "kind": _KIND,
         "format": FORMAT,
-        "versions": {package: _version(package) for package in ("trainkit", "numpy", "gymnasium")},
+        "versions": {package: number for package, number in versions().items() if package != "torch"},
         "env": header.env,
         "spaces": Spaces(observation_space=header.observation_space, action_space=header.action_space).to_plain(),
         "stack": header.stack,
@@ -289,10 +289,3 @@ def _extra(name: str) -> str:
 
 def _dotted(name: str, path: str) -> str:
     return f"{name}.{path}" if path else name
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
