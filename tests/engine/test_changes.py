@@ -553,11 +553,15 @@ def learn(policy: Any, step: int) -> None:
         policy.update(batch_of(16, seed=step), step=step)
 
 
-CASES = [
-    *(pytest.param(make, change) for make in (q_learner, sac, ppo) for change in EVERYWHERE),
-    *(pytest.param(q_learner, change) for change in OF_Q_LEARNERS),
-    *(pytest.param(sac, change) for change in OF_SAC),
-    *(pytest.param(ppo, change) for change in OF_PPO),
+CASES: list[tuple[Any, Any]] = [
+    *((make, change) for make in (q_learner, sac, ppo) for change in EVERYWHERE),
+    *((q_learner, change) for change in OF_Q_LEARNERS),
+    *((sac, change) for change in OF_SAC),
+    *((ppo, change) for change in OF_PPO),
+]
+LEARNING_CASES = [
+    *(pytest.param(make, change, N_BEFORE) for make, change in CASES),
+    *(pytest.param(make, change, 0, marks=() if make is q_learner else pytest.mark.slow) for make, change in CASES),
 ]
 
 
@@ -571,8 +575,7 @@ def change_all(policies: Any, change: Callable[[Any], Undo], undoing: ExitStack)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed")
-@pytest.mark.parametrize("n_before", [0, N_BEFORE])
-@pytest.mark.parametrize(("make", "change"), CASES)
+@pytest.mark.parametrize(("make", "change", "n_before"), LEARNING_CASES)
 def test_what_changes_is_learned_with(
     make: Any, change: Any, n_before: int, undoing: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from trainkit.engine.numpy_function import derive_program
 from trainkit.engine.recording import torch_pass
 
-N_FAST, N_ALL = 100, 4_000
+N_FAST, N_ALL = 40, 4_000
 SHAPES = [(6, 4), (4, 6), (6,), (6, 1), (1, 4), (2, 6, 4), (6, 2, 4), (24,)]
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     **{name: getattr(torch, name) for name in ("relu", "tanh", "neg", "abs", "sigmoid", "square", "sin", "clone")},

@@ -336,7 +336,7 @@ def _tensors(given: Any) -> Any:
 
 def _leaves(inputs: Any) -> list[Tensor]:
     arrays: list[NDArray[Any]] = []
-    flatten(inputs, arrays, [])
+    flatten((inputs,), arrays, [])
     return list(map(torch.from_numpy, arrays))
 
 

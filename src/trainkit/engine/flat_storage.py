@@ -81,6 +81,7 @@ class FlatGroup:
         self.mean = torch.zeros_like(self.parameters)
         self.square = torch.zeros_like(self.parameters)
         self.count = torch.tensor(count, dtype=torch.float32, device=first.device)
+        self._count_array = self.count.numpy() if first.is_cpu else None
         self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
         self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
         sizes = [p.numel() for p in self._members]
@@ -113,6 +114,13 @@ class FlatGroup:
                 return square
         norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
         return norm * norm
+
+    def count_step(self, skipped: Tensor | None) -> None:
+        """Count a step, on a device unless it is skipped."""
+        if self._count_array is not None and skipped is None:
+            self._count_array += 1.0  # by numpy: between its calls, one into torch takes longer
+        else:
+            self.count.add_(1.0 if skipped is None else 1.0 - skipped)
 
     def clip_values(self, limit: float) -> None:
         """Clip each element of the gradient."""

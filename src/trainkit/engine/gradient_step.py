@@ -174,7 +174,7 @@ class GradientStep:
         """Move by gradients / scale, on a device unless skipped."""
         groups, adam = self.groups, self.optimizer
         for group in groups:
-            group.count.add_(1.0 if skipped is None else 1.0 - skipped)
+            group.count_step(skipped)
         torch._fused_adam_(
             [group.parameters for group in groups],
             [group.gradient for group in groups],

@@ -1,6 +1,6 @@
 """A policy's function in numpy: recorded in one pass by torch, derived, and compared with torch from time to time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -88,7 +88,7 @@ class NumpyFunction:
             self.n_changed = 0 if self._derived or self._large else self.n_changed + 1
             arrays: list[NDArray[Any]] = []
             structure: list[Any] = []
-            flatten(inputs, arrays, structure)
+            flatten((inputs,), arrays, structure)
             layout = tuple(structure)
             derived = self._derived.get(layout)
             groups = None if gradient_step is None else gradient_step.groups
@@ -258,22 +258,21 @@ def derive_program(
     return b.build(outputs, shares_memory=shares_memory)
 
 
-def flatten(node: Any, arrays: list[NDArray[Any]], structure: list[Any]) -> None:
-    """Append a tree's leaves to `arrays`, and their shapes and dtypes, keys, lengths and None to `structure`."""
-    if isinstance(node, tuple):
-        structure.append(len(node))
-        for child in node:
-            flatten(child, arrays, structure)
-    elif isinstance(node, dict):
-        structure.append(tuple(node))
-        for child in node.values():
-            flatten(child, arrays, structure)
-    elif node is None:
-        structure.append(None)
-    else:
-        array = node if isinstance(node, np.ndarray) else node.numpy()
-        arrays.append(array)
-        structure += (array.shape, array.dtype)
+def flatten(nodes: Iterable[Any], arrays: list[NDArray[Any]], structure: list[Any]) -> None:
+    """Append the leaves of trees to `arrays`, and their shapes and dtypes, keys, lengths and None to `structure`."""
+    for node in nodes:
+        if isinstance(node, tuple):
+            structure.append(len(node))
+            flatten(node, arrays, structure)
+        elif isinstance(node, dict):
+            structure.append(tuple(node))
+            flatten(node.values(), arrays, structure)
+        elif node is None:
+            structure.append(None)
+        else:
+            array = node if isinstance(node, np.ndarray) else node.numpy()
+            arrays.append(array)
+            structure += (array.shape, array.dtype)
 
 
 def with_leaves(inputs: Any, leaves: Sequence[Tensor]) -> Any:

@@ -315,7 +315,7 @@ class Program:
         n_bytes: int,
     ) -> None:
         self.calls, self.kernels, self.is_threaded, self.n_bytes = calls, kernels, is_threaded, n_bytes
-        self._inputs, self._outputs = inputs, outputs
+        self._inputs, self._readers = inputs, tree.map_tree(_reader, outputs)
 
     def __call__(self, inputs: Sequence[NDArray[Any]]) -> Results:
         """Compute on one thread, for inputs of the recorded shapes, and return outputs; scalars are Python floats."""
@@ -324,8 +324,7 @@ class Program:
         with kernels.one_thread() if self.is_threaded else _NOTHING, np.errstate(all="ignore"):
             for function, arguments in self.calls:
                 function(*arguments)
-        results: Results = tree.map_tree(_copied, self._outputs)
-        return results
+        return _read(self._readers)
 
     def __str__(self) -> str:
         lines = []
@@ -342,9 +341,13 @@ def _copy(out: NDArray[Any], x: NDArray[Any]) -> Sequence[Function]:
     return ((out.__setitem__, (..., x)),)
 
 
-def _copied(output: NDArray[Any]) -> Any:
-    """Return a copy of an output, which the next call overwrites; a float32 scalar as a Python float."""
-    return output.item() if output.shape == () and output.dtype == np.float32 else output.copy()
+def _reader(output: NDArray[Any]) -> Callable[[], Any]:
+    """Return what copies an output, which the next call overwrites; a float32 scalar to a Python float."""
+    return output.item if output.shape == () and output.dtype == np.float32 else output.copy
+
+
+def _read(readers: Mapping[str, Any]) -> Results:
+    return {name: one() if callable(one) else _read(one) for name, one in readers.items()}
 
 
 def _buffers_of(
