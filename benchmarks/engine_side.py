@@ -27,6 +27,7 @@ try:
 except ImportError:
     from trainkit.policy.gradient_step import GradientStep, Taken  # type: ignore[no-redef]
 
+STEP = "apply" if hasattr(GradientStep, "apply") else "_step"  # what moves along computed gradients; now, and before
 SECONDS = 0.02  # of a block
 WARM_UP = 5  # epochs of a loop before it is measured
 FORCE = spaces.Box(-1.0, 1.0, (6,), np.float32)
@@ -106,7 +107,7 @@ def _minibatch(policy: Any, n_rows: int) -> Callable[[], object]:
 
 def leave_out_the_step() -> None:
     """Have updates end with the gradients: no clip, no Adam, no statistics."""
-    GradientStep._step = lambda self, value, shown, lr: Taken(float(value), 0.0, 0.0, shown)  # type: ignore[method-assign]
+    setattr(GradientStep, STEP, lambda self, value, shown, *lr, **step: Taken(float(value), 0.0, 0.0, shown))
     Policy.end_update = lambda self, **_: None  # type: ignore[method-assign,assign,return-value]
 
 
@@ -147,13 +148,14 @@ def main() -> None:
     engine = parser.parse_args().engine
     how = {} if engine is None else {"engine": engine}
     torch.set_num_threads(1)
-    step, end_update = GradientStep._step, Policy.end_update
+    step, end_update = getattr(GradientStep, STEP), Policy.end_update
     work: dict[str, tuple[Callable[[], object], int]] = {}
     gym.logger.min_level = gym.logger.ERROR if hasattr(gym.logger, "ERROR") else 40
     for line in sys.stdin:
         word = line.strip()
         name, *rest = word.split("|")
-        GradientStep._step, Policy.end_update = step, end_update  # type: ignore[method-assign]
+        setattr(GradientStep, STEP, step)
+        Policy.end_update = end_update  # type: ignore[method-assign]
         if name != "loop":
             leave_out_the_step()
         if word not in work:

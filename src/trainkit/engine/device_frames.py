@@ -64,14 +64,14 @@ class ResidentFrames:
     def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """Copy these rows of a column to places, asynchronously."""
         self.n_written += 1
-        begin = 0
+        start = 0
         for size in _CHUNKS:
-            while begin + size <= len(rows):
-                chunk = slice(begin, begin + size)
+            while start + size <= len(rows):
+                chunk = slice(start, start + size)
                 sent = self._staging[size]((places[chunk], column.take(rows[chunk], axis=0)))
                 where, images = (leaf.to(self.device, non_blocking=True) for leaf in sent)
                 self._there.index_copy_(0, where, images)
-                begin += size
+                start += size
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Wait for the device and return the images at places [...]."""

@@ -1,1 +1,1 @@
-"""ATen operations in numpy, by kind; `table` lists them all."""
+"""ATen operations in numpy, by kind; `aten_table` lists them all."""
