@@ -19,8 +19,8 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
+from trainkit.policy.advantages import RolloutRows
 from trainkit.policy.base import Policy
-from trainkit.policy.rollout_rows import RolloutRows
 
 try:
     from trainkit.engine.gradient_step import GradientStep, Taken

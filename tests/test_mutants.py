@@ -13,12 +13,12 @@ import pytest
 from tests.collector import test_collector
 from tests.helpers.faults import Fault, assert_noticed, replaced, rewritten
 from tests.nets import test_networks
-from tests.policy import test_dqn, test_dqn_update, test_exploration, test_meter
+from tests.policy import test_dqn, test_dqn_update, test_exploration, test_monitor
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeGoal
 from trainkit.nets.networks import ActionHeads
-from trainkit.policy.meter import Meter
+from trainkit.policy.monitor import MeanMetrics
 from trainkit.trainer.offpolicy import PendingUpdates
 
 
@@ -55,7 +55,7 @@ def one_coin(choose: Any) -> Any:
 
 
 def all_before_forgotten(add: Any) -> Any:
-    def faulty(meter: Meter, *given: Any, **numbers: Any) -> None:
+    def faulty(meter: MeanMetrics, *given: Any, **numbers: Any) -> None:
         meter.read()
         add(meter, *given, **numbers)
 
@@ -97,8 +97,8 @@ MUTANTS = {
         check=test_exploration.test_every_row_has_a_coin_of_its_own,
     ),
     "only the last update's statistics": Fault(
-        plant=replaced(Meter, "add", all_before_forgotten),
-        check=test_meter.test_means_are_over_everything_added_since_the_last_read,
+        plant=replaced(MeanMetrics, "add", all_before_forgotten),
+        check=test_monitor.test_means_are_over_everything_added_since_the_last_read,
     ),
     "noise off while collecting": Fault(
         plant=replaced(DQNPolicy, "action_values", never_exploring),

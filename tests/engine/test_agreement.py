@@ -179,7 +179,7 @@ def learn(policy: Any, draw: Draw, n_updates: int = 3) -> None:
     """Update a policy from random batches, and let it act on observations."""
     observation_space, action_space = policy.observation_space, flat_actions(policy.action_space)
     seed = int(draw.rng.integers(1000))
-    if policy.statistics.are_there:
+    if policy.statistics.observes:
         policy.preprocess.observe(to_device(observations(observation_space, 50, seed), policy.device))
         policy.preprocess.fold()
     n_rows = draw.number(1, 1024)

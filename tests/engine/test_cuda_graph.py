@@ -63,7 +63,7 @@ def _with_tensors(replay: Callable[..., Any]) -> Callable[..., Any]:
     def tensor_of(leaf: Any) -> Any:
         return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
 
-    return lambda policy, graph, given, step: replay(policy, graph, tree.map_tree(tensor_of, given), step)
+    return lambda policy, given, *frames, step: replay(policy, tree.map_tree(tensor_of, given), *frames, step=step)
 
 
 def never_recorded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DQNPolicy:
@@ -73,7 +73,7 @@ def never_recorded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DQNPolicy
     monkeypatch.setattr(
         policy._graph,
         "_warm_up_or_record",
-        lambda shapes, inputs, fixed, facts: policy._recorded_steps(inputs, fixed, **facts),
+        lambda shapes, inputs, fixed, facts: policy._graph_steps(inputs, fixed, **facts),
     )
     return policy
 

@@ -12,8 +12,7 @@ import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
 from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
-from trainkit.policy.divergence import Skips
-from trainkit.policy.meter import Meter
+from trainkit.policy.monitor import DivergenceGuard, MeanMetrics
 from trainkit.trainer.metrics import Alarms
 
 NAN, INF = float("nan"), float("inf")
@@ -149,13 +148,13 @@ def test_ten_in_a_row_pass_and_the_eleventh_does_not() -> None:
 
 
 def test_skips_are_counted_where_nobody_waits_for_them() -> None:
-    skips = Skips(torch.device("cpu"))
+    guard = DivergenceGuard("Thing", torch.device("cpu"))
     for is_lost in [1.0] * 11 + [0.0]:
-        kept = skips.leave_out({"loss": torch.tensor(NAN if is_lost else 2.0), "skipped": torch.tensor(is_lost)})
-        assert kept["loss"] == (0.0 if is_lost else 2.0)
+        masked = guard.mask_skipped({"loss": torch.tensor(NAN if is_lost else 2.0), "skipped": torch.tensor(is_lost)})
+        assert masked["loss"] == (0.0 if is_lost else 2.0)
     with pytest.raises(tk.errors.DivergedError, match="11 updates in a row up to update 12"):
-        skips.refuse("Thing", 12)
-    skips.refuse("Thing", 13)
+        guard.check_skipped(12)
+    guard.check_skipped(13)
 
 
 @pytest.mark.parametrize("on_nan", ["raise", "skip"])
@@ -181,7 +180,7 @@ def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) 
 
 
 def test_means_leave_out_what_was_skipped() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     for loss, skipped in ((2.0, 0.0), (0.0, 1.0), (4.0, 0.0), (0.0, 1.0)):
         meter.add({"loss": torch.tensor(loss), "skipped": torch.tensor(skipped)}, lr=0.1)
     assert meter.total("skipped") == 2

@@ -33,7 +33,7 @@ def there(**options: Any) -> tk.DQNPolicy:
 
 def twin_of(policy: tk.DQNPolicy) -> Any:
     assert policy._cpu_copy is not None
-    return policy._cpu_copy._twin
+    return policy._cpu_copy._copy
 
 
 def assert_answers(policy: tk.DQNPolicy, obs: Any) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from trainkit.nets import NoisyLinear
-from trainkit.nets.noisy import draw_noise
+from trainkit.nets.noisy import sample_noise
 
 
 def noisy(in_features: int, out_features: int, sigma0: float = 0.5, seed: int = 0) -> NoisyLinear:
@@ -97,7 +97,7 @@ def test_means_start_uniform_within_one_over_the_root_of_fan_in() -> None:
 
 def test_noise_is_the_signed_root_of_a_standard_normal_from_the_given_generator() -> None:
     normal = torch.randn(4, 7, generator=torch.Generator().manual_seed(5))
-    noise = draw_noise(4, 7, torch.Generator().manual_seed(5))
+    noise = sample_noise(4, 7, torch.Generator().manual_seed(5))
 
     assert_close(noise * noise.abs(), normal)
     assert_close(noise.sign(), normal.sign())

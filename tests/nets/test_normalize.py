@@ -214,7 +214,7 @@ def test_statistics_learn_within_a_sequence_each_of_what_comes_to_it() -> None:
     policy = tk.DQNPolicy.for_envs(envs, preprocess=chain, device="cpu", seed=0)
     assert policy.observes
     rows = np.random.default_rng(0).normal(1, 2, (50, 4)).astype(np.float32)
-    policy.statistics.note(transition_of(rows))
+    policy.statistics.observe(transition_of(rows))
     policy.statistics.fold()
     np.testing.assert_allclose(own.normalizers[0].known.mean, rows.astype(float).mean(0), rtol=1e-6)
     np.testing.assert_allclose(later.known.mean, rows.astype(float).mean(0) + 3, rtol=1e-5)  # nothing was known yet

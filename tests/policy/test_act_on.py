@@ -177,7 +177,7 @@ class Cautious(tk.DQNPolicy):
 
 @pytest.mark.parametrize("kind", [Cautious, tk.DiscreteBCQPolicy])
 def test_acting_of_ones_own_is_not_copied(kind: type[tk.DQNPolicy]) -> None:
-    with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'policy', got 'cpu': it acts in a way of its own"):
+    with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'policy', got 'cpu': it has its own action_values"):
         kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="cpu")
     kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="policy")
 
@@ -228,7 +228,7 @@ def test_what_may_change_unseen_is_not_copied_and_told(number: Any, caplog: pyte
     policy = tk.DQNPolicy(Hidden(number), device="cpu", exploration=tk.Greedy())
     policy._cpu_copy = CpuCopy()
     policy.check_spaces(*Spaces())
-    assert "a copy is not taken" in caplog.text
+    assert "parts with hooks are not copied" in caplog.text
     obs = batch_of(3).obs
     before = policy.action_values(obs)
     policy.network.module.number *= 10  # type: ignore[union-attr]  # of our network
@@ -240,6 +240,6 @@ def test_a_plain_number_is_seen_when_it_is_replaced() -> None:
     policy._cpu_copy = CpuCopy()
     obs = batch_of(3).obs
     before = policy.action_values(obs)
-    assert policy._cpu_copy._twin is not None
+    assert policy._cpu_copy._copy is not None
     policy.network.module.number = 10.0  # type: ignore[union-attr]  # of our network
     np.testing.assert_allclose(policy.action_values(obs), 10 * before, rtol=1e-5)

@@ -20,14 +20,14 @@ from trainkit import (
 )
 from trainkit.engine.device import TensorBatch
 from trainkit.nets import Prediction
-from trainkit.policy.backups import Network, best_action, pick
+from trainkit.policy.backups import QFunction, best_action, pick
 
 ONLINE = [[1.0, 5.0, 2.0], [0.0, -1.0, 7.0]]  # [B, A]
 TARGET = [[10.0, 20.0, 30.0], [-3.0, -1.0, -2.0]]
 LEGAL = [[True, False, True], [True, True, False]]
 
 
-def table(numbers: Any) -> Network:
+def table(numbers: Any) -> QFunction:
     """Make a network that says the same numbers [B, A] or [B, A, W] whatever it sees."""
     tensor = torch.tensor(numbers)
     return lambda features, legal: Prediction(tensor if tensor.dim() == 3 else tensor.unsqueeze(2))
@@ -278,7 +278,7 @@ class TestMunchausen:
         assert (backup.temperature, backup.alpha, backup.lowest) == (0.03, 0.9, -1.0)
 
     def test_numbers_that_are_no_returns_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="MunchausenBackup adds to returns, which the numbers of CategoricalV"):
+        with pytest.raises(ConfigError, match="MunchausenBackup adds to returns, which the outputs of CategoricalV"):
             soft(MunchausenBackup(), [0, 0], [0, 0], value=CategoricalValue(2, 0.0, 1.0))
 
     @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def parts_of(policy: DQNPolicy) -> Parts:
 def answer(own: CpuCopy, policy: DQNPolicy, obs: Any, noise: Tensor | None = None) -> Any:
     """Let the copy answer in the policy's place."""
     policy.enter(training=False)
-    assert own.takes(parts_of(policy))
+    assert own.supports(parts_of(policy))
     return own.action_values(obs, noise, n_updates=policy.n_updates)
 
 
@@ -229,7 +229,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Count the copies that are made anew, and those of numbers."""
     counts = {"made": 0, "followed": 0}
 
-    class Counting(cpu_copy._Twin):
+    class Counting(cpu_copy._Copy):
         def __init__(self, *told: Any) -> None:
             counts["made"] += 1
             super().__init__(*told)
@@ -238,7 +238,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
             counts["followed"] += 1
             super().follow(tensors)
 
-    monkeypatch.setattr(cpu_copy, "_Twin", Counting)
+    monkeypatch.setattr(cpu_copy, "_Copy", Counting)
     return counts
 
 
@@ -290,10 +290,10 @@ def test_a_small_network_is_asked_in_numpy_and_a_large_one_by_torch(monkeypatch:
 def test_it_shares_no_memory_with_its_original() -> None:
     policy, own = made(normalize_obs=True), CpuCopy()
     answer(own, policy, batch_of(3).obs)
-    assert own._twin is not None
+    assert own._copy is not None
     theirs = {tensor.data_ptr() for tensor in (*policy.parameters(), *policy.buffers())}
-    assert theirs.isdisjoint(tensor.data_ptr() for tensor in own._twin._tensors)
-    assert not any(tensor.requires_grad for tensor in own._twin._tensors)
+    assert theirs.isdisjoint(tensor.data_ptr() for tensor in own._copy._tensors)
+    assert not any(tensor.requires_grad for tensor in own._copy._tensors)
 
 
 def test_another_policy_is_answered_for_by_its_own_numbers() -> None:
@@ -306,9 +306,9 @@ def test_where_hooks_wait_it_takes_nothing() -> None:
     policy, own = made(), CpuCopy()
     answer(own, policy, batch_of(3).obs)
     hook = next(policy.network.children()).register_forward_hook(lambda *told: None)
-    assert not own.takes(parts_of(policy))
+    assert not own.supports(parts_of(policy))
     hook.remove()
-    assert own.takes(parts_of(policy))
+    assert own.supports(parts_of(policy))
 
 
 class Shifted:
@@ -327,7 +327,7 @@ def test_a_value_part_that_is_no_module_is_asked_as_it_is() -> None:
     parts = (*parts_of(policy)[:2], value)
     told = []
     for value.more in (1.0, 2.0):
-        assert own.takes(parts)
+        assert own.supports(parts)
         told.append(own.action_values(obs, None, n_updates=0))
     np.testing.assert_allclose(told[1] - told[0], 1.0, atol=1e-6)
 

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 import trainkit as tk
 from trainkit.core.checkpoint import read_manifest
 from trainkit.core.spaces import Spaces
-from trainkit.policy.recipes import recipe_of
+from trainkit.policy.persistence import recipe_of
 
 BOX = gym.spaces.Box(-1, 1, (3,), np.float32)
 FEW = gym.spaces.Discrete(4)
@@ -61,7 +61,7 @@ MADE: dict[str, Any] = {
 @pytest.mark.parametrize("kind", MADE)
 def test_a_policy_acts_as_it_did(kind: str, tmp_path: Path) -> None:
     policy = MADE[kind]()
-    if policy.statistics.are_there and kind == "normalised":
+    if policy.statistics.observes and kind == "normalised":
         policy.preprocess.observe(torch.as_tensor(OBS))
         policy.preprocess.fold()
     policy.last_step = 1234

@@ -16,7 +16,7 @@ from trainkit.buffer import Rollout
 from trainkit.core.errors import NoLegalActionError, SpaceMismatchError
 from trainkit.engine.loss import Loss
 from trainkit.errors import DivergedError
-from trainkit.policy.rollout_rows import RolloutRows
+from trainkit.policy.advantages import RolloutRows
 
 KINDS = [PPOPolicy, A2CPolicy, ReinforcePolicy]
 MIXED = spaces.Dict({"where": FOUR_NUMBERS, "what": spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2)))})
@@ -141,7 +141,7 @@ def test_each_repeat_deals_the_rows_in_another_order() -> None:
 def test_all_of_an_epochs_batches_at_once_are_as_one_by_one(n_batches: int) -> None:
     column = torch.randn(7, generator=torch.Generator().manual_seed(0))
     rows = RolloutRows(column, None, column, column, column, 3 * column + 5, column)
-    for whole, own in zip(rows.normalized_in(n_batches).deal(n_batches), rows.deal(n_batches), strict=True):
+    for whole, own in zip(rows.normalized_in(n_batches).split(n_batches), rows.split(n_batches), strict=True):
         expected = (own.advantage - own.advantage.mean()) / (own.advantage.std(correction=0) + 1e-8)
         torch.testing.assert_close(whole.advantage, expected, rtol=1e-6, atol=1e-6)
         assert torch.equal(whole.action, own.action)

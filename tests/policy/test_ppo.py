@@ -13,8 +13,8 @@ from tests.helpers.learning import Spaces, parameters_of
 from tests.helpers.rollouts import PLACE, Table, ended_rows, played
 from trainkit import A2CPolicy, Adam, ConfigError, PPOPolicy, ReinforcePolicy
 from trainkit.engine.loss import objective
+from trainkit.policy.advantages import RolloutRows
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.policy.rollout_rows import RolloutRows
 
 LOG = math.log
 P = [[0.5, 0.5], [0.25, 0.75], [0.2, 0.8]]  # of two actions, at three places

@@ -8,12 +8,12 @@ import torch
 from gymnasium import spaces
 from torch.testing import assert_close
 
+import trainkit as tk
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made, parameters_of
 from trainkit import ConfigError
 from trainkit.nets import ImplicitQNetwork, NatureCNN, QNetwork
-from trainkit.policy.draws import Draw, ask
-from trainkit.policy.precision import in_precision
+from trainkit.nets.networks import RandomInputs
 
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 CPU = torch.device("cpu")
@@ -47,10 +47,10 @@ def test_gradients_of_both_questions_to_the_online_network_arrive() -> None:
     features = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 
     def gradients(precision: Any) -> list[torch.Tensor]:
-        asked = in_precision("DQNPolicy", precision, CPU)(ask(network, Draw()))
+        function = tk.DQNPolicy(network, precision=precision, device="cpu")._function(network, RandomInputs())
         with torch.no_grad():
-            asked(features, None)  # first, as a backup might
-        return list(torch.autograd.grad(asked(features, None).numbers.square().mean(), list(network.parameters())))
+            function(features, None)  # first, as a backup might
+        return list(torch.autograd.grad(function(features, None).numbers.square().mean(), list(network.parameters())))
 
     for rough, exact in zip(gradients("bf16"), gradients("float32"), strict=True):
         assert exact.abs().max() > 0
@@ -61,9 +61,10 @@ def test_layers_multiply_in_bf16_and_answer_in_float32() -> None:
     network, kinds = QNetwork((4,), 3, hidden=(8,)), set()
     network.heads.register_forward_pre_hook(lambda module, given: kinds.add(given[0].dtype))
     network.heads.forward = lambda x, noise, legal: kinds.add(x.dtype) or x.view(-1, 1, 8)  # type: ignore[func-returns-value]
-    told = in_precision("DQNPolicy", "bf16", CPU)(ask(network, Draw()))(torch.zeros(2, 4), None)
+    policy = tk.DQNPolicy(network, precision="bf16", device="cpu")
+    prediction = policy._function(network, RandomInputs())(torch.zeros(2, 4), None)
     assert kinds == {torch.bfloat16}
-    assert told.numbers.dtype == torch.float32
+    assert prediction.numbers.dtype == torch.float32
 
 
 def test_acting_stays_exact() -> None:

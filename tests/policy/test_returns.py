@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import trainkit as tk
-from trainkit.policy.returns import return_distribution
 
 
 class Says(nn.Module):
@@ -24,7 +23,7 @@ class Says(nn.Module):
 
 def distribution(numbers: list[list[float]], value: Any, n_rows: int = 2) -> tuple[Any, Any]:
     policy = tk.DQNPolicy(Says(numbers), value=value, device="cpu")
-    return return_distribution(policy, np.zeros((n_rows, 3), np.float32))
+    return policy.return_distribution(np.zeros((n_rows, 3), np.float32))
 
 
 def test_logits_become_probabilities_of_the_supports_returns() -> None:

@@ -78,10 +78,13 @@ def drawn(mean: float, log_std: float, noise: float) -> tuple[float, float]:
 def with_noise(policy: SACPolicy, monkeypatch: pytest.MonkeyPatch, here: float, following: float) -> None:
     """Fix the noise of this observation's action and of the next one's."""
 
-    def noise(_: int, n_rows: int) -> tuple[Tensor, Tensor]:
-        return torch.full((n_rows, 1), here), torch.full((n_rows, 1), following)
+    own = policy.loss_inputs
 
-    monkeypatch.setattr(policy, "_noise", noise)
+    def inputs(n_rows: int, *, step: int) -> dict[str, Any]:
+        noise = {"noise": torch.full((n_rows, 1), here), "next_noise": torch.full((n_rows, 1), following)}
+        return own(n_rows, step=step) | noise
+
+    monkeypatch.setattr(policy, "loss_inputs", inputs)
 
 
 def one_row(**columns: Any) -> TransitionBatch:

@@ -46,12 +46,12 @@ class Losses(tk.Callback):
         update = policy.update
 
         def told(batch: Any, *, step: int) -> Any:
-            add = policy._meter.add
-            policy._meter.add = lambda m, **plain: (self.losses.append(float(m["loss"])), add(m, **plain))
+            add = policy._metrics.add
+            policy._metrics.add = lambda m, **plain: (self.losses.append(float(m["loss"])), add(m, **plain))
             try:
                 return update(batch, step=step)
             finally:
-                policy._meter.add = add
+                policy._metrics.add = add
 
         policy.update = told  # type: ignore[method-assign]
 

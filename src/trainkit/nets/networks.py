@@ -23,6 +23,20 @@ class Prediction(NamedTuple):
     fractions: Tensor | None = None  # [B, W] or [1, W], of the quantiles, where the value part samples them
 
 
+class RandomInputs(NamedTuple):
+    """Noise and quantile fractions of one forward pass of a network of action values, sampled by the caller."""
+
+    noise: Tensor | None = None  # [R, noise_size], of noisy layers
+    fractions: Tensor | None = None  # [B, W] or [1, W], where the value part samples them
+
+    def fixed_in(self, network: nn.Module) -> Callable[[Any, Tensor | None], Prediction]:
+        """Return the network as a function of features and the action mask alone."""
+        noise, fractions = self
+        if fractions is None:
+            return lambda features, legal: network(features, noise, legal)
+        return lambda features, legal: network(features, noise, legal, fractions)
+
+
 @runtime_checkable
 class ActionValues(Protocol):
     """A network of action values, called with noise [R, noise_size]: R = B, or R = 1 for all rows.

@@ -61,7 +61,7 @@ class NoisyLinear(nn.Module):
         return mean + functional.linear(x * noise_in, self.weight_sigma, self.bias_sigma) * noise_out
 
 
-def draw_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
+def sample_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
     """Sample f(e) for standard normal e, [R, size], on the generator's device."""
     normal = torch.randn(rows, size, generator=generator, device=generator.device, dtype=torch.float32)
     return normal.sign() * normal.abs().sqrt()

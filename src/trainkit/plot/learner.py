@@ -15,7 +15,6 @@ from trainkit.core.signatures import checked
 from trainkit.envs.make import EnvSpec, borrowed_envs
 from trainkit.plot.drawing import COLORS, GREY, blank, count
 from trainkit.policy import DQNPolicy
-from trainkit.policy.returns import return_distribution
 
 _BINS = 40
 _QUANTILES = ((0.05, 0.95), (0.25, 0.75))  # of the bands, the wide one first
@@ -80,7 +79,7 @@ class _EpisodeRecorder:
     def add(self, transition: Transition) -> None:
         """Record a step."""
         action = int(transition.action[0])
-        returns, probability = return_distribution(self._policy, transition.obs)
+        returns, probability = self._policy.return_distribution(transition.obs)
         self.returns.append(returns[0, action])
         self.probability.append(probability[0, action])
         self.rewards.append(float(transition.reward[0]))

@@ -13,7 +13,7 @@ from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
 from trainkit.policy.hl_gauss import HLGaussValue
 from trainkit.policy.load import load_policy
-from trainkit.policy.meter import UpdateResult
+from trainkit.policy.monitor import UpdateResult
 from trainkit.policy.penalties import ConservativePenalty, Penalty
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.quantiles import ImplicitQuantileValue, QuantileValue

@@ -1,12 +1,18 @@
-"""How much better an action was than expected: pure functions of [T, N] tensors, environments side by side.
+"""Advantages and returns of rollouts, and the rows that on-policy losses take.
 
-`terminated` says that nothing follows. `truncated` says that something does, but in another rollout: an episode's time
-limit, or the end of what was collected. Both end the sum; only the first drops the next value.
+`gae` and `discounted_returns` are pure functions of tensors [T, N] of T steps in N environments. `terminated` means
+that no value follows; `truncated` means that the episode continues outside of the rollout, after a time limit or the
+rollout's end. Both end the sum; only the first drops the next value.
 """
+
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from trainkit.core import tree
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
 
@@ -22,7 +28,7 @@ def gae(
     gamma: float,
     lam: float,
 ) -> Tensor:
-    """Return the generalised advantage estimates [T, N] (Schulman et al., 2016, equation 16).
+    """Return the generalized advantage estimates [T, N] (Schulman et al., 2016, equation 16).
 
     td_t = reward_t + gamma * next_value_t - value_t, without the next value after a termination;
     advantage_t = td_t + gamma * lam * advantage_(t+1), without the rest where an episode ended.
@@ -30,7 +36,7 @@ def gae(
     Args:
         reward: [T, N].
         value: [T, N], of the observations acted on.
-        next_value: [T, N], of the true observations after; where a row terminated it counts nothing, whatever it is.
+        next_value: [T, N], of the true observations after; ignored where the row terminated.
         terminated: [T, N], bool.
         truncated: [T, N], bool: cut off, by a time limit or by the end of the rollout.
         gamma: discount per step.
@@ -42,12 +48,12 @@ def gae(
     checks.done()
     advantage = reward + torch.where(terminated, 0.0, gamma * next_value) - value
     weight = gamma * lam * (~(terminated | truncated)).to(advantage.dtype)  # [T, N], of what follows
-    n_summed = 1  # rows that are in each advantage, and as far reaches its weight: twice as many in each pass
+    n_summed = 1  # rows summed in each advantage, and spanned by its weight; doubles in each pass
     while n_summed < len(advantage):
         own, rest = advantage.tensor_split([-n_summed])
         own_weight, rest_weight = weight.tensor_split([-n_summed])
         longer = own + own_weight * advantage[n_summed:]
-        advantage = torch.cat([torch.where(own_weight == 0, own, longer), rest])  # what an end cuts off may be nan
+        advantage = torch.cat([torch.where(own_weight == 0, own, longer), rest])  # rows after an end may be nan
         weight = torch.cat([own_weight * weight[n_summed:], rest_weight])
         n_summed *= 2
     return advantage
@@ -57,13 +63,54 @@ def gae(
 def discounted_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float
 ) -> Tensor:
-    """Return reward_t + gamma * return_(t+1), [T, N]; where a row was cut off, its next value is what follows."""
+    """Return reward_t + gamma * return_(t+1), [T, N]; after a truncation the rest is the next value."""
     zero = torch.zeros_like(reward)
     follows = torch.where(truncated & ~terminated, next_value, zero)
     return gae(reward, zero, follows, terminated, truncated, gamma=gamma, lam=1.0)
 
 
 def normalized(advantage: Tensor) -> Tensor:
-    """Return advantages [..., B] with mean 0 and population deviation 1 over B; of one row, or of equal ones, 0."""
+    """Return advantages [..., B] with mean 0 and population standard deviation 1 over B; 0 if all are equal."""
     deviation, mean = torch.std_mean(advantage, dim=-1, correction=0, keepdim=True)
     return (advantage - mean) / (deviation + 1e-8)
+
+
+class RolloutRows(NamedTuple):
+    """B rows of a rollout on the device, with their advantages and returns."""
+
+    features: Any
+    legal: Tensor | None  # [B, A]
+    action: Tensor  # [B, ...]
+    log_prob: Tensor  # [B], of the action when it was taken
+    value: Tensor  # [B], of the critic when the action was taken
+    advantage: Tensor  # [B]
+    returns: Tensor  # [B], the critic's target
+    extras: dict[str, Tensor] = {}  # noqa: RUF012  # {column: [B, ...]}, those that the policy's `columns` names
+    inputs: Any = {}  # noqa: RUF012  # what the policy's `loss_inputs` returned
+    weight: Tensor | None = None  # rows have equal weights
+
+    def at(self, index: Tensor) -> "RolloutRows":
+        """Return the rows at an index."""
+        return self._map(lambda column: column[index])
+
+    def in_arrays(self) -> "RolloutRows":
+        """Return the rows as arrays that share memory; on the CPU only."""
+        return self._map(lambda column: column.numpy())
+
+    def split(self, n_batches: int) -> Iterator["RolloutRows"]:
+        """Yield the rows in order, as views, in batches whose sizes differ by at most one."""
+        size, n_larger = divmod(len(self.advantage), n_batches)
+        end = 0
+        for i in range(n_batches):
+            start, end = end, end + size + (i < n_larger)
+            yield self._map(itemgetter(slice(start, end)))
+
+    def normalized_in(self, n_batches: int) -> "RolloutRows":
+        """Return the rows with advantages normalized within each batch that `split` yields."""
+        size, n_larger = divmod(len(self.advantage), n_batches)
+        larger, smaller = self.advantage.tensor_split([n_larger * (size + 1)])
+        parts = larger.view(n_larger, size + 1), smaller.view(n_batches - n_larger, size)
+        return self._replace(advantage=torch.cat([normalized(part).flatten() for part in parts if len(part)]))
+
+    def _map(self, function: Callable[[Any], Any]) -> "RolloutRows":
+        return RolloutRows(*tree.map_tree(lambda column: None if column is None else function(column), tuple(self)))

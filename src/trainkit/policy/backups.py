@@ -1,4 +1,4 @@
-"""Which next value counts: the maximum, the online network's choice judged by the target, or a soft one."""
+"""Backups: which next value the TD target uses: the maximum, the double estimate, or a soft one."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,36 +12,36 @@ from trainkit.core.parts import Part
 from trainkit.core.signatures import checked
 from trainkit.engine.device import TensorBatch
 from trainkit.nets.networks import Prediction
-from trainkit.policy.values import ExpectedValue, ReturnValue, Value
+from trainkit.policy.values import ReturnValue, Value
 
-Network = Callable[[Any, Tensor | None], Prediction]  # (features, legal [B, A] | None) -> prediction
+QFunction = Callable[[Any, Tensor | None], Prediction]  # (features, legal [B, A] | None) -> prediction
 
 
 class Backup(Protocol):
-    """Choose the next value's numbers [B, W] and, if it must, reshape the reward [B]."""
+    """The outputs [B, W] of the next value, and the reward [B], which a backup may change."""
 
-    def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 @checked
 class MaxBackup(Part):
-    """Follow the action the target network thinks best (Mnih et al., 2015)."""
+    """The value of the target network's best action (Mnih et al., 2015)."""
 
-    def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
+    def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         numbers = target(batch.next_obs, batch.next_legal).numbers
-        if batch.next_legal is None and isinstance(value, ExpectedValue):
-            return numbers.amax(dim=1), batch.reward  # one number, which rises with the return: as below, in one call
         return pick(numbers, best_action(value.mean(numbers), batch.next_legal)), batch.reward
 
 
 @checked
 class DoubleBackup(Part):
-    """Follow the action the online network thinks best, as the target network values it (van Hasselt et al., 2016).
+    """The target network's value of the online network's best action (van Hasselt et al., 2016).
 
     With distributions, the online network's expected values choose and the target's distribution is taken.
     """
 
-    def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
+    def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         q = value.mean(online(batch.next_obs, batch.next_legal).numbers)
         numbers = target(batch.next_obs, batch.next_legal).numbers
         return pick(numbers, best_action(q, batch.next_legal)), batch.reward
@@ -49,14 +49,14 @@ class DoubleBackup(Part):
 
 @checked
 class MunchausenBackup(Part):
-    """Follow the softmax policy of the target network, and reward it for being sure (Vieillard et al., 2020).
+    """The soft value of the target network's softmax policy, and a log-probability bonus (Vieillard et al., 2020).
 
     With pi = softmax(q / temperature), equation 1 and its clip:
     reward + alpha * clip(temperature * log pi(a | s), lowest, 0)
     + discount * sum over a' of pi(a' | s') * (q(s', a') - temperature * log pi(a' | s')).
     With quantiles the sum is taken quantile by quantile. Over n steps the first action alone earns the bonus. The
-    defaults are theirs. The value's numbers must be returns, as those of `ExpectedValue`, `QuantileValue` and
-    `ImplicitQuantileValue`; logits are none.
+    defaults are theirs. The network's outputs must be returns, as those of `ExpectedValue`, `QuantileValue` and
+    `ImplicitQuantileValue`; logits are not.
     """
 
     def __init__(self, temperature: float = 0.03, *, alpha: float = 0.9, lowest: float = -1.0) -> None:
@@ -67,10 +67,10 @@ class MunchausenBackup(Part):
         checks.done()
         self.temperature, self.alpha, self.lowest = float(temperature), float(alpha), float(lowest)
 
-    def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
+    def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         if not isinstance(value, ReturnValue):
             raise ConfigError(
-                f"MunchausenBackup adds to returns, which the numbers of {type(value).__name__} are not: use "
+                f"MunchausenBackup adds to returns, which the outputs of {type(value).__name__} are not: use "
                 "ExpectedValue, QuantileValue or ImplicitQuantileValue"
             )
         now = self._scaled_log_policy(value.mean(target(batch.obs, batch.legal).numbers), batch.legal)
@@ -78,12 +78,12 @@ class MunchausenBackup(Part):
 
         legal = batch.next_legal
         if legal is not None:
-            legal = legal | ~legal.any(dim=1, keepdim=True)  # where an episode has ended none may be
+            legal = legal | ~legal.any(dim=1, keepdim=True)  # after the end of an episode no action may be legal
         numbers = target(batch.next_obs, batch.next_legal).numbers
         scaled = self._scaled_log_policy(value.mean(numbers), legal)  # [B, A]
         soft = value.returns(numbers) - scaled.unsqueeze(2)
         if legal is not None:
-            soft = soft.masked_fill(~legal.unsqueeze(2), 0.0)  # 0 * infinity else
+            soft = soft.masked_fill(~legal.unsqueeze(2), 0.0)  # not 0 * infinity
         probability = (scaled / self.temperature).exp().unsqueeze(2)
         return value.numbers((probability * soft).sum(dim=1)), batch.reward + self.alpha * bonus
 
@@ -100,7 +100,7 @@ def best_action(q: Tensor, legal: Tensor | None) -> Tensor:
 
 
 def pick(numbers: Tensor, action: Tensor) -> Tensor:
-    """Return the numbers [B, W] of one action [B] per row of [B, A, W]."""
+    """Return the outputs [B, W] of one action [B] per row of [B, A, W]."""
     index = action.view(-1, 1, 1)
     if numbers.shape[2] > 1:
         index = index.expand(-1, 1, numbers.shape[2])

@@ -1,4 +1,4 @@
-"""Behaviour cloning: do what the data's actors did."""
+"""Behavior cloning."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Self
@@ -25,29 +25,30 @@ from trainkit.nets.distributions import Categorical, Distribution, distribution_
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.base import Policy
+from trainkit.policy.checks import check_finite, forward_on, non_integer_actions
 from trainkit.policy.exploration import one_hot
-from trainkit.policy.export import reasons
-from trainkit.policy.meter import UpdateResult
-from trainkit.policy.refusals import refuse_unsound, trying
+from trainkit.policy.export import greedy_reasons
+from trainkit.policy.monitor import UpdateResult
+from trainkit.policy.persistence import recorded
 
 
 @checked
 class BCPolicy(Policy):
-    """Raise the likelihood of the actions in the data (Pomerleau, 1989); rewards are not looked at.
+    """Behavior cloning: maximize the likelihood of the data's actions (Pomerleau, 1989); rewards have no effect.
 
-    loss = mean over rows of -log p(action | obs): the cross-entropy for Discrete actions, places of the others added.
-    For Box actions p is a normal with deviations that do not depend on the observation, or the loss is "mse":
-    |mode - action|**2. Both are in policy units, to which the data's actions, in units of the space, are mapped.
-    Of structured actions with discrete leaves and Boxes, the log-probabilities of all columns add up.
+    loss = mean over rows of -log p(action | obs): the cross-entropy for Discrete actions, summed over the dimensions of
+    the others. For Box actions p is normal with standard deviations that do not depend on the observation, or the loss
+    is "mse": |mode - action|**2. Both are in policy units, to which the data's actions, in units of the space, are
+    mapped. Log-probabilities of all columns of structured actions add up.
 
     Args:
-        network: a `QNetwork`, or any module that maps features to numbers [B, width], as the distribution needs them.
+        network: a `QNetwork`, or any module that maps features to the distribution's parameters [B, width].
         action_space: of one environment.
         distribution: of actions, those of a Box in policy units; default: the one for the action space.
         action_scaling: policy units -1 and 1 are the bounds of a Box; False: they are those of the space. See
             `ActionScale`.
         loss: "likelihood", or "mse" of Box actions.
-        optimizer: Adam's numbers.
+        optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
         horizon, observation_space, preprocess, device, seed, engine: as in `Policy`.
         flush_denormals: see `GradientStep`.
@@ -93,7 +94,7 @@ class BCPolicy(Policy):
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._is_box, self._is_mse = is_box, loss == "mse"
-        self._counted: slice | list[int] = slice(None)  # columns whose hits `accuracy` counts
+        self._counted: slice | list[int] = slice(None)  # columns that `accuracy` counts
         if isinstance(flat, StructuredHybrid):
             self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
@@ -103,6 +104,7 @@ class BCPolicy(Policy):
         self.eval()
 
     @classmethod
+    @recorded
     def for_envs(
         cls,
         envs: EnvSpaces,
@@ -113,7 +115,7 @@ class BCPolicy(Policy):
         max_grad_norm: float | None = None,
         **parts: Any,
     ) -> Self:
-        """Make a policy for environments, by short words.
+        """Make a policy for environments from the most common options.
 
         Args:
             envs: anything with `observation_space` and `action_space`.
@@ -124,8 +126,8 @@ class BCPolicy(Policy):
         """
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
-        usual = (512,) if preprocess.sees_images else (128, 128)
-        network = QNetwork(preprocess.shapes, distribution.width, hidden=usual if hidden is None else hidden)
+        default = (512,) if preprocess.sees_images else (128, 128)
+        network = QNetwork(preprocess.shapes, distribution.width, hidden=default if hidden is None else hidden)
         defaults: dict[str, Any] = {
             **all_made(
                 optimizer=lambda: Adam(lr),
@@ -150,26 +152,25 @@ class BCPolicy(Policy):
         starts: NDArray[np.bool_] | None = None,
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
-        """Take each row's likeliest action or, exploring, draw one as likely as in the data."""
+        """Take each row's most probable action or, exploring, sample one."""
         check_flag(self, "act(explore=)", explore)
         checked_legal(obs, env_ids)
         self.enter(training=False)
         noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
-        answer = self._engine.call("act", self._answer, (obs, noise))
-        action, numbers = answer["action"], answer["numbers"]
-        refuse_unsound(f"{type(self).__name__} gives", np.isfinite(numbers).all(axis=1), numbers, env_ids, step)
+        results = self._engine.call("act", self._act, (obs, noise))
+        action, outputs = results["action"], results["outputs"]
+        check_finite(f"{type(self).__name__} gives", np.isfinite(outputs).all(axis=1), outputs, env_ids, step)
         return ActOutput(action if self._scale is None else self._scale.to_space(action), {}, state)
 
-    def _answer(self, given: Any) -> dict[str, Tensor]:
-        """Return actions [K, ...] for raw observations on the device, by noise [K, N] or None, and network outputs."""
+    def _act(self, given: Any) -> dict[str, Tensor]:
+        """Return actions [K, ...] for raw observations and noise [K, N] or None on the device, and network outputs."""
         obs, noise = given
-        legal, numbers = legal_mask(obs), self._numbers(self.preprocess(obs))
-        family = self.distribution
-        action = family.mode(numbers, legal) if noise is None else family.sample(numbers, legal, noise)
-        return {"action": action, "numbers": numbers}
+        legal, outputs, family = legal_mask(obs), self._outputs(self.preprocess(obs)), self.distribution
+        action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
+        return {"action": action, "outputs": outputs}
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
-        """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the likeliest for sure."""
+        """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode."""
         check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.distribution, Categorical):
             return super().action_probability(obs)
@@ -177,55 +178,52 @@ class BCPolicy(Policy):
         self.enter(training=False)
         with torch.no_grad():
             on_device = to_device(obs, self.device)
-            numbers = self._numbers(self.preprocess(on_device)).double()
-            probability = self.distribution.probability(numbers, legal_mask(on_device)).cpu().numpy()
+            outputs = self._outputs(self.preprocess(on_device)).double()
+            probability = self.distribution.probability(outputs, legal_mask(on_device)).cpu().numpy()
         return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
-        """Return each row's likeliest action [B, ...] for raw observations on the device, and its `reasons`."""
-        legal, numbers = legal_mask(obs), self._numbers(self.preprocess(obs))
-        action = self.distribution.mode(numbers, legal)
+        """Return each row's mode [B, ...] for raw observations on the device, and its `greedy_reasons`."""
+        legal, outputs = legal_mask(obs), self._outputs(self.preprocess(obs))
+        action = self.distribution.mode(outputs, legal)
         if self._scale is not None:
             action = self._scale.to_space(action)
-        return {"action": action, **reasons(self.distribution, numbers, legal)}
+        return {"action": action, **greedy_reasons(self.distribution, outputs, legal)}
 
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch; raise `DivergedError` as `minimise` does. There are no priorities."""
-        if isinstance(self.distribution, Categorical):
-            self._check_discrete(batch)
+        if isinstance(self.distribution, Categorical) and batch.action.dtype.kind not in "iub":
+            raise non_integer_actions(self, batch.action)
         return super().update(batch, step=step)
 
     def loss(self, rows: TensorBatch) -> Loss:
         """Return minus the log-likelihood of the data's actions, or their squared distance from the mode."""
-        numbers, legal = self._numbers(rows.obs), rows.legal
+        outputs, legal = self._outputs(rows.obs), rows.legal
         action = rows.action if self._scale is None else self._scale.to_unit(rows.action)
         if self._is_mse:
-            loss = (self.distribution.mode(numbers, legal) - action).reshape(len(action), -1).square().sum(dim=1)
+            loss = (self.distribution.mode(outputs, legal) - action).reshape(len(action), -1).square().sum(dim=1)
         else:
-            loss = -self.distribution.log_prob(numbers, action, legal)
+            loss = -self.distribution.log_prob(outputs, action, legal)
         with torch.no_grad():
-            metrics = {"entropy": self.distribution.entropy(numbers, legal).mean()}
+            metrics = {"entropy": self.distribution.entropy(outputs, legal).mean()}
             if not self._is_box:
-                is_same = (self.distribution.mode(numbers, legal) == action).view(len(action), -1)
+                is_same = (self.distribution.mode(outputs, legal) == action).view(len(action), -1)
                 metrics["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
         return Loss(loss, metrics=metrics)
 
-    def _numbers(self, features: Any) -> Tensor:
-        """Return the numbers [B, width] for the distribution."""
-        numbers: Tensor = self.network(features).numbers.squeeze(2)
-        return numbers
+    def _outputs(self, features: Any) -> Tensor:
+        """Return the parameters [B, width] of the distribution."""
+        outputs: Tensor = self.network(features).numbers.squeeze(2)
+        return outputs
 
-    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
-        self._refuse_other_spaces(observation_space, action_space)
-        blank = to_device(zeros_of(observation_space), self.device)
-        with trying(f"{type(self).__name__}'s network", observation_space):
-            shape = tuple(self._numbers(self.preprocess(blank)).shape)
+    def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Raise for spaces that do not fit the network."""
+        with forward_on(f"{type(self).__name__}'s network", observation_space):
+            shape = tuple(self._outputs(self.features(zeros_of(observation_space))).shape)
         if shape != (1, self.distribution.width):
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} needs "
                 f"{(1, self.distribution.width)}"
             )
-        super().check_spaces(observation_space, action_space)

@@ -1,4 +1,4 @@
-"""Discrete BCQ: a Q-learner that chooses among the actions which the data's actors might have taken."""
+"""Discrete BCQ: a Q-learner restricted to actions that are probable in the data."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -15,20 +15,21 @@ from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import count_actions, zeros_of
-from trainkit.engine.device import TensorBatch, legal_mask, to_device
+from trainkit.engine.device import TensorBatch, legal_mask
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.backups import Network, best_action, pick
+from trainkit.policy.backups import QFunction, best_action, pick
 from trainkit.policy.dqn import DQNPolicy
+from trainkit.policy.persistence import recorded
 from trainkit.policy.values import Value
 
-_NEVER = -1e8  # in place of the value of an action that is not plausible: finite, and below all others
+_NEVER = -1e8  # the value of implausible actions: finite, and below all others
 
 
 class Plausible(nn.Module):
-    """Say which actions the data's actors might have taken: those nearly as likely as the likeliest.
+    """The plausible actions: those whose probability in the data is close to the largest one.
 
     Args:
         imitation: features -> logits [B, A, 1] or [B, A].
@@ -41,21 +42,21 @@ class Plausible(nn.Module):
         self.threshold = threshold
 
     def logits(self, features: Any) -> Tensor:
-        """Return the imitation's logits [B, A]."""
+        """Return the imitation network's logits [B, A]."""
         logits: Tensor = self.imitation(features).numbers.squeeze(2)
         return logits
 
     def forward(self, features: Any, legal: Tensor | None) -> Tensor:
-        """Return which actions are plausible [B, A]; the likeliest legal one always is."""
+        """Return which actions are plausible [B, A]; the most probable legal one always is."""
         return self.among(masked(self.logits(features), legal))
 
     def among(self, logits: Tensor) -> Tensor:
-        """Return which actions are plausible by their logits [B, A], -inf where illegal."""
+        """Return which actions are plausible, of logits [B, A] with -inf where illegal."""
         return (logits - logits.max(dim=1, keepdim=True).values).exp() > self.threshold
 
 
 class PlausibleBackup:
-    """Follow the plausible action the online network thinks best, as the target network values it.
+    """The target network's value of the online network's best plausible action.
 
     Fujimoto et al. (2019, "Benchmarking batch deep reinforcement learning algorithms"), equation 11.
     """
@@ -63,7 +64,7 @@ class PlausibleBackup:
     def __init__(self, plausible: Plausible) -> None:
         self._plausible = plausible
 
-    def __call__(self, online: Network, target: Network, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
+    def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         legal = batch.next_legal
         q = value.mean(online(batch.next_obs, legal).numbers)
         numbers = target(batch.next_obs, legal).numbers
@@ -72,19 +73,19 @@ class PlausibleBackup:
 
 @checked
 class DiscreteBCQPolicy(DQNPolicy):
-    """Learn action values, and never ask for one that the data cannot answer (Fujimoto et al., 2019, discrete BCQ).
+    """Discrete BCQ (Fujimoto et al., 2019): a Q-learner that only uses the values of actions probable in the data.
 
-    A second network imitates the data. Only actions whose probability by it is above `threshold` times the largest
-    may be chosen, in acting and in the double backup; all else is the Q-learner's. Threshold 0 is Double DQN, and
-    towards 1 it becomes behaviour cloning. As in their code both networks learn from the same batches, and the
-    imitation's loss is -log p(action | obs) + logit_weight * mean of the squared logits.
+    A second network imitates the data. Only actions whose probability is above `threshold` times the largest may be
+    chosen, in acting and in the double backup; all else is `DQNPolicy`. Threshold 0 is Double DQN, and towards 1 it
+    becomes behavior cloning. As in their code both networks learn from the same batches, and the imitation's loss is
+    -log p(action | obs) + logit_weight * mean of the squared logits.
 
     Args:
         network: of action values, as in `DQNPolicy`.
         imitation: features -> logits [B, A, 1] or [B, A], a `QNetwork` or any module.
         threshold: in [0, 1); the paper's is 0.3.
         logit_weight: keeps logits small; their code's is 0.01.
-        imitation_optimizer: Adam's numbers; default: those of `optimizer`.
+        imitation_optimizer: default: `optimizer`.
         optimizer, clip, parts: as in `DQNPolicy`; there is no `backup` to choose.
 
     Metrics: those of `DQNPolicy` with network_ before loss, grad_norm and lr, imitation_loss, imitation_grad_norm,
@@ -113,19 +114,20 @@ class DiscreteBCQPolicy(DQNPolicy):
         super().__init__(network, backup=PlausibleBackup(plausible), optimizer=optimizer, clip=clip, **parts)
         self.plausible = plausible.to(self.device)
         self.logit_weight = float(logit_weight)
-        usual = Adam() if optimizer is None else optimizer
-        own = usual if imitation_optimizer is None else imitation_optimizer
-        how: dict[str, Any] = {"loss": self.imitation_loss, "flush_denormals": parts.get("flush_denormals", True)}
-        self.add_gradient_step("imitation", plausible, own, **how)
+        adam = Adam() if optimizer is None else optimizer
+        own = adam if imitation_optimizer is None else imitation_optimizer
+        flush = parts.get("flush_denormals", True)
+        self.add_gradient_step("imitation", plausible, own, loss=self.imitation_loss, flush_denormals=flush)
         self.eval()
 
     @classmethod
+    @recorded
     def for_envs(
-        cls, envs: EnvSpaces, *, hidden: Sequence[int] | None = None, head: Sequence[int] | None = None, **words: Any
+        cls, envs: EnvSpaces, *, hidden: Sequence[int] | None = None, head: Sequence[int] | None = None, **options: Any
     ) -> Self:
-        """Make a policy for environments, by the words of `DQNPolicy.for_envs`; the imitation has layers of its own.
+        """Make a policy for environments from the options of `DQNPolicy.for_envs`.
 
-        They are as many and as wide as those of the values, `hidden` and `head` together.
+        The imitation network has hidden layers of the same sizes, `hidden` and `head` together.
         """
         n_actions = count_actions(cls.__name__, envs.action_space)
         preprocess = Preprocess(envs.observation_space)
@@ -133,14 +135,13 @@ class DiscreteBCQPolicy(DQNPolicy):
         if hidden is not None or head is not None:
             layers = (*(hidden or ()), *(head or ()))
         imitation = QNetwork(preprocess.shapes, n_actions, hidden=layers)
-        return super().for_envs(envs, hidden=hidden, head=head, **{"imitation": imitation, **words})
+        return super().for_envs(envs, hidden=hidden, head=head, **{"imitation": imitation, **options})
 
-    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Refuse what the networks cannot see or act in, by trying them on one blank observation."""
-        super().check_spaces(observation_space, action_space)
-        blank = to_device(zeros_of(observation_space), self.device)
+    def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Raise for spaces that do not fit the networks."""
+        super().check_networks(observation_space, action_space)
         with torch.no_grad():
-            shape = tuple(self.plausible.logits(self.preprocess(blank)).shape)
+            shape = tuple(self.plausible.logits(self.features(zeros_of(observation_space))).shape)
         if shape != (1, n_actions := count_actions(type(self).__name__, action_space)):
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s imitation gives logits {shape} for one observation, but {action_space} needs "
@@ -161,7 +162,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""
         legal = legal_mask(obs)
         q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)
-        return {"action": self._taken_tensors(best_action(q_values, legal)), "q_values": q_values}
+        return {"action": self._actions(best_action(q_values, legal)), "q_values": q_values}
 
     def imitation_loss(self, rows: TensorBatch) -> Loss:
         """Return the cross-entropy to the data's actions, and the weighted squares of the logits."""
@@ -174,7 +175,7 @@ class DiscreteBCQPolicy(DQNPolicy):
 
 
 def masked(logits: Tensor, legal: Tensor | None) -> Tensor:
-    """Return logits [B, A], -inf where illegal; where nothing is legal, an episode has ended, and anything will do."""
+    """Return logits [B, A] with -inf where illegal; unchanged where no action is legal, after an episode's end."""
     if legal is None:
         return logits
     return logits.masked_fill(~(legal | ~legal.any(dim=1, keepdim=True)), -torch.inf)

@@ -1,7 +1,7 @@
-"""A copy on the CPU of what turns observations into action values, which keeps up with an original on a device.
+"""A copy on the CPU of the parts that map observations to action values, kept equal to the originals on a device.
 
-What has changed is asked before each answer, in some twenty microseconds where nothing has. The copy is among nobody's
-modules: it is neither saved, nor counted among parameters, nor copied with its owner.
+Changes are looked for before each call. The copy is not a submodule of the policy: it is neither saved, nor counted
+among the parameters, nor copied with its owner.
 """
 
 import copy
@@ -20,7 +20,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.changes import Changes
 from trainkit.engine.device import legal_mask
 from trainkit.engine.engine import Engine
-from trainkit.policy.draws import Draw, ask
+from trainkit.nets.networks import Prediction, RandomInputs
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value
 
@@ -30,66 +30,69 @@ ActOn = Literal["policy", "cpu"]
 _CPU = torch.device("cpu")
 _TABLES = frozenset(vars(nn.Module()))  # torch's own
 _PLAIN = bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size
-_FIXED = (*_PLAIN, type, FunctionType, BuiltinFunctionType)  # what may be replaced, and does not change by itself
-
+_FIXED = (*_PLAIN, type, FunctionType, BuiltinFunctionType)  # immutable
 
 Parts = tuple[nn.Module, nn.Module, Value]  # preprocess, network, value
 
 
-class Acting(nn.Module):
-    """What turns raw observations into action values, in this order."""
+def predict(preprocess: nn.Module, network: nn.Module, value: Value, obs: Any, noise: Tensor | None) -> Prediction:
+    """Call a network of action values with raw observations on its device, at the fractions to act at."""
+    fractions = value.acting_fractions if isinstance(value, DrawnFractions) else None
+    return RandomInputs(noise, fractions).fixed_in(network)(preprocess(obs), legal_mask(obs))
+
+
+class ActingModel(nn.Module):
+    """The parts that map raw observations to action values."""
 
     def __init__(self, preprocess: nn.Module, network: nn.Module, value: Value) -> None:
         super().__init__()
         self.preprocess, self.network, self.value = preprocess, network, value
 
     def forward(self, given: Any) -> dict[str, Tensor]:
-        """Return the expected returns [K, A] of raw observations, and noise [K, noise_size] or None."""
-        obs, noise = given
-        fractions = self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None
-        outputs = ask(self.network, Draw(noise, fractions))(self.preprocess(obs), legal_mask(obs))
-        return {"q_values": self.value.mean(outputs.numbers)}
+        """Return the expected returns [K, A] of raw observations and noise [K, noise_size] or None."""
+        prediction = predict(self.preprocess, self.network, self.value, *given)
+        return {"q_values": self.value.mean(prediction.numbers)}
 
 
 class CpuCopy:
-    """Answer in the place of a Q-learner's parts.
+    """Action values by a copy of a Q-learner's parts on the CPU.
 
-    All tensors are copied at once where, since the last answer, an update was taken, torch counted a write to one of
-    them, or one came to lie elsewhere; a new copy is made where a module, a tensor or an attribute was replaced. What
-    torch does not count, as writes into `tensor.data`, is seen at the next update.
+    All tensors are copied if, since the last call, an update was taken, torch counted a write to one of them, or one
+    was moved in memory; a new copy is made if a module, a tensor or an attribute was replaced. Writes that torch does
+    not count, as into `tensor.data`, are noticed at the next update.
     """
 
     def __init__(self) -> None:
         self._original: _Original | None = None
-        self._twin: _Twin | None = None
+        self._copy: _Copy | None = None
 
     @classmethod
     def wanted(cls, subject: str, act_on: ActOn, device: torch.device, *, can_copy: bool) -> "CpuCopy | None":
-        """Return a copy to act by; None where the policy acts by itself, as one on the CPU always does.
+        """Return a copy to act by; None if the policy acts by itself, as one on the CPU does.
 
         Args:
             subject: the policy's class, for errors.
             act_on: "policy" or "cpu".
             device: where the policy is.
-            can_copy: whether its acting is what a copy does too.
+            can_copy: whether the policy acts as a copy does.
         """
         checks = Checks(subject)
         if checks.one_of("act_on", act_on, ["policy", "cpu"]) and act_on != "policy":
-            rule = f".act_on must be 'policy', got {act_on!r}: it acts in a way of its own, which is not copied"
+            rule = f".act_on must be 'policy', got {act_on!r}: it has its own action_values, which are not copied"
             checks.require(can_copy, rule)
         checks.done()
         return None if act_on == "policy" or device.type == "cpu" else cls()
 
     def check(self, subject: str, parts: Parts, blank: Obs, *, n_updates: int) -> None:
-        """Call the copy with a blank observation [1, ...]; warn where these parts are not copied.
+        """Call the copy with a blank observation [1, ...]; warn if these parts are not copied.
 
         Raises:
-            ConfigError: it does not work on the CPU.
+            ConfigError: it fails on the CPU.
         """
-        if not self.takes(parts):
+        if not self.supports(parts):
             _log.warning(
-                "%s acts on its device: a copy is not taken where hooks wait for a pass, nor where a module of yours "
-                "keeps what may change unseen, an array, a list, a tensor that is no buffer",
+                "%s acts on its device: parts with hooks are not copied, nor modules of yours with attributes whose "
+                "changes are not noticed: an array, a list, a tensor that is no buffer",
                 subject,
             )
             return
@@ -98,60 +101,56 @@ class CpuCopy:
         except Exception as error:
             raise ConfigError(
                 f"{subject}.act_on needs a network and preprocessing that can be copied to the CPU, and "
-                f"these cannot answer there: leave act_on out. {type(error).__name__}: {error}"
+                f"these fail there: leave act_on out. {type(error).__name__}: {error}"
             ) from error
 
-    def takes(self, parts: Parts) -> bool:
-        """Whether it may answer for these parts.
-
-        It may not where hooks wait for what torch does with them, nor where a module of somebody else's keeps what may
-        change unseen: an array, a list, a tensor that is no buffer.
-        """
+    def supports(self, parts: Parts) -> bool:
+        """Return whether these parts can be copied: no hooks, and no changes in them that could not be noticed."""
         if self._original is None or not self._original.is_of(parts):
-            self._original, self._twin = _Original(parts), None
+            self._original, self._copy = _Original(parts), None
         return not (self._original.hides or self._original.watch.is_observed)
 
     def action_values(self, obs: Obs, noise: Tensor | None, *, n_updates: int) -> NDArray[np.float32]:
-        """Return the expected returns [K, A] for raw observations [K, ...], as the parts that `takes` saw would now.
+        """Return the expected returns [K, A] for raw observations [K, ...], by the parts last given to `supports`.
 
         Args:
-            obs: as the environments gave them.
+            obs: as the environments returned them.
             noise: [K, noise_size] of noisy layers, on any device.
-            n_updates: which the parts have had; a CUDA graph writes without torch's counting.
+            n_updates: of the policy so far, as torch does not count the writes of a CUDA graph.
         """
-        assert self._original is not None, "whose parts they are was asked before"
+        assert self._original is not None, "supports was called before"
         if self._original.has_changed(n_updates):
-            if self._twin is None or not self._twin.fits(self._original.tensors):
-                self._twin = _Twin(self._original)
+            if self._copy is None or not self._copy.fits(self._original.tensors):
+                self._copy = _Copy(self._original)
             else:
-                self._twin.follow(self._original.tensors)
+                self._copy.follow(self._original.tensors)
             self._original.note(n_updates)
-        assert self._twin is not None, "a new original has changed"
-        return self._twin.action_values(obs, noise)
+        assert self._copy is not None, "has_changed is true at first"
+        return self._copy.action_values(obs, noise)
 
     def __getstate__(self) -> dict[str, None]:
-        """Leave out the copy: another owner has other originals."""
+        """Leave out the copy, as a copied owner has other parts."""
         return dict.fromkeys(vars(self))
 
 
 class _Original:
-    """Parts as they were when somebody looked: what they are made of, and how often it was written."""
+    """The parts as they were last seen: their modules, tensors and attributes, and the writes to tensors."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.acting = Acting(*parts)
+        self.acting = ActingModel(*parts)
         self.watch = Changes(self.acting)
         self.tensors = _tensors_of(self.acting)
         self.hides = [type(module).__name__ for module in self.acting.modules() if _hides(module)]
         self._written: list[tuple[Tensor, Tensor, int]] = []
-        self._n_updates: int | None = None  # None: nobody has looked at the numbers
+        self._n_updates: int | None = None  # at the last `note`
 
     def is_of(self, parts: Parts) -> bool:
-        """Whether these are the parts, and every module, tensor and attribute of theirs is the one it was."""
+        """Return whether these are the parts, and none of their modules, tensors and attributes was replaced."""
         return all(map(is_, parts, self._parts)) and not self.watch.has_changed()
 
     def has_changed(self, n_updates: int) -> bool:
-        """Whether any number may be another than at the last `note`."""
+        """Return whether a tensor may have changed since the last `note`."""
         if n_updates != self._n_updates:
             return True
         for tensor, kept, n_writes in self._written:
@@ -160,12 +159,12 @@ class _Original:
         return False
 
     def note(self, n_updates: int) -> None:
-        """Note where the numbers are; their memory is kept, so that no other comes to lie there and passes for them."""
+        """Remember the tensors' versions and memory, which is kept so that no other tensor can be stored there."""
         self._written = [(tensor, tensor.detach(), tensor._version) for tensor in self.tensors]
         self._n_updates = n_updates
 
 
-class _Twin:
+class _Copy:
     """The copy itself."""
 
     def __init__(self, original: _Original) -> None:
@@ -175,17 +174,17 @@ class _Twin:
         self._tensors = _tensors_of(self._parts)
         for own, theirs in zip(self._tensors, original.tensors, strict=True):
             if theirs.is_cuda:
-                own.data = own.data.pin_memory()  # so that nobody waits for each tensor by itself
+                own.data = own.data.pin_memory()  # for asynchronous copies
         self._engine = Engine(self._parts, "auto", _CPU)
 
     def fits(self, tensors: list[Tensor]) -> bool:
-        """Whether the original's tensors have the shapes and dtypes they had."""
+        """Return whether the original's tensors have the shapes and dtypes they had."""
         pairs = zip(self._tensors, tensors, strict=True)
         return all(own.shape == theirs.shape and own.dtype == theirs.dtype for own, theirs in pairs)
 
     @torch.no_grad()
     def follow(self, tensors: list[Tensor]) -> None:
-        """Take over the numbers of the original's tensors, in place."""
+        """Copy the values of the original's tensors in place."""
         if not tensors:
             return
         torch._foreach_copy_(self._tensors, tensors, non_blocking=True)
@@ -198,7 +197,7 @@ class _Twin:
 
 
 def _hides(module: nn.Module) -> bool:
-    """Whether a module may change where nobody sees it: ours and torch's keep what they learn in tensors of torch's."""
+    """Return whether a module not of ours or torch's has attributes that may change unnoticed."""
     if type(module).__module__.startswith(("trainkit.", "torch.nn.")):
         return False
     own = [value for name, value in vars(module).items() if name not in _TABLES]

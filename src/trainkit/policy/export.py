@@ -1,4 +1,4 @@
-"""A policy as one ONNX file: raw observations in, greedy actions out, and nothing of ours needed to run it."""
+"""Export of a policy to an ONNX file that maps raw observations to greedy actions without trainkit."""
 
 import importlib
 import logging
@@ -23,9 +23,9 @@ from trainkit.core.structured_actions import joint_actions
 from trainkit.engine.device import to_device
 from trainkit.nets.distributions import Categorical, Distribution
 
-_N_ROWS = 256  # on which a file must agree with torch before it is left
-_TOLERANCE = 1e-3  # of answers, relative and absolute: kernels add up in another order
-_WIDEST = 100.0  # a Box whose bounds are further apart has them for form's sake
+_N_ROWS = 256  # on which a file is compared with torch before it is written
+_TOLERANCE = 1e-3  # of outputs, relative and absolute: kernels sum in another order
+_MAX_WIDTH = 100.0  # of a Box to draw uniform observations from
 
 
 @runtime_checkable
@@ -45,16 +45,16 @@ class Exportable(Protocol):
 
 
 def export_onnx(policy: object, path: str | Path) -> None:
-    """Write a policy's greedy actions as an ONNX file for any number of rows, once onnxruntime gives the same as `act`.
+    """Write a policy's greedy actions as an ONNX file for any number of rows, if onnxruntime gives the same as `act`.
 
     Inputs are the leaves of an observation as the environment gives them, named by their path, "obs" where there is
-    but one; preprocessing and mask are inside. Outputs are "action" and what else the policy's `greedy` names. Actions
+    but one; preprocessing and mask are inside. Outputs are "action" and the others that `greedy` returns. Actions
     of a Dict or Tuple are flat rows [B, W], which `policy.action_space.structure.unpack` would nest.
 
     Raises:
         MissingExtraError: onnx, onnxscript or onnxruntime is not installed.
         ConfigError: the policy has no `greedy`, no observation space yet, or a network that torch cannot write.
-        DivergedError: onnxruntime does not give what the policy does; no file is left then, nor replaced.
+        DivergedError: onnxruntime does not give what the policy does; no file is written then.
     """
     subject = type(policy).__name__
     if not isinstance(policy, Exportable):
@@ -72,20 +72,20 @@ def export_onnx(policy: object, path: str | Path) -> None:
     session = onnxruntime.InferenceSession(written, providers=["CPUExecutionProvider"])
     for n_rows in (_N_ROWS, 1):  # a batch, and a row alone
         rows = tree.map_tree(lambda leaf, n=n_rows: leaf[:n], obs)
-        told = dict(zip(graph.outputs, session.run(graph.outputs, graph.named(rows)), strict=True))
-        _refuse_other_answers(subject, policy, rows, told)
+        results = dict(zip(graph.outputs, session.run(graph.outputs, graph.named(rows)), strict=True))
+        _check_same(subject, policy, rows, results)
     write_whole(Path(path), lambda file: file.write(written))
 
 
-def reasons(distribution: Distribution, numbers: Tensor, legal: Tensor | None) -> dict[str, Tensor]:
-    """Return what a mode is chosen by: "probability" [B, A] of a Categorical, else the distribution's "numbers"."""
+def greedy_reasons(distribution: Distribution, outputs: Tensor, legal: Tensor | None) -> dict[str, Tensor]:
+    """Return what a mode is chosen by: "probability" [B, A] of a Categorical, else the network's outputs, "numbers"."""
     if isinstance(distribution, Categorical):
-        return {"probability": distribution.probability(numbers, legal)}
-    return {"numbers": numbers}
+        return {"probability": distribution.probability(outputs, legal)}
+    return {"numbers": outputs}
 
 
 class GreedyGraph(nn.Module):
-    """A policy's `greedy` as a function of leaves, an argument each, that returns a tuple of `outputs`."""
+    """A policy's `greedy` as a function of the leaves of an observation that returns a tuple of `outputs`."""
 
     def __init__(self, policy: Exportable, obs: Obs) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ class GreedyGraph(nn.Module):
         names = {id(leaf): path or "obs" for path, leaf in tree.named_leaves(obs)}
         self._structure = tree.map_tree(lambda leaf: names[id(leaf)], obs)
         self.inputs = list(names.values())
-        self.outputs: list[str] = []  # known once it was called
+        self.outputs: list[str] = []  # set by the first call
 
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
         named = dict(zip(self.inputs, leaves, strict=True))
-        answer = self.policy.greedy(tree.map_tree(lambda name: named[name], self._structure))
-        self.outputs = list(answer)
-        return tuple(answer.values())
+        outputs = self.policy.greedy(tree.map_tree(lambda name: named[name], self._structure))
+        self.outputs = list(outputs)
+        return tuple(outputs.values())
 
     def named(self, obs: Any) -> dict[str, Any]:
         """Return the leaves of an observation by their names."""
@@ -107,7 +107,7 @@ class GreedyGraph(nn.Module):
 
 
 def random_rows(space: Space[Any], n_rows: int, rng: np.random.Generator) -> Any:
-    """Draw K rows of a space; masks allow something, and floats are of a size that networks are made for."""
+    """Sample K rows of a space; masks allow an action, and floats are of moderate size."""
     if isinstance(space, spaces.Dict):
         rows = {key: random_rows(child, n_rows, rng) for key, child in space.spaces.items()}
         if ACTION_MASK in rows:
@@ -118,15 +118,15 @@ def random_rows(space: Space[Any], n_rows: int, rng: np.random.Generator) -> Any
         return tuple(random_rows(child, n_rows, rng) for child in space.spaces)
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         normal = rng.standard_normal((n_rows, *space.shape))
-        near = space.high.astype(np.float64) - space.low <= _WIDEST
+        near = space.high.astype(np.float64) - space.low <= _MAX_WIDTH
         inside = np.clip(normal, space.low, space.high)
         return np.where(near, random_actions(space, None, n_rows, rng), inside).astype(space.dtype)
-    drawn = random_actions(space, None, n_rows, rng)
-    return drawn + space.start if isinstance(space, spaces.Discrete) else drawn  # actions are counted from 0
+    sampled = random_actions(space, None, n_rows, rng)
+    return sampled + space.start if isinstance(space, spaces.Discrete) else sampled  # actions are counted from 0
 
 
 def _runtime(subject: str) -> Any:
-    """Return onnxruntime, or say which extra brings it and what the exporter needs."""
+    """Return onnxruntime; raise if a package of the extra is missing."""
     try:
         for package in ("onnx", "onnxscript"):
             importlib.import_module(package)
@@ -139,7 +139,7 @@ def _written(subject: str, graph: GreedyGraph, obs: Any) -> bytes:
     """Return a graph as the bytes of an ONNX file, its first axis of any length."""
     leaves = tuple(tree.leaves(obs))
     with _silence(), torch.no_grad():
-        graph(*leaves)  # tells the names
+        graph(*leaves)  # sets the names of the outputs
         rows = torch.export.Dim("rows", min=1)
         try:
             program = torch.onnx.export(
@@ -160,7 +160,7 @@ def _written(subject: str, graph: GreedyGraph, obs: Any) -> bytes:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the exporter's remarks on itself from the user."""
+    """Silence the exporter's log messages and warnings."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -172,17 +172,17 @@ def _silence() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _refuse_other_answers(subject: str, policy: Exportable, obs: Any, told: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse what a file says where the policy itself acts otherwise; of two actions as good, either will do."""
+def _check_same(subject: str, policy: Exportable, obs: Any, results: Mapping[str, NDArray[Any]]) -> None:
+    """Raise `DivergedError` if a file's actions differ from the policy's, except among actions of equal value."""
     with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
         expected = {name: leaf.cpu().numpy() for name, leaf in policy.greedy(to_device(obs, policy.device)).items()}
-    wrong = [name for name in told if name != "action" and not _are_close(told[name], expected[name])]
+    wrong = [name for name in results if name != "action" and not _are_close(results[name], expected[name])]
     action = policy.act(obs).action
-    same = _same_rows(told["action"], action)
+    same = _same_rows(results["action"], action)
     scores = [leaf for name, leaf in expected.items() if name in ("q_values", "probability")]
-    if scores and told["action"].shape == action.shape:
+    if scores and results["action"].shape == action.shape:
         rows, joint = np.arange(len(action)), joint_actions(subject, getattr(policy, "action_space", None))
-        theirs, own = (one if joint is None else joint.numbers(one) for one in (told["action"], action))
+        theirs, own = (one if joint is None else joint.numbers(one) for one in (results["action"], action))
         same |= np.isclose(scores[0][rows, theirs], scores[0][rows, own], _TOLERANCE, _TOLERANCE)
     if wrong or not same.all():
         raise DivergedError(
@@ -192,15 +192,15 @@ def _refuse_other_answers(subject: str, policy: Exportable, obs: Any, told: Mapp
         )
 
 
-def _are_close(told: NDArray[Any], expected: NDArray[Any]) -> bool:
-    return told.shape == expected.shape and np.allclose(told, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+def _are_close(given: NDArray[Any], expected: NDArray[Any]) -> bool:
+    return given.shape == expected.shape and np.allclose(given, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
-def _same_rows(told: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.bool_]:
-    """Say in which rows [K] two arrays of actions agree: to the unit, or of real numbers nearly."""
-    if told.shape != expected.shape or told.dtype != expected.dtype:
+def _same_rows(given: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return in which rows [K] two arrays of actions are equal, floats within the tolerance."""
+    if given.shape != expected.shape or given.dtype != expected.dtype:
         return np.zeros(len(expected), np.bool_)
-    tolerance = _TOLERANCE if told.dtype.kind == "f" else 0.0
-    is_close = np.isclose(told, expected, rtol=tolerance, atol=tolerance)
+    tolerance = _TOLERANCE if given.dtype.kind == "f" else 0.0
+    is_close = np.isclose(given, expected, rtol=tolerance, atol=tolerance)
     same: NDArray[np.bool_] = is_close.reshape(len(expected), -1).all(axis=1)
     return same

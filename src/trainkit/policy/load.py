@@ -1,7 +1,8 @@
-"""A policy back from a file, to act: without an environment, a buffer or a trainer."""
+"""`load_policy`: a policy from a checkpoint, to act without environments, buffer or trainer."""
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,22 +19,15 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import Spaces
 from trainkit.policy.base import Policy
 from trainkit.policy.bc import BCPolicy
-from trainkit.policy.bcq import DiscreteBCQPolicy
-from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
-from trainkit.policy.sac import SACPolicy
+from trainkit.policy.persistence import check_action_units
 
 _log = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=Policy)
 
-_MADE: dict[str, Any] = {
-    made.__name__: made
-    for made in (A2CPolicy, BCPolicy, DQNPolicy, DiscreteBCQPolicy, PPOPolicy, ReinforcePolicy, SACPolicy)
-}
-# Arguments of learning: acting without exploring is the same whatever they were.
-_OF_LEARNING = (
+# Arguments that greedy actions do not depend on.
+_LEARNING_OPTIONS = (
     *("lr", "adam_eps", "max_grad_norm", "optimizer", "critic_optimizer", "temperature_optimizer", "clip", "target"),
     *("imitation_optimizer", "reward", "horizon", "backup", "penalty", "exploration", "temperature", "tau"),
     *("clip_ratio", "entropy_weight"),
@@ -44,17 +38,17 @@ _OF_LEARNING = (
 def load_policy(
     path: str | Path, *, policy: P | None = None, device: str = "auto", max_bytes: int | None = None
 ) -> Any:
-    """Return the policy of a checkpoint, of a folder of them the newest, or of what `policy.save` wrote.
+    """Return the policy of a checkpoint, of the newest one in a folder, or of what `policy.save` wrote.
 
     Args:
         path: of the folder.
-        policy: a fresh one to give the weights to, for policies that `for_envs` did not make, or not of our own parts
-            alone, such as one with a network of yours.
-        device: as in `Policy`, where none was given.
+        policy: a new policy to load the weights into, for those that `for_envs` did not make, or made of parts that
+            are not trainkit's, such as a network of yours.
+        device: as in `Policy`; not used with `policy`.
         max_bytes: largest size of the weights' file; None is half of the free memory.
 
     Raises:
-        CheckpointError: it is damaged, it does not say how the policy was made, or `policy` has other parameters.
+        CheckpointError: it is damaged, it has no recipe of the policy, or `policy` has other parameters.
     """
     found = find_checkpoints(path)
     if not found:
@@ -62,55 +56,61 @@ def load_policy(
     state = load_checkpoint(found[0], ["policy"], max_bytes=max_bytes).get("policy")
     if state is None:
         raise CheckpointError(f"{found[0]} was saved without a policy: name another checkpoint")
-    made: Any = _made(found[0], device, state) if policy is None else policy
+    loaded: Any = _made(found[0], device, state) if policy is None else policy
     with decoding(found[0], "a policy"):
         counters = [state[name] for name in ("n_updates", "last_step")]
         if any(type(count) is not int or count < 0 for count in counters):
             raise ValueError(f"its counters are {counters!r:.80}")
-        made.check_units(state)
-        made.load_weights(state["weights"])
-        made.n_updates, made.last_step = counters
-    return made
+        check_action_units(loaded, state)
+        loaded.load_weights(state["weights"])
+        loaded.n_updates, loaded.last_step = counters
+    return loaded
 
 
-def _before_scaling(words: Mapping[str, Any], action_space: Space[Any]) -> dict[str, Any]:
-    """Return the arguments of a policy saved before actions were scaled, with today's names and their meaning then."""
-    now = {name: value for name, value in words.items() if name != "squash"}
-    if words.get("squash"):
+def _before_scaling(options: Mapping[str, Any], action_space: Space[Any]) -> dict[str, Any]:
+    """Return the arguments of a policy saved before actions were scaled by today's names."""
+    now = {name: value for name, value in options.items() if name != "squash"}
+    if options.get("squash"):
         return now | {"action_bound_method": "tanh"}
     return now | ({"action_scaling": False} if isinstance(action_space, spaces.Box) else {})
 
 
 def _made(folder: Path, device: str, state: Mapping[str, Any]) -> Any:
-    """Make a policy as the one saved was made; `state` is what was saved of it."""
+    """Make a policy by the recipe of the saved one, whose state is `state`."""
     manifest = read_manifest(folder)
     recipe = manifest.get("policy")
     give = f"make one like it and give it: load_policy({str(folder)!r}, policy=...)"
-    if recipe is None or str(recipe.get("class")) not in _MADE:
+    kind = None if recipe is None else _exported_policies().get(str(recipe.get("class")))
+    if recipe is None or kind is None:
         raise CheckpointError(f"{folder} does not say how its policy was made, which was not by our `for_envs`: {give}")
     remedy = f"it does not say how its policy was made; {give}"
     with decoding(folder, "a policy's recipe", remedy=remedy):
         unknown: Mapping[str, str] = dict(recipe["unknown"])
-        lost = [f"{name}={told}" for name, told in unknown.items() if name not in _OF_LEARNING]
+        lost = [f"{name}={value}" for name, value in unknown.items() if name not in _LEARNING_OPTIONS]
         if lost:
             raise CheckpointError(f"{folder} cannot say what {', '.join(lost)} of its policy was: {give}")
         if unknown:
             _log.warning("%s cannot say what %s of its policy was: made without", folder, ", ".join(unknown))
         own_spaces = Spaces.from_plain([manifest["spaces"]["observation_space"], manifest["spaces"]["action_space"]])
-        n_saved = manifest["components"]["policy"]["bytes"]  # no fewer than the numbers saved
-        with _NumbersLimit(str(folder), _MOST_NUMBERS * n_saved + _FREE_NUMBERS):
+        n_saved = manifest["components"]["policy"]["bytes"]  # at least the number of weights
+        with _AllocationLimit(str(folder), _MAX_RATIO * n_saved + _FREE_ELEMENTS):
             try:
-                words = {name: from_plain(plain) for name, plain in recipe["arguments"].items() if name != "compile"}
-                made = _MADE[str(recipe["class"])]
-                if issubclass(made, (OnpolicyPolicy, BCPolicy)) and "action_scaling" not in state:
-                    words = _before_scaling(words, own_spaces.action_space)
-                return made.for_envs(own_spaces, device=device, **words)
+                options = {name: from_plain(plain) for name, plain in recipe["arguments"].items() if name != "compile"}
+                if issubclass(kind, (OnpolicyPolicy, BCPolicy)) and "action_scaling" not in state:
+                    options = _before_scaling(options, own_spaces.action_space)
+                return kind.for_envs(own_spaces, device=device, **options)
             except ConfigError as error:
                 raise CheckpointError(f"{folder} does not say how its policy was made ({error}): {give}") from error
 
 
-# Numbers that may be allocated while a policy is made: several times those saved (fresh weights, gradients, moments).
-_MOST_NUMBERS, _FREE_NUMBERS = 16, 2**22
+def _exported_policies() -> dict[str, Any]:
+    """Return the policies with a `for_envs` that the package exports, by their classes' names."""
+    kinds = {name: kind for name, kind in vars(sys.modules["trainkit.policy"]).items() if isinstance(kind, type)}
+    return {name: kind for name, kind in kinds.items() if issubclass(kind, Policy) and hasattr(kind, "for_envs")}
+
+
+# Elements that may be allocated while a policy is made: several times those saved (weights, gradients, moments).
+_MAX_RATIO, _FREE_ELEMENTS = 16, 2**22
 _FACTORIES: dict[Any, Callable[..., float]] = {
     **dict.fromkeys(
         (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn),
@@ -123,8 +123,8 @@ _FACTORIES: dict[Any, Callable[..., float]] = {
 }
 
 
-class _NumbersLimit(TorchFunctionMode):
-    """Raise before tensors are made that have more numbers, all together, than a saved policy can have had."""
+class _AllocationLimit(TorchFunctionMode):
+    """Limit on the elements of all tensors made, which a damaged recipe exceeds; raises before they are allocated."""
 
     def __init__(self, folder: str, limit: int) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class _NumbersLimit(TorchFunctionMode):
 
 
 def _count(size: Any) -> int:
-    """Return the numbers of a tensor of a size that is given as numbers or as one tuple."""
+    """Return the number of elements of a size that is given as integers or as one tuple."""
     flat = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     return math.prod(flat)
 

@@ -1,4 +1,4 @@
-"""What on-policy learners share: act by a distribution, then learn from all of a rollout while it is theirs."""
+"""`OnpolicyPolicy`, the base class of learners from rollouts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -24,26 +24,26 @@ from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import ActionStd, Categorical, Distribution, distribution_for
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.advantages import gae
+from trainkit.policy.advantages import RolloutRows, gae
 from trainkit.policy.base import Policy
+from trainkit.policy.checks import check_finite, forward_on
 from trainkit.policy.exploration import one_hot
-from trainkit.policy.export import reasons
-from trainkit.policy.meter import UpdateResult
-from trainkit.policy.refusals import refuse_unsound, trying
-from trainkit.policy.rollout_rows import RolloutRows
+from trainkit.policy.export import greedy_reasons
+from trainkit.policy.monitor import UpdateResult
+from trainkit.policy.persistence import recorded
 
 _FLOAT32 = np.dtype(np.float32)
 _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "value")}
 
 
 class OnpolicyPolicy(Policy):
-    """Base of the on-policy learners: a subclass gives `loss`, and names its schedules.
+    """Base class of on-policy learners: a subclass defines `loss`, and names its schedules.
 
-    They learn in eval mode, too: with dropout or batch statistics the first ratio would not be 1.
+    Networks are in evaluation mode also while they learn: with dropout the first ratio would not be 1.
 
     In a Box the network and the distribution work in policy units. `act` returns the action mapped to the space and
-    clipped to it, which is what environments take and datasets store, and in the column `policy_action` the action as
-    it was drawn, in policy units: `log_prob` is its log-density, and it is what the policy learns from.
+    clipped to it, which environments take and datasets store, and in the column `policy_action` the sampled action in
+    policy units, whose log-density is `log_prob` and from which the policy learns.
 
     Args:
         network: features -> `ActorCriticOutput`, as `ActorCriticNetwork`.
@@ -52,15 +52,15 @@ class OnpolicyPolicy(Policy):
             `ActionScale`.
         horizon: gamma, and the rule of rewards.
         lam: of `gae`.
-        normalize_advantage: give each batch's advantages mean 0 and deviation 1.
-        optimizer: Adam's numbers.
+        normalize_advantage: normalize each batch's advantages to mean 0 and standard deviation 1.
+        optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
         observation_space, action_space, preprocess, device, seed, engine: as in `Policy`.
         flush_denormals: see `GradientStep`.
     """
 
     unwatched = frozenset({"_action_std"})
-    _scheduled: tuple[str, ...] = ()  # schedules whose numbers the loss finds in `rows.inputs`
+    _scheduled: tuple[str, ...] = ()  # schedules whose values the loss reads in `rows.inputs`
 
     @checked
     def __init__(
@@ -112,6 +112,7 @@ class OnpolicyPolicy(Policy):
 
     @classmethod
     @checked
+    @recorded
     def for_envs(
         cls,
         envs: EnvSpaces,
@@ -128,7 +129,7 @@ class OnpolicyPolicy(Policy):
         max_grad_norm: float | None = 0.5,
         **parts: Any,
     ) -> Self:
-        """Make a policy for environments, by short words.
+        """Make a policy for environments from the most common options.
 
         Args:
             envs: anything with `observation_space` and `action_space`.
@@ -137,7 +138,7 @@ class OnpolicyPolicy(Policy):
             normalize_obs: as `normalize` in `Preprocess`.
             action_bound_method: how actions of a Box are kept within the bounds: "clip" them, or squash them by
                 "tanh", which needs finite bounds.
-            log_std: initial logarithm of their deviations; None is 0.
+            log_std: their initial log standard deviation; None is 0.
             gamma, reward: as in `Horizon`.
             lr, adam_eps, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
@@ -173,11 +174,6 @@ class OnpolicyPolicy(Policy):
 
     # ---- acting ----
 
-    @property
-    def extras_spec(self) -> Mapping[str, ArraySpec]:
-        """Columns to store: `log_prob` of each action, `value` of each observation, in a Box `policy_action`."""
-        return self._extras_spec
-
     def act(
         self,
         obs: Obs,
@@ -188,16 +184,15 @@ class OnpolicyPolicy(Policy):
         starts: NDArray[np.bool_] | None = None,
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
-        """Draw an action of each row's distribution or, without exploring, take its mode."""
+        """Sample an action of each row's distribution or, without exploring, take its mode."""
         check_flag(self, "act(explore=)", explore)
         checked_legal(obs, env_ids)
         noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
-        answer = self._engine.call("act", self._answer, (obs, noise))
-        action, log_prob, value, numbers = (answer[name] for name in ("action", "log_prob", "value", "numbers"))
+        results = self._engine.call("act", self._act, (obs, noise))
+        action, log_prob, value, outputs = (results[name] for name in ("action", "log_prob", "value", "outputs"))
         if explore:
-            self._action_std.add(numbers)
-        is_sound = np.isfinite(log_prob + value)
-        refuse_unsound(f"{type(self).__name__} gives", is_sound, numbers, env_ids, step)
+            self._action_std.add(outputs)
+        check_finite(f"{type(self).__name__} gives", np.isfinite(log_prob + value), outputs, env_ids, step)
         extras = {"log_prob": log_prob, "value": value}
         if self._scale is not None:
             extras[POLICY_ACTION] = action
@@ -205,44 +200,44 @@ class OnpolicyPolicy(Policy):
         return ActOutput(action, extras, state)
 
     def read_action_std(self) -> Summary:
-        """Return the standard deviations of the draws since the last call, in policy units and before any tanh."""
+        """Return the standard deviations of sampled actions since the last call, in policy units and before tanh."""
         return self._action_std.read()
 
-    def _answer(self, given: Any) -> dict[str, Tensor]:
-        """Act on raw observations on the device, by noise [K, N] or None; actions of a Box are in policy units."""
+    def _act(self, given: Any) -> dict[str, Tensor]:
+        """Act on raw observations on the device with noise [K, N] or None; actions of a Box are in policy units."""
         obs, noise = given
         legal, family = legal_mask(obs), self.distribution
-        numbers, value = self.network(self.preprocess(obs))
-        action = family.mode(numbers, legal) if noise is None else family.sample(numbers, legal, noise)
-        log_prob = family.log_prob(numbers, action, legal)
-        return {"action": action, "log_prob": log_prob, "value": value, "numbers": numbers}
+        outputs, value = self.network(self.preprocess(obs))
+        action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
+        log_prob = family.log_prob(outputs, action, legal)
+        return {"action": action, "log_prob": log_prob, "value": value, "outputs": outputs}
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
-        """Return how likely each action is to be taken, [K, A]: drawn where exploring, else the mode for sure."""
+        """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode."""
         check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.distribution, Categorical):
             return super().action_probability(obs)
         checked_legal(obs)
         with torch.no_grad():
             on_device = to_device(obs, self.device)
-            numbers, _ = self.network(self.preprocess(on_device))
-            probability = self.distribution.probability(numbers.double(), legal_mask(on_device)).cpu().numpy()
+            outputs, _ = self.network(self.preprocess(on_device))
+            probability = self.distribution.probability(outputs.double(), legal_mask(on_device)).cpu().numpy()
         return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
-        """Return each row's mode [B, ...] for raw observations on the device, its `reasons`, and the value [B]."""
+        """Return the modes [B, ...] for raw observations on the device, their `greedy_reasons`, and the values [B]."""
         legal = legal_mask(obs)
-        numbers, value = self.network(self.preprocess(obs))
-        action = self.distribution.mode(numbers, legal)
+        outputs, value = self.network(self.preprocess(obs))
+        action = self.distribution.mode(outputs, legal)
         if self._scale is not None:
             action = self._scale.to_space(action)
-        return {"action": action, **reasons(self.distribution, numbers, legal), "value": value}
+        return {"action": action, **greedy_reasons(self.distribution, outputs, legal), "value": value}
 
     # ---- learning ----
 
     @property
     def learns_by(self) -> set[str]:
-        """The method through which it learns, "learn"."""
+        """The method by which the policy learns, "learn"."""
         return {"learn"}
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
@@ -252,16 +247,16 @@ class OnpolicyPolicy(Policy):
         )
 
     def observe(self, transition: Transition) -> None:
-        """Note K new rows for running statistics; features stay as they are until the rollout has been learnt."""
-        self.statistics.note(transition)
+        """Add K rows to the running statistics, which features use once the policy has learned from the rollout."""
+        self.statistics.observe(transition)
 
     def learn(
         self, rollout: Rollout, *, step: int, batch_size: int | None = None, repeat: int = 1
     ) -> Iterator[UpdateResult]:
         """Learn from all rows `repeat` times, each time in another order, in batches of about `batch_size`.
 
-        Batches are of equal size, give or take a row, so that none is left over. None is all rows at once. Running
-        statistics of observations move at the end.
+        The batches' sizes differ by at most one row; None is one batch of all rows. Running statistics of observations
+        are updated at the end.
         """
         yield from self._updates(rollout, step, batch_size, repeat)
         self.statistics.fold()
@@ -273,32 +268,29 @@ class OnpolicyPolicy(Policy):
         for _ in range(repeat):
             order = torch.randperm(n_rows, generator=self.generator, device=self.device)
             shuffled = rows.at(order)
-            dealt = shuffled.normalized_in(n_batches) if self.normalize_advantage else shuffled
-            dealt = dealt.in_arrays() if self.device == CPU else dealt
-            for batch in dealt.deal(n_batches):
-                metrics = self._update_on(batch, step)
+            if self.normalize_advantage:
+                shuffled = shuffled.normalized_in(n_batches)
+            if self.device == CPU:
+                shuffled = shuffled.in_arrays()
+            for batch in shuffled.split(n_batches):
+                given = tuple(batch), self._inputs(len(batch.action), step)
+                metrics = (self._take_steps if self._graph is None else self._replay)(given, step=step)
+                metrics.pop("priority", None)
                 yield self.end_update(step=step, **metrics)
-                if self._is_enough(metrics):
+                if self._should_stop(metrics):
                     return
 
-    def _update_on(self, batch: RolloutRows, step: int) -> dict[str, Any]:
-        """Take a gradient step on a batch, and return its metrics."""
-        given = tuple(batch), self._inputs(len(batch.action), step)
-        metrics = self._take_steps(given, step=step) if self._graph is None else self._replay(self._graph, given, step)
-        metrics.pop("priority", None)
-        return metrics
-
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
-        """Return the scheduled numbers of the loss."""
+        """Return the values of the loss's schedules."""
         return {name: getattr(self, name)(step) for name in self._scheduled}
 
-    def rows(self, given: Any) -> RolloutRows:
-        """Return B rows of a rollout, as losses are given them."""
+    def rows(self, given: Any, frames: Any = None) -> RolloutRows:
+        """Return the argument of losses, B rows of a rollout."""
         columns, inputs = given
         return RolloutRows(*columns)._replace(inputs=inputs)
 
     def _rows(self, rollout: Rollout) -> RolloutRows:
-        """Move a rollout to the device, judge what followed it, and estimate advantages; [T, N] becomes [B]."""
+        """Return the rows of a rollout on the device with their advantages; [T, N] becomes [B]."""
         is_row = rollout.is_row
         flat = np.flatnonzero(is_row)
         on_device = to_device(tree.map_tree(lambda leaf: _flat(leaf)[flat], rollout.obs), self.device)
@@ -317,19 +309,19 @@ class OnpolicyPolicy(Policy):
                 last = self._values(rollout.last_obs)
                 legal = legal_mask(to_device(rollout.last_obs, self.device))
                 if legal is not None:
-                    last = last * legal.any(dim=1)  # without a legal action nothing follows
+                    last = last * legal.any(dim=1)  # without a legal action the episode is over
                 next_value.view(-1)[torch.as_tensor(rollout.last_rows, device=self.device)] = last
-            over = ended | ~torch.as_tensor(is_row, device=self.device)
-            advantage = self._advantages(reward, value, next_value, terminated, over)
+            ended = ended | ~torch.as_tensor(is_row, device=self.device)
+            advantage = self._advantages(reward, value, next_value, terminated, ended)
         index = torch.as_tensor(flat, device=self.device)
-        own_action = rollout.action if self._scale is None else own_columns[POLICY_ACTION]
-        action, log_prob = to_device((_flat(own_action)[flat], _flat(own_columns["log_prob"])[flat]), self.device)
-        own = advantage.view(-1)[index]
-        old = value.view(-1)[index]
+        unit = rollout.action if self._scale is None else own_columns[POLICY_ACTION]
+        action, log_prob = to_device((_flat(unit)[flat], _flat(own_columns["log_prob"])[flat]), self.device)
+        advantage, value = advantage.view(-1)[index], value.view(-1)[index]
         extras = to_device({name: _flat(rollout.extras[name])[flat] for name in self.columns}, self.device)
         with torch.no_grad():
             features = self.preprocess(on_device)
-        return RolloutRows(features, legal_mask(on_device), action, log_prob, old, own, own + old, extras)
+        returns = advantage + value
+        return RolloutRows(features, legal_mask(on_device), action, log_prob, value, advantage, returns, extras)
 
     def _values(self, obs: Obs) -> Tensor:
         """Return the values [K] of raw observations, without gradients."""
@@ -348,24 +340,22 @@ class OnpolicyPolicy(Policy):
         """Return the loss of B rows."""
         raise TypeError(f"{type(self).__name__} must define loss")
 
-    def _is_enough(self, shown: Mapping[str, Scalar]) -> bool:
-        """Whether to stop learning from this rollout early, after an update that showed these scalars."""
+    def _should_stop(self, metrics: Mapping[str, Scalar]) -> bool:
+        """Return whether to stop learning from this rollout early, after an update with these metrics."""
         return False
 
-    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Refuse environments that the network cannot see or act in, by trying it on one blank observation."""
-        self._refuse_other_spaces(observation_space, action_space)
-        with trying(f"{type(self).__name__}'s network", observation_space):
-            numbers, value = self.network(self.features(zeros_of(observation_space)))
-        shapes, expected = (tuple(numbers.shape), tuple(value.shape)), ((1, self.distribution.width), (1,))
+    def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Raise for spaces that do not fit the network."""
+        with forward_on(f"{type(self).__name__}'s network", observation_space):
+            outputs, value = self.network(self.features(zeros_of(observation_space)))
+        shapes, expected = (tuple(outputs.shape), tuple(value.shape)), ((1, self.distribution.width), (1,))
         if shapes != expected:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives {shapes} for one observation, but {action_space} needs "
                 f"{expected}: numbers [B, width] and values [B]"
             )
-        super().check_spaces(observation_space, action_space)
 
 
 def _flat(column: NDArray[Any]) -> NDArray[Any]:
-    """Turn [T, N, ...] into [T * N, ...]."""
+    """Reshape [T, N, ...] to [T * N, ...]."""
     return column.reshape(-1, *column.shape[2:])

@@ -1,4 +1,4 @@
-"""PPO, A2C and REINFORCE: the same rows, three losses."""
+"""PPO, A2C and REINFORCE: three losses of the same rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,13 @@ from trainkit.core.schedules import Constant, Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.engine.gradient_step import Scalar
 from trainkit.engine.loss import Loss
-from trainkit.policy.advantages import discounted_returns
+from trainkit.policy.advantages import RolloutRows, discounted_returns
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.policy.rollout_rows import RolloutRows
 
 
 @checked
 class PPOPolicy(OnpolicyPolicy):
-    """Proximal policy optimisation, the clipped form (Schulman et al., 2017, equations 7 and 9).
+    """Proximal policy optimization with the clipped objective (Schulman et al., 2017, equations 7 and 9).
 
     loss = -mean min(ratio * advantage, clip(ratio, 1 +- clip_ratio) * advantage)
     + value_weight * mean (value - return)**2 - entropy_weight * mean entropy.
@@ -26,11 +25,11 @@ class PPOPolicy(OnpolicyPolicy):
     Args:
         network: see `OnpolicyPolicy`, which has the other parts.
         clip_ratio: a schedule of the environment step.
-        clip_value: how far the value may move from the one stored, None as far as it likes.
+        clip_value: largest change of the value from the stored one; None is unlimited.
         value_weight: of the critic's loss.
         entropy_weight: a schedule of the environment step.
-        normalize_advantage: give each batch's advantages mean 0 and deviation 1.
-        target_kl: stop learning from a rollout when a batch's divergence from the policy that collected it is above.
+        normalize_advantage: normalize each batch's advantages to mean 0 and standard deviation 1.
+        target_kl: stop learning from a rollout after a batch whose divergence from the collecting policy is larger.
 
     Metrics: loss, policy_loss, value_loss, entropy, approx_kl (mean of (ratio - 1) - log ratio; Schulman, 2020),
     clip_share (ratios beyond the clip), value_mean, grad_norm, lr.
@@ -65,18 +64,18 @@ class PPOPolicy(OnpolicyPolicy):
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
 
     def loss(self, rows: RolloutRows) -> Loss:
-        """Return the clipped surrogate, the critic's error and the entropy bonus, row by row."""
+        """Return the clipped surrogate objective, the value loss and the entropy bonus of each row."""
         clip_ratio = rows.inputs["clip_ratio"]
-        numbers, value = self.network(rows.features)
-        log_ratio = self.distribution.log_prob(numbers, rows.action, rows.legal) - rows.log_prob
+        outputs, value = self.network(rows.features)
+        log_ratio = self.distribution.log_prob(outputs, rows.action, rows.legal) - rows.log_prob
         ratio = log_ratio.exp()
-        bound = rows.advantage + clip_ratio * rows.advantage.abs()  # beyond it lies what the clip takes away
+        bound = rows.advantage + clip_ratio * rows.advantage.abs()  # of the clipped objective
         policy_loss = -(ratio * rows.advantage).clamp(max=bound)
         value_loss = self._value_loss(value, rows)
         loss = policy_loss + self.value_weight * value_loss
         has_bonus = self.entropy_weight != Constant(0.0)
         with torch.set_grad_enabled(has_bonus and torch.is_grad_enabled()):
-            entropy = self.distribution.entropy(numbers, rows.legal)
+            entropy = self.distribution.entropy(outputs, rows.legal)
         if has_bonus:
             loss = loss - rows.inputs["entropy_weight"] * entropy
         with torch.no_grad():
@@ -92,26 +91,26 @@ class PPOPolicy(OnpolicyPolicy):
         return Loss(loss, metrics=metrics)
 
     def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
-        """Return the squared error [B], of the clipped value where that is worse."""
+        """Return the squared error [B], of the clipped value where that is larger."""
         error = (value - rows.returns).square()
         if self.clip_value is None:
             return error
         near = rows.value + (value - rows.value).clamp(-self.clip_value, self.clip_value)
         return torch.maximum(error, (near - rows.returns).square())
 
-    def _is_enough(self, shown: Mapping[str, Scalar]) -> bool:
-        return self.target_kl is not None and float(shown["approx_kl"]) > self.target_kl
+    def _should_stop(self, metrics: Mapping[str, Scalar]) -> bool:
+        return self.target_kl is not None and float(metrics["approx_kl"]) > self.target_kl
 
 
 @checked
 class A2CPolicy(OnpolicyPolicy):
-    """Advantage actor-critic (Mnih et al., 2016, in step): loss = -mean log pi * advantage, and the critic's.
+    """Advantage actor-critic (Mnih et al., 2016, synchronous): loss = -mean log pi * advantage, and the critic's.
 
     Args:
         network: see `OnpolicyPolicy`, which has the other parts.
         value_weight: of the critic's loss.
         entropy_weight: a schedule of the environment step.
-        normalize_advantage: give each batch's advantages mean 0 and deviation 1.
+        normalize_advantage: normalize each batch's advantages to mean 0 and standard deviation 1.
 
     Metrics: loss, policy_loss, value_loss, entropy, value_mean, grad_norm, lr.
     """
@@ -135,11 +134,11 @@ class A2CPolicy(OnpolicyPolicy):
         self.entropy_weight = as_schedule(type(self).__name__, "entropy_weight", entropy_weight, low=0)
 
     def loss(self, rows: RolloutRows) -> Loss:
-        """Return the policy gradient's surrogate, the critic's error and the entropy bonus, row by row."""
-        numbers, value = self.network(rows.features)
-        policy_loss = -(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage)
+        """Return the policy gradient's surrogate objective, the value loss and the entropy bonus of each row."""
+        outputs, value = self.network(rows.features)
+        policy_loss = -(self.distribution.log_prob(outputs, rows.action, rows.legal) * rows.advantage)
         value_loss = (value - rows.returns).square()
-        entropy = self.distribution.entropy(numbers, rows.legal)
+        entropy = self.distribution.entropy(outputs, rows.legal)
         loss = policy_loss + self.value_weight * value_loss - rows.inputs["entropy_weight"] * entropy
         columns = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value}
         return Loss(loss, metrics={name: column.mean() for name, column in columns.items()})
@@ -147,13 +146,13 @@ class A2CPolicy(OnpolicyPolicy):
 
 @checked
 class ReinforcePolicy(OnpolicyPolicy):
-    """Follow the return itself (Williams, 1992): loss = -mean log pi * return, without a critic.
+    """REINFORCE (Williams, 1992): loss = -mean log pi * return, without a critic.
 
-    It needs whole episodes: give its trainer `episode_per_collect`. What was cut off counts as if nothing followed.
+    It needs whole episodes: give its trainer `episode_per_collect`. A truncated episode counts as if it had ended.
 
     Args:
-        network: see `OnpolicyPolicy`; its values are not looked at.
-        normalize_advantage: give each batch's returns mean 0 and deviation 1, a baseline and a scale.
+        network: see `OnpolicyPolicy`; its values have no effect.
+        normalize_advantage: normalize each batch's returns to mean 0 and standard deviation 1.
 
     Metrics: loss, entropy, return_mean, grad_norm, lr.
     """
@@ -167,8 +166,8 @@ class ReinforcePolicy(OnpolicyPolicy):
         return discounted_returns(reward, torch.zeros_like(next_value), terminated, ended, gamma=self.horizon.gamma)
 
     def loss(self, rows: RolloutRows) -> Loss:
-        """Return the policy gradient's surrogate, row by row."""
-        numbers, _ = self.network(rows.features)
-        entropy = self.distribution.entropy(numbers, rows.legal)
+        """Return the policy gradient's surrogate objective of each row."""
+        outputs, _ = self.network(rows.features)
+        entropy = self.distribution.entropy(outputs, rows.legal)
         metrics = {"entropy": entropy.mean(), "return_mean": (rows.returns - rows.value).mean()}
-        return Loss(-(self.distribution.log_prob(numbers, rows.action, rows.legal) * rows.advantage), metrics=metrics)
+        return Loss(-(self.distribution.log_prob(outputs, rows.action, rows.legal) * rows.advantage), metrics=metrics)

@@ -1,4 +1,4 @@
-"""The policy that knows nothing: for warm-up and as a baseline."""
+"""Uniformly random actions, for warm-up and as a baseline."""
 
 from typing import Any
 
@@ -17,18 +17,18 @@ from trainkit.policy.exploration import ACTION_PROB_SPEC
 
 @checked
 class RandomPolicy(Policy):
-    """Act uniformly at random among the legal actions, whatever `explore` says.
+    """Uniformly random legal actions, with and without `explore`.
 
     Args:
         action_space: of one environment.
         seed: root of the actions; None takes the trainer's.
-        store_action_prob: store how likely each action was, as `action_prob`; not for a Box.
+        store_action_prob: store the probability of each action, as `action_prob`; not for a Box.
     """
 
     def __init__(self, action_space: Space[Any], *, seed: int | None = None, store_action_prob: bool = False) -> None:
         super().__init__(action_space=action_space, device="cpu", seed=seed)
         if store_action_prob:
-            random_probability(action_space, None, 0)  # refuses a Box
+            random_probability(action_space, None, 0)  # raises for a Box
             self._extras_spec = ACTION_PROB_SPEC
 
     def act(

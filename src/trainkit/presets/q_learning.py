@@ -28,8 +28,8 @@ from trainkit.policy import (
 )
 from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
+from trainkit.policy.dqn import Precision
 from trainkit.policy.exploration import Exploration
-from trainkit.policy.precision import Precision
 from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, make_adam, scheduled
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 

@@ -14,7 +14,7 @@ from torch import nn
 import trainkit as tk
 from tests.helpers.learning import Spaces, batch_of, made, observations, small_net
 from tests.policy.test_load import MADE
-from trainkit.policy.handover import renamed
+from trainkit.policy.persistence import _renamed
 
 OBS = observations(Spaces().observation_space, 20)
 FIRST = "network.encoder.body.layers.0.weight"
@@ -291,7 +291,7 @@ def test_a_number_that_is_not_finite_never_gets_in(strict: bool) -> None:
 
 def test_a_map_that_does_not_fit_is_refused_with_all_that_is_wrong() -> None:
     with pytest.raises(tk.ConfigError) as caught:
-        renamed("load_weights", {"a.weight": 0, "b": 1, "c": 2}, {"a.wieght": "x", "b": "x", "c": 3, "a.weight": "x"})  # type: ignore[dict-item]
+        _renamed("load_weights", {"a.weight": 0, "b": 1, "c": 2}, {"a.wieght": "x", "b": "x", "c": 3, "a.weight": "x"})  # type: ignore[dict-item]
     assert str(caught.value).splitlines() == [
         "load_weights.key_map names 'a.wieght', which is not given, did you mean 'a.weight'?",
         "load_weights.key_map gives both 'a.weight' and 'b' the name 'x': leave one out",

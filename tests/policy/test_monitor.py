@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from trainkit.policy import UpdateResult
-from trainkit.policy.meter import Meter
+from trainkit.policy.monitor import MeanMetrics
 
 
 def test_means_are_over_everything_added_since_the_last_read() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     for loss in (1.0, 2.0, 6.0):
         meter.add({"loss": torch.tensor(loss), "double": torch.tensor(2 * loss)})
 
@@ -19,7 +19,7 @@ def test_means_are_over_everything_added_since_the_last_read() -> None:
 
 
 def test_there_are_no_means_of_nothing() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     assert meter.read() == {}
     meter.add({"loss": torch.tensor(1.0)})
     meter.read()
@@ -27,7 +27,7 @@ def test_there_are_no_means_of_nothing() -> None:
 
 
 def test_a_meter_does_not_write_into_what_it_was_given() -> None:
-    meter, loss = Meter(), torch.tensor(1.0)
+    meter, loss = MeanMetrics(), torch.tensor(1.0)
     meter.add({"loss": loss})
     meter.add({"loss": loss})
 
@@ -35,7 +35,7 @@ def test_a_meter_does_not_write_into_what_it_was_given() -> None:
 
 
 def test_plain_numbers_are_averaged_beside_those_on_the_device() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     for loss, lr in ((1.0, 0.5), (3.0, 0.25), (5.0, 0.75)):
         meter.add({"loss": torch.tensor(loss)}, lr=lr)
 
@@ -43,13 +43,13 @@ def test_plain_numbers_are_averaged_beside_those_on_the_device() -> None:
 
 
 def test_metrics_may_have_any_dtype() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     meter.add({"a": np.array(1.0), "b": 2.0, "c": torch.tensor(3), "d": torch.tensor(True), "e": np.float32(0.5)})
     assert meter.read() == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0, "e": 0.5}
 
 
 def test_plain_numbers_begin_anew_too() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     meter.add({"loss": torch.tensor(1.0)}, lr=100.0)
     meter.read()
     meter.add({"loss": torch.tensor(1.0)}, lr=1.0)
@@ -58,7 +58,7 @@ def test_plain_numbers_begin_anew_too() -> None:
 
 
 def test_names_may_change_after_a_read() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     meter.add({"loss": torch.tensor(1.0)})
     meter.read()
     meter.add({"critic_loss": torch.tensor(2.0), "actor_loss": torch.tensor(3.0)})
@@ -67,7 +67,7 @@ def test_names_may_change_after_a_read() -> None:
 
 
 def test_a_number_that_is_not_finite_shows() -> None:
-    meter = Meter()
+    meter = MeanMetrics()
     for loss in (1.0, float("nan")):
         meter.add({"loss": torch.tensor(loss), "other": torch.tensor(loss).nan_to_num(3.0)})
     means = meter.read()
@@ -85,7 +85,7 @@ def test_a_priority_is_read_as_an_array_and_none_stays_none() -> None:
 
 def test_means_hardly_depend_on_how_often_they_are_read() -> None:
     losses = torch.rand(5_000, generator=torch.Generator().manual_seed(1)) * 1e3
-    whole, parts = Meter(), Meter()
+    whole, parts = MeanMetrics(), MeanMetrics()
     total = 0.0
     for number, loss in enumerate(losses, start=1):
         whole.add({"loss": loss})

@@ -1,0 +1,121 @@
+"""Checks of observations, of the networks' outputs and of losses, common to all policies."""
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainkit.core import tree
+from trainkit.core.data import ArraySpec
+from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.core.spaces import array_specs, count_actions
+from trainkit.core.structured_actions import flat_actions
+from trainkit.engine.loss import Loss
+from trainkit.nets.networks import Prediction
+from trainkit.policy.quantiles import DrawnFractions
+from trainkit.policy.values import Value
+
+_MISMATCHES = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError)
+
+
+def check_same_spaces(policy: Any, observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise `SpaceMismatchError` if a policy has a space that differs from the environments'."""
+    name = type(policy).__name__
+    pairs = {
+        "observation_space": (policy.observation_space, observation_space),
+        "action_space": (policy.action_space, flat_actions(action_space)),
+    }
+    wrong = [
+        f"{name}.{which} is {own}, the environments' is {theirs}: make one fit the other"
+        for which, (own, theirs) in pairs.items()
+        if own is not None and own != theirs
+    ]
+    if wrong:
+        raise SpaceMismatchError("\n".join(wrong))
+
+
+@contextmanager
+def forward_on(networks: str, observation_space: Space[Any]) -> Iterator[None]:
+    """Run a forward pass on a blank observation without gradients; name the space if it fails."""
+    try:
+        with torch.no_grad():
+            yield
+    except _MISMATCHES as error:
+        raise SpaceMismatchError(f"{networks} cannot take an observation of {observation_space}: {error}") from error
+
+
+def read_observations(caller: str, obs: Any, observation_space: Space[Any]) -> tuple[Any, bool]:
+    """Return one observation or K of them as arrays, and whether it was one; raise for anything else."""
+    specs = array_specs(observation_space)
+    needed = tree.map_tree(lambda spec: spec.shape, specs)
+    rule = f"{caller} needs one observation of shape {needed}, or K of them with K in front of each shape"
+    try:
+        rows = tree.map_tree(lambda spec, leaf: np.asarray(leaf, spec.dtype), specs, obs)
+    except (*_MISMATCHES, OverflowError) as error:
+        raise SpaceMismatchError(f"{rule}, got {reprlib.repr(obs)} ({error}): give it as in the space") from error
+    pairs = list(zip(tree.leaves(specs), tree.leaves(rows), strict=True))
+    if all(leaf.shape == spec.shape for spec, leaf in pairs):
+        return rows, True
+    first = pairs[0][1]
+    if first.ndim == 0 or any(leaf.shape != (len(first), *spec.shape) for spec, leaf in pairs):
+        raise SpaceMismatchError(f"{rule}, got {tree.map_tree(lambda leaf: leaf.shape, rows)}: reshape it")
+    return rows, False
+
+
+def check_finite(
+    subject: str, is_finite: NDArray[np.bool_], outputs: Any, env_ids: NDArray[np.intp] | None, step: int
+) -> None:
+    """Raise `DivergedError` for the first of K rows that is not finite, with its outputs and its environment."""
+    if is_finite.all():
+        return
+    row = int(np.argmin(is_finite))
+    env = row if env_ids is None else int(env_ids[row])
+    raise DivergedError(f"{subject} {outputs[row].tolist()} for env {env} at step {step}")
+
+
+def check_prediction(subject: str, prediction: Prediction, action_space: Space[Any], value: Value) -> None:
+    """Raise `SpaceMismatchError` if a network's action values for one observation have a wrong shape."""
+    shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
+    width = value.width if fractions is None else fractions.shape[1]
+    expected = (1, count_actions(subject, action_space), width)
+    if shape != expected or (fractions is not None) != isinstance(value, DrawnFractions):
+        raise SpaceMismatchError(
+            f"{subject}'s network gives numbers {shape} for one observation, but {action_space} and "
+            f"{type(value).__name__} need {expected} [B, A, W]"
+        )
+
+
+def check_loss(parts: str, loss_of_row: Callable[[], Loss]) -> None:
+    """Raise `ConfigError` if parts of a learner do not give a loss and a priority for one row."""
+    try:
+        with torch.no_grad():
+            loss = loss_of_row()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{parts} fail together on one row: {type(error).__name__}: {error}") from error
+    shapes = tuple(loss.per_row.shape), None if loss.priority is None else tuple(loss.priority.shape)
+    if shapes != ((1,), (1,)):
+        raise ConfigError(f"{parts} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
+
+
+def blank_columns(names: Any, known: Mapping[str, ArraySpec], device: torch.device) -> dict[str, Tensor] | None:
+    """Return one row of zeros of each named column on the device; None if the shape of one is unknown."""
+    if any(name not in known for name in names):
+        return None
+    arrays = {name: np.zeros((1, *known[name].shape), known[name].dtype) for name in names}
+    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
+
+
+def non_integer_actions(policy: Any, action: NDArray[Any]) -> ConfigError:
+    """Return the error of actions of a Discrete space that are not integers."""
+    return ConfigError(
+        f"{type(policy).__name__}: actions of {policy.action_space or 'a Discrete space'} must be integers, got "
+        f"{action.dtype}: cast them"
+    )

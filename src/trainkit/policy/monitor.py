@@ -1,0 +1,149 @@
+"""Results of updates: priorities, mean metrics, and the detection of losses and gradients that are not finite."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainkit.core.errors import DivergedError
+from trainkit.engine.gradient_step import Scalar, Taken
+
+OnNan = Literal["raise", "skip"]
+
+_MAX_SKIPPED_IN_A_ROW = 10
+_ADVICE = "lower the learning rate or clip the reward"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """The result of an update, on the device."""
+
+    priority: Tensor | NDArray[np.float32] | None  # [B]
+    is_lost: Scalar | None = None  # whether the update was skipped; None where it cannot be
+
+    def read_priority(self) -> NDArray[np.float32] | None:
+        """Wait for the device and return the priorities [B]; None if there are none or the update was skipped."""
+        if self.priority is None or (self.is_lost is not None and bool(self.is_lost)):
+            return None
+        return self.priority if isinstance(self.priority, np.ndarray) else self.priority.cpu().numpy()
+
+
+class MeanMetrics:
+    """Means of named scalars since the last read; those on a device are summed there.
+
+    Attributes:
+        pending: scalars of the update in progress.
+    """
+
+    def __init__(self) -> None:
+        self.pending: dict[str, Scalar] = {}
+        self.n_updates = 0  # since the last read
+        self._device_names: tuple[str, ...] = ()
+        self._device_sums: Tensor | None = None
+        self._sums: dict[str, float] = {}  # of scalars on the CPU
+        self._plain_sums: dict[str, float] = {}  # of scalars that count in skipped updates too
+
+    def add(self, metrics: Mapping[str, Scalar], **plain: float) -> None:
+        """Add the scalars of one update; `plain` are those that count in skipped updates too."""
+        for name, number in plain.items():
+            self._plain_sums[name] = self._plain_sums.get(name, 0.0) + number
+        on_device: dict[str, Tensor] = {}
+        for name, scalar in metrics.items():
+            if isinstance(scalar, Tensor) and not scalar.is_cpu:
+                on_device[name] = scalar
+            else:
+                self._sums[name] = self._sums.get(name, 0.0) + float(scalar)
+        if on_device:
+            values = torch.stack(list(on_device.values())).double()  # so that sums hardly depend on when they are read
+            self._device_names = tuple(on_device)
+            self._device_sums = values if self._device_sums is None else self._device_sums + values
+        self.n_updates += 1
+
+    def total(self, name: str) -> float:
+        """Wait for the device and return the sum of a scalar since the last read."""
+        return self._totals().get(name, 0.0)
+
+    def read(self, skipped: str | None = None) -> dict[str, float]:
+        """Wait for the device, return the means since the last read and reset them; empty after no update.
+
+        `skipped` names the scalar that is 1 in skipped updates, whose other scalars are 0 and do not count.
+        """
+        if not self.n_updates:
+            return {}
+        sums = self._totals()
+        n_counted = self.n_updates - (sums[skipped] if skipped is not None else 0)
+        means = {name: total / n_counted for name, total in sums.items() if n_counted}
+        if skipped is not None:
+            means[skipped] = sums[skipped] / self.n_updates
+        plain = {name: total / self.n_updates for name, total in self._plain_sums.items()}
+        self._device_sums, self._sums, self._plain_sums, self.n_updates = None, {}, {}, 0
+        return {**means, **plain}
+
+    def _totals(self) -> dict[str, float]:
+        on_device = [] if self._device_sums is None else self._device_sums.tolist()
+        return self._sums | dict(zip(self._device_names, on_device, strict=False))
+
+
+class DivergenceGuard:
+    """Detection of updates whose loss or gradient is not finite; such updates are never applied.
+
+    Args:
+        subject: the policy's class, for errors.
+        device: of the policy.
+
+    Attributes:
+        on_nan: "raise" `DivergedError`, or "skip" up to ten such updates in a row.
+        slots: [B] of the current batch in its buffer, for errors; None if it is not from a buffer.
+    """
+
+    def __init__(self, subject: str, device: torch.device) -> None:
+        self.on_nan: OnNan = "raise"
+        self.slots: NDArray[np.int64] | None = None
+        self._subject = subject
+        self._n_in_a_row = torch.zeros((), device=device, dtype=torch.float32)
+        self._longest = torch.zeros((), device=device, dtype=torch.float32)
+
+    def error(self, taken: Taken, *, update: int, step: int, lr: float) -> DivergedError:
+        """Return the error of a gradient step that was not applied."""
+        loss, norm = float(taken.loss), float(taken.norm)
+        error = DivergedError(
+            f"{self._subject}: update {update} at step {step} has gradient norm {norm} and loss {loss} at lr {lr:g}; "
+            f"it was not taken: {_ADVICE}"
+        )
+        error.facts = {"update": update, "step": step, "loss": loss, "grad_norm": norm, "lr": lr}
+        if self.slots is not None:
+            error.facts["slots"] = self.slots.copy()
+        return error
+
+    def error_among(self, first: int, last: int) -> DivergedError:
+        """Return the error of an unknown update among several, on a device whose results were not awaited."""
+        error = DivergedError(
+            f"{self._subject}: a loss or gradient among updates {first} to {last} was not finite; those steps were not "
+            f"taken: {_ADVICE}"
+        )
+        error.facts = {"first_update": first, "last_update": last}
+        return error
+
+    def mask_skipped(self, metrics: Mapping[str, Scalar]) -> dict[str, Tensor]:
+        """Return an update's scalars, 0 if a step of it was skipped; `skipped` is then 1, else 0."""
+        tensors = {name: torch.as_tensor(value, device=self._longest.device) for name, value in metrics.items()}
+        is_skipped = tensors["skipped"] > 0
+        self._n_in_a_row = (self._n_in_a_row + 1) * is_skipped
+        self._longest = torch.maximum(self._longest, self._n_in_a_row)
+        masked = {name: torch.where(is_skipped, 0.0, value) for name, value in tensors.items()}
+        return masked | {"skipped": is_skipped.to(torch.float32)}
+
+    def check_skipped(self, n_updates: int) -> None:
+        """Wait for the device and raise `DivergedError` if too many updates in a row were skipped."""
+        longest = int(self._longest)
+        if longest > _MAX_SKIPPED_IN_A_ROW:
+            self._n_in_a_row.zero_()
+            self._longest = torch.zeros_like(self._longest)
+            raise DivergedError(
+                f"{self._subject}: {longest} updates in a row up to update {n_updates} had a loss or gradient that was "
+                f"not finite; none was taken, and on_nan='skip' lets {_MAX_SKIPPED_IN_A_ROW} pass: {_ADVICE}"
+            )

@@ -1,0 +1,211 @@
+"""Saving of policies: how one was made, in plain values, and the loading of weights into one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainkit.core.checkpoint import load_checkpoint, load_tensors
+from trainkit.core.errors import CheckpointError, Checks, nearest
+from trainkit.core.parts import to_plain
+from trainkit.core.reading import decoding
+from trainkit.core.spaces import space_to_plain
+from trainkit.nets.distributions import SquashedGaussian
+
+ForEnvs = TypeVar("ForEnvs", bound=Callable[..., Any])
+KeyMap = Mapping[str, str | None] | Callable[[str], str | None]
+
+_MACHINE_OPTIONS = ("device", "seed", "engine", "act_on")  # which a loaded policy chooses again
+
+
+# ---- how a policy was made ----
+
+
+def recorded(for_envs: ForEnvs) -> ForEnvs:
+    """Record the arguments of a `for_envs` in the `recipe` of the policy it makes.
+
+    A recipe is {"class": name, "arguments": {name: plain value}, "unknown": {name: repr of what has no plain value}}.
+    """
+
+    @wraps(for_envs)
+    def recording(cls: Any, envs: Any, **options: Any) -> Any:
+        recipe = recipe_of(cls, options)  # before the options are used
+        policy = for_envs(cls, envs, **options)
+        policy.recipe = recipe
+        return policy
+
+    unchanged: Any = recording  # for type checkers: it has the same signature
+    function: ForEnvs = unchanged
+    return function
+
+
+def recipe_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a policy made by `cls.for_envs(envs, **options)`."""
+    arguments: dict[str, Any] = {}
+    unknown: dict[str, str] = {}
+    for name, value in options.items():
+        if name in _MACHINE_OPTIONS:
+            continue
+        try:
+            arguments[name] = to_plain(value)
+        except TypeError:
+            unknown[name] = repr(value)
+    return {"class": cls.__name__, "arguments": arguments, "unknown": unknown}
+
+
+def describe(policy: Any) -> dict[str, Any]:
+    """Return a policy's class, spaces and recipe, for a manifest."""
+    spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
+    plain = {name: None if space is None else space_to_plain(space) for name, space in spaces.items()}
+    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, "policy": policy.recipe}
+
+
+# ---- units of actions ----
+
+
+def action_units(policy: Any) -> dict[str, bool]:
+    """Return whether a policy scales actions, for its checkpoint; empty if its actions have no units."""
+    return {} if policy.action_scale is None else {"action_scaling": policy.action_scale.scaling}
+
+
+def check_action_units(policy: Any, state: Mapping[str, Any]) -> None:
+    """Raise `CheckpointError` if saved weights give actions in other units than a policy's."""
+    if policy.action_scale is None:
+        return
+    # Before actions were scaled, those of a normal distribution were in the units of the space.
+    was_scaled = isinstance(getattr(policy, "distribution", None), SquashedGaussian)
+    saved = state.get("action_scaling", was_scaled)
+    if policy.action_scale.scaling is not saved:
+        raise CheckpointError(
+            f"{type(policy).__name__}.action_scaling is {policy.action_scale.scaling}, but the checkpoint's weights "
+            f"were trained with action_scaling={saved}: make the policy (or call the preset) with "
+            f"action_scaling={saved}"
+        )
+
+
+# ---- weights ----
+
+
+def load_weights(
+    policy: nn.Module,
+    weights: Mapping[str, Any] | str | Path,
+    networks: Sequence[tuple[nn.Module, nn.Module]],
+    *,
+    strict: bool = True,
+    key_map: KeyMap | None = None,
+) -> dict[str, str]:
+    """Load weights into a policy, as `Policy.load_weights` says; `networks` are (online, target) pairs."""
+    if not isinstance(weights, Mapping):
+        with decoding(weights, "weights"):
+            return load_weights(policy, _read_weights(Path(weights)), networks, strict=strict, key_map=key_map)
+    name = type(policy).__name__
+    if key_map is not None:
+        weights = _renamed(f"{name}.load_weights", weights, key_map)
+    matching, mismatches = _matched(policy.state_dict(), _with_targets(policy, weights, networks))
+    if mismatches and (strict or not matching):
+        lines = "\n".join(f"  {key}: {why}" for key, why in mismatches.items())
+        raise CheckpointError(f"{name} has other parameters than those given:\n{lines}")
+    policy.load_state_dict(matching, strict=False)  # what is missing is among the mismatches
+    return mismatches
+
+
+def _read_weights(path: Path) -> Mapping[str, Any]:
+    """Read the weights of a checkpoint, or those of a file by their names."""
+    if not path.is_file():
+        saved: Mapping[str, Any] = load_checkpoint(path, ["policy"])["policy"]["weights"]
+        return saved
+    found = load_tensors(path)
+    if not (isinstance(found, Mapping) and any(isinstance(weight, Tensor) for weight in found.values())):
+        inside = f"{list(found)[:9]}" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise CheckpointError(
+            f"{path} must hold tensors by name, got {inside}: read it with torch.load(path, weights_only=True) and "
+            "give load_weights the state_dict in it"
+        )
+    return found
+
+
+def _renamed(owner: str, given: Mapping[str, Any], key_map: KeyMap) -> dict[str, Any]:
+    """Return weights by our names, without those mapped to None; names that a dict does not map stay.
+
+    Raises:
+        ConfigError: `key_map` maps a name that is not given, two names to one, or a name to no string.
+    """
+    checks = Checks(f"{owner}.key_map")
+    is_map = isinstance(key_map, Mapping)
+    if not checks.require(is_map or callable(key_map), f" must be a dict or a function, got {key_map!r}"):
+        checks.done()
+    for name in key_map if isinstance(key_map, Mapping) else ():
+        checks.require(name in given, f" names {name!r}, which is not given{nearest(name, given)}")
+    source: dict[str, str] = {}
+    for name in given:
+        own = key_map.get(name, name) if isinstance(key_map, Mapping) else key_map(name)
+        if own is None:
+            continue
+        if checks.require(isinstance(own, str), f" must give a name or None, got {own!r} for {name!r}"):
+            first = source.setdefault(own, name)
+            checks.require(first is name, f" gives both {first!r} and {name!r} the name {own!r}: leave one out")
+    checks.done()
+    return {own: given[name] for own, name in source.items()}
+
+
+def _with_targets(
+    policy: nn.Module, given: Mapping[str, Any], networks: Sequence[tuple[nn.Module, nn.Module]]
+) -> dict[str, Any]:
+    """Return weights with those of target networks that are missing altogether copied from the online networks."""
+    names = {module: name for name, module in policy.named_modules()}
+    weights = dict(given)
+    for online, target in networks:
+        if online not in names or target not in names:
+            continue  # not an attribute of the policy, so not among its weights
+        source, own = f"{names[online]}.", f"{names[target]}."
+        if not any(name.startswith(own) for name in given):
+            weights |= {own + n.removeprefix(source): weight for n, weight in given.items() if n.startswith(source)}
+    return weights
+
+
+def _matched(own: Mapping[str, Tensor], given: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return (the given weights that fit `own`, as tensors; {name: why} of those that do not)."""
+    matching: dict[str, Tensor] = {}
+    mismatches = {name: f"{list(tensor.shape)} here, none given" for name, tensor in own.items() if name not in given}
+    for name, weight in given.items():
+        if (tensor := _as_tensor(weight)) is None:
+            mismatches[name] = f"an array of numbers is needed, a {type(weight).__name__} given"
+        elif name not in own:
+            mismatches[name] = f"none here, {list(tensor.shape)} given"
+        elif (why := _mismatch(own[name], tensor)) is not None:
+            mismatches[name] = why
+        else:
+            matching[name] = tensor
+    return matching, mismatches
+
+
+def _mismatch(own: Tensor, given: Tensor) -> str | None:
+    """Return why a weight cannot be loaded, None if it can; it may be infinite only where `own` is, as in a mask."""
+    if own.shape != given.shape:
+        return f"{list(own.shape)} here, {list(given.shape)} given"
+    if not torch.can_cast(given.dtype, own.dtype):
+        here, there = (str(tensor.dtype).removeprefix("torch.") for tensor in (own, given))
+        return f"{here} here, {there} given"
+    is_lost = ~given.to(own).isfinite() & own.isfinite()  # in our dtype: float32 cannot hold 1e300
+    return f"{int(is_lost.sum())} of {is_lost.numel()} numbers given are not finite" if is_lost.any() else None
+
+
+def _as_tensor(weight: Any) -> Tensor | None:
+    """Return a tensor as it is and an array copied into one; None for anything else."""
+    if isinstance(weight, Tensor):
+        return weight.detach()
+    try:
+        array = np.array(weight)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except (TypeError, ValueError):
+        return None
+
+
+def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Copy a tensor into an array; bfloat16, which numpy lacks, becomes float32 without loss."""
+    plain = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return np.array(plain.numpy(force=True))
