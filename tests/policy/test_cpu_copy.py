@@ -185,7 +185,7 @@ LASTING = [change for change in CHANGES if change not in MADE_ANEW[2:]]  # after
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(LASTING), max_size=8), st.lists(st.sampled_from(CHANGES[1:]), max_size=4))
 def test_it_answers_as_a_fresh_copy_would_whatever_was_done(kind: Any, first: Any, then: Any) -> None:
     options = dict(kind)

@@ -97,7 +97,7 @@ def test_means_of_distributions_find_the_truth() -> None:
     assert largest_error(uniform(), value=CategoricalValue(21, -5.0, 5.0)) < BOUND
 
 
-@pytest.mark.parametrize("target", ["hl_gauss", "two_hot"])
+@pytest.mark.parametrize("target", ["hl_gauss", pytest.param("two_hot", marks=pytest.mark.slow)])
 def test_means_of_histograms_find_the_truth(target: Any) -> None:
     assert largest_error(uniform(), value=HLGaussValue(21, -5.0, 5.0, target=target)) < BOUND
 
@@ -106,6 +106,7 @@ def test_means_of_quantiles_find_the_truth() -> None:
     assert largest_error(uniform(), value=QuantileValue(9, kappa=0.0), batch_size=256) < 2 * BOUND
 
 
+@pytest.mark.slow
 def test_a_cold_soft_backup_finds_the_truth() -> None:
     assert largest_error(uniform(), backup=MunchausenBackup(0.01, alpha=0.0)) < BOUND
 

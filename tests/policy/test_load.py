@@ -82,7 +82,9 @@ def test_masked_dicts_and_tuples_come_back_too(tmp_path: Path) -> None:
     assert loaded.predict(obs) == policy.predict(obs)
 
 
-@pytest.mark.parametrize("preset", ["rainbow", "ppo", "iqn"])
+@pytest.mark.parametrize(
+    "preset", ["rainbow", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "iqn"))]
+)
 def test_a_preset_run_can_be_loaded_to_act_in_a_process_that_knows_nothing_of_it(preset: str, tmp_path: Path) -> None:
     trainer = getattr(tk.presets, preset)(
         "CartPole-v1", n_envs=2, max_epoch=1, step_per_epoch=40, batch_size=8, n_test_envs=1, episode_per_test=1,

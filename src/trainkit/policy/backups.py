@@ -30,8 +30,8 @@ class MaxBackup(Part):
     """The value of the target network's best action (Mnih et al., 2015)."""
 
     def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
-        numbers = target(batch.next_obs, batch.next_legal).numbers
-        return pick(numbers, best_action(value.mean(numbers), batch.next_legal)), batch.reward
+        outputs = target(batch.next_obs, batch.next_legal).numbers
+        return pick(outputs, best_action(value.mean(outputs), batch.next_legal)), batch.reward
 
 
 @checked
@@ -43,8 +43,8 @@ class DoubleBackup(Part):
 
     def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         q = value.mean(online(batch.next_obs, batch.next_legal).numbers)
-        numbers = target(batch.next_obs, batch.next_legal).numbers
-        return pick(numbers, best_action(q, batch.next_legal)), batch.reward
+        outputs = target(batch.next_obs, batch.next_legal).numbers
+        return pick(outputs, best_action(q, batch.next_legal)), batch.reward
 
 
 @checked
@@ -79,9 +79,9 @@ class MunchausenBackup(Part):
         legal = batch.next_legal
         if legal is not None:
             legal = legal | ~legal.any(dim=1, keepdim=True)  # after the end of an episode no action may be legal
-        numbers = target(batch.next_obs, batch.next_legal).numbers
-        scaled = self._scaled_log_policy(value.mean(numbers), legal)  # [B, A]
-        soft = value.returns(numbers) - scaled.unsqueeze(2)
+        outputs = target(batch.next_obs, batch.next_legal).numbers
+        scaled = self._scaled_log_policy(value.mean(outputs), legal)  # [B, A]
+        soft = value.returns(outputs) - scaled.unsqueeze(2)
         if legal is not None:
             soft = soft.masked_fill(~legal.unsqueeze(2), 0.0)  # not 0 * infinity
         probability = (scaled / self.temperature).exp().unsqueeze(2)
@@ -99,9 +99,9 @@ def best_action(q: Tensor, legal: Tensor | None) -> Tensor:
     return (q if legal is None else q.masked_fill(~legal, -torch.inf)).argmax(dim=1)
 
 
-def pick(numbers: Tensor, action: Tensor) -> Tensor:
+def pick(outputs: Tensor, action: Tensor) -> Tensor:
     """Return the outputs [B, W] of one action [B] per row of [B, A, W]."""
     index = action.view(-1, 1, 1)
-    if numbers.shape[2] > 1:
-        index = index.expand(-1, 1, numbers.shape[2])
-    return numbers.gather(1, index).squeeze(1)
+    if outputs.shape[2] > 1:
+        index = index.expand(-1, 1, outputs.shape[2])
+    return outputs.gather(1, index).squeeze(1)

@@ -473,7 +473,7 @@ class Policy(nn.Module):
     def _record(self, name: str, taken: Taken, step: int) -> Any:
         """Record the metrics of a gradient step and return its other results; raise if it was not finite."""
         pending, is_known = self._metrics.pending, self.device == CPU and isinstance(taken.skipped, float)
-        if is_known and taken.skipped and self.on_nan == "raise":
+        if is_known and taken.skipped and self._divergence.on_nan == "raise":
             pending.clear()
             lr = self._gradient_steps[name].lr(step)
             raise self._divergence.error(taken, update=self.n_updates + 1, step=step, lr=lr)
@@ -532,7 +532,7 @@ class Policy(nn.Module):
             plain["target_followed"] = sum(moved) / len(moved)
         metrics = {**self._metrics.pending, **metrics}
         self._metrics.pending.clear()
-        if self.on_nan == "raise":
+        if self._divergence.on_nan == "raise":
             self._metrics.add(metrics, **plain)
             return UpdateResult(priority)
         masked = self._divergence.mask_skipped(metrics)

@@ -67,8 +67,8 @@ class PlausibleBackup:
     def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         legal = batch.next_legal
         q = value.mean(online(batch.next_obs, legal).numbers)
-        numbers = target(batch.next_obs, legal).numbers
-        return pick(numbers, best_action(q, self._plausible(batch.next_obs, legal))), batch.reward
+        outputs = target(batch.next_obs, legal).numbers
+        return pick(outputs, best_action(q, self._plausible(batch.next_obs, legal))), batch.reward
 
 
 @checked

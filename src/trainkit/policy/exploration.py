@@ -87,8 +87,8 @@ class EpsilonGreedy(Part):
     ) -> Actions:
         n_rows, n_actions = q.shape
         draws = rng.random(2 * n_rows)
-        epsilon = self._epsilon(slice(n_rows) if env_ids is None else env_ids, step)
-        is_random = draws[:n_rows] < epsilon
+        factor = 1.0 if self.per_env is None else self.per_env[slice(n_rows) if env_ids is None else env_ids]
+        is_random = draws[:n_rows] < self.epsilon(step) * factor
         random_action = draws[n_rows:] * n_actions if legal is None else random_legal(legal, rng)
         action: NDArray[np.int64] = np.where(is_random, random_action.astype(np.int64), q.argmax(axis=1))
         return action
@@ -99,14 +99,11 @@ class EpsilonGreedy(Part):
             raise ConfigError(
                 "EpsilonGreedy(per_env=) is another policy in each environment: its probabilities need env_ids"
             )
-        epsilon = np.broadcast_to(self._epsilon(env_ids, step), len(q))[:, None]
-        likes = np.ones(q.shape, np.bool_) if legal is None else legal
-        share: NDArray[np.float64] = likes * (epsilon / likes.sum(axis=1, keepdims=True))
-        return share + (1.0 - epsilon) * one_hot(q.argmax(axis=1), q.shape[1])
-
-    def _epsilon(self, env_ids: NDArray[np.intp] | slice | None, step: int) -> float | NDArray[np.float64]:
-        epsilon = self.epsilon(step)
-        return epsilon if self.per_env is None else epsilon * self.per_env[env_ids]
+        factor = 1.0 if self.per_env is None else self.per_env[env_ids]
+        epsilon = np.broadcast_to(self.epsilon(step) * factor, len(q))[:, None]
+        is_legal = np.ones(q.shape, np.bool_) if legal is None else legal
+        uniform: NDArray[np.float64] = is_legal * (epsilon / is_legal.sum(axis=1, keepdims=True))
+        return uniform + (1.0 - epsilon) * one_hot(q.argmax(axis=1), q.shape[1])
 
     def metrics(self, step: int) -> dict[str, float]:
         return {"epsilon": self.epsilon(step)}

@@ -1,4 +1,4 @@
-"""A value learned by classification: logits of a histogram of returns, whose mean is the expected return."""
+"""HL-Gauss: the expected return learned by classification, as the mean of a histogram."""
 
 import math
 from typing import Literal
@@ -24,15 +24,15 @@ class HLGaussValue(SupportValue):
     - "two_hot": the uniform distribution of one bin width, so that the two nearest bins share the mass and its mean is
       y, as in MuZero (Schrittwieser et al., 2020). Beyond the outermost centers the outermost bin has all of it.
 
-    The priority is |mean of the target histogram - expected return|, in units of return. Other than those of
-    `CategoricalValue` these probabilities do not say how returns are distributed: sigma decides how wide they are.
+    The priority is |mean of the target histogram - expected return|, in units of return. Unlike those of
+    `CategoricalValue`, these probabilities are not the distribution of returns: sigma determines their width.
 
     Args:
         bins: W.
         v_min, v_max: the outer edges of the first and the last bin. Targets within 3 sigma of them lose the mass beyond
             them, which shifts their mean inwards: choose both that much wider than returns reach.
-        sigma: standard deviation of "hl_gauss" in bin widths; Farebrother et al. take 0.75. It counts in units of
-            return: twice the bins want twice the sigma. It has no effect with "two_hot".
+        sigma: standard deviation of "hl_gauss" in bin widths; Farebrother et al. take 0.75. To keep the width in
+            units of return, scale it with the number of bins. It has no effect with "two_hot".
         target: "hl_gauss" or "two_hot".
     """
 
@@ -69,16 +69,16 @@ class HLGaussValue(SupportValue):
             cumulative = torch.erf(distance / (math.sqrt(2.0) * self.sigma))
         return cumulative.diff(dim=1) / (cumulative[:, -1:] - cumulative[:, :1])
 
-    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        return self.cross_entropy(chosen, goal), self.td_error(chosen, goal).detach().abs()
+    def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return self.cross_entropy(chosen, target), self.td_error(chosen, target).detach().abs()
 
     def metrics(
-        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+        self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
         y = self._td_target(after, reward, discount).squeeze(1)
         margin = 1e-3 * self._bin_width
         clipped = (y < self.v_min - margin) | (y > self.v_max + margin)
-        return self.support_metrics(chosen, goal, clipped.to(y.dtype))
+        return self.support_metrics(chosen, target, clipped.to(y.dtype))
 
     def _td_target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return y, [B, 1], before it is clipped."""

@@ -1,4 +1,4 @@
-"""What a Q-learner is charged for beside its error: values of actions that the data say nothing about."""
+"""Penalties: terms of a Q-learner's loss in addition to the value part's, such as conservative Q-learning."""
 
 from typing import Protocol
 
@@ -11,20 +11,20 @@ from trainkit.core.signatures import checked
 
 
 class Penalty(Protocol):
-    """Charge something per row for the values it predicts."""
+    """A term of the loss per row that depends on all action values."""
 
     def __call__(self, q: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
-        """Return what is added to the loss [B] for expected returns q [B, A] where `action` [B] was taken."""
+        """Return the term [B] for expected returns q [B, A] where `action` [B] was taken."""
         ...
 
 
 @checked
 class ConservativePenalty(Part):
-    """Charge for every action's value, and give back the value of the action in the data (CQL; Kumar et al., 2020).
+    """Conservative Q-learning (CQL; Kumar et al., 2020): lower all values and raise those of the data's actions.
 
-    weight * (log sum over legal a of exp q(s, a) - q(s, action)): equation 4, CQL(H). Where the data never took an
-    action nothing else keeps its value down, and the maximum would believe in it. It is never below 0 and is in units
-    of return, as the error is: rewards ten times as large want a tenth of the weight, beside mse.
+    weight * (log sum over legal a of exp q(s, a) - q(s, action)): equation 4, CQL(H). It keeps the
+    values of actions low that the data never take, which a maximum would otherwise choose. It is never below 0 and is
+    in units of return: for rewards ten times as large, divide the weight by ten with an mse loss.
     """
 
     def __init__(self, weight: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Values whose numbers are quantiles of the return, at fixed fractions or at drawn ones."""
+"""Value parts whose outputs are quantiles of the return, at fixed or at sampled fractions."""
 
 from typing import Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ class QuantileValue(ReturnValue):
 
     Args:
         quantiles: N.
-        kappa: where the Huber loss turns straight; 0 is plain quantile regression.
+        kappa: where the Huber loss becomes linear; 0 is quantile regression.
         rescale: see `ReturnValue`.
     """
 
@@ -37,44 +37,44 @@ class QuantileValue(ReturnValue):
 
     @property
     def width(self) -> int:
-        """One number per quantile."""
+        """One output per quantile."""
         return self.quantiles
 
-    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        return quantile_huber(chosen, goal, self.fractions, self.kappa)
+    def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return quantile_huber(chosen, target, self.fractions, self.kappa)
 
 
 @runtime_checkable
 class DrawnFractions(Protocol):
-    """A value that says at which fractions its network is asked, and is told them again with the answer."""
+    """A value part that samples the fractions at which its network computes quantiles."""
 
     @property
     def acting_fractions(self) -> Tensor:
-        """Fractions [1, K] to act at: nothing is drawn."""
+        """Fractions [1, K] to act at, not random."""
         ...
 
     def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw the fractions of one update, [B, W] for the online network and [B, W'] for the target."""
+        """Sample the fractions of one update, [B, W] for the online network and [B, W'] for the target."""
         ...
 
-    def loss(self, chosen: Tensor, goal: Tensor, fractions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (loss [B], priority [B]) of numbers [B, W] at fractions [B, W], towards a goal [B, W']."""
+    def loss(self, chosen: Tensor, target: Tensor, fractions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (loss [B], priority [B]) of outputs [B, W] at fractions [B, W], towards a target [B, W']."""
         ...
 
 
 @checked
 class ImplicitQuantileValue(ReturnValue):
-    """The quantiles of the return at fractions drawn anew for every row (IQN), of an `ImplicitQNetwork`.
+    """The quantiles of the return at fractions sampled for every row (IQN), of an `ImplicitQNetwork`.
 
     Dabney et al. (2018, IQN), equation 3, with the loss and priority of `quantile_huber`; the defaults are theirs.
-    They draw the fractions for acting too; here they are the midpoints, so that acting is a function of the
-    observation. And the target's own fractions, not some more, tell which next action is best.
+    They sample the fractions for acting too; here they are the midpoints, so that acting is a function of the
+    observation. The best next action is chosen by the target's fractions, not by additional ones.
 
     Args:
         quantiles: fractions per row of the online network, N.
         target_quantiles: of the target network, N'.
         acting_quantiles: of every observation acted on, K.
-        kappa: where the Huber loss turns straight; 0 is plain quantile regression.
+        kappa: where the Huber loss becomes linear; 0 is quantile regression.
         rescale: see `ReturnValue`.
     """
 
@@ -102,7 +102,7 @@ class ImplicitQuantileValue(ReturnValue):
 
     @property
     def width(self) -> int:
-        """One number per fraction of the online network."""
+        """One output per fraction of the online network."""
         return self.quantiles
 
     @property
@@ -111,15 +111,15 @@ class ImplicitQuantileValue(ReturnValue):
         return self._midpoints
 
     def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw fractions uniformly, [B, N] for the online network and [B, N'] for the target."""
+        """Sample fractions uniformly, [B, N] for the online network and [B, N'] for the target."""
         shape, device = (rows, self.quantiles + self.target_quantiles), generator.device
-        drawn = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
-        return drawn[:, : self.quantiles], drawn[:, self.quantiles :]
+        fractions = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
+        return fractions[:, : self.quantiles], fractions[:, self.quantiles :]
 
-    def loss(self, chosen: Tensor, goal: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return (loss [B], priority [B]) of quantiles at `fractions` [B, W], the midpoints where none are given."""
+    def loss(self, chosen: Tensor, target: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return (loss [B], priority [B]) of quantiles at `fractions` [B, W], the midpoints by default."""
         at = midpoints(chosen.shape[1]).to(chosen) if fractions is None else fractions
-        return quantile_huber(chosen, goal, at, self.kappa)
+        return quantile_huber(chosen, target, at, self.kappa)
 
 
 def midpoints(n: int) -> Tensor:

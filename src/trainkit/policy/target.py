@@ -1,4 +1,4 @@
-"""The target network: a slower copy of the online one."""
+"""Target networks: delayed copies of online networks."""
 
 import copy
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from trainkit.engine.flat_storage import joined, lay_flat
 @checked
 @dataclass(frozen=True, slots=True)
 class Target(Part):
-    """Specify when and how far the target follows: target = tau * online + (1 - tau) * target.
+    """When and how far a target network moves: target = tau * online + (1 - tau) * target.
 
     tau = 1 every few hundred steps is the hard copy of Mnih et al. (2015); `Target(every=1, unit="updates",
     tau=0.005)` the soft one of Lillicrap et al. (2016).
@@ -38,7 +38,7 @@ class Target(Part):
 
 
 class TargetNetwork:
-    """Keep `network` a delayed copy of `online`; its counters live in the learner's state."""
+    """A target network, `network`, which follows `online`; its counters are in the policy's training state."""
 
     def __init__(self, online: nn.Module, spec: Target) -> None:
         self.online = online
@@ -48,14 +48,14 @@ class TargetNetwork:
         self.network.eval()
         _lay_out(self.network)
         self._pairs: _Pairs | None = None
-        self._periods_done: int | None = None  # whole periods of the clock that have been followed
+        self._periods_done: int | None = None  # periods of the clock until the last move
         self.n_updates = 0
 
     def follow(self, *, step: int, n_updates: int) -> bool:
-        """Follow the online network if another period of the clock is over; one call catches up with several."""
+        """Move towards the online network if a period of the clock has ended; return whether it has."""
         periods = (step if self.spec.unit == "env_steps" else n_updates) // self.spec.every
         if self._periods_done is None and self.spec.unit == "env_steps":
-            self._periods_done = periods  # learning starts in the middle of a period
+            self._periods_done = periods  # learning may start within a period
         if periods <= (self._periods_done or 0):
             return False
         missed = periods - (self._periods_done or 0)
@@ -78,24 +78,23 @@ class TargetNetwork:
             own.copy_(online)
 
     def state_dict(self) -> dict[str, int | None]:
-        """Return the counters; the weights are the policy's."""
+        """Return the counters; the weights are in the policy's state."""
         return {"periods_done": self._periods_done, "n_updates": self.n_updates}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
-        """Take over saved counters."""
+        """Load saved counters."""
         self._periods_done = state["periods_done"]
         self.n_updates = state["n_updates"] or 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the pairs: a copy has tensors of its own."""
+        """Leave out the pairs, as a copy has other tensors."""
         return vars(self) | {"_pairs": None}
 
 
 class _Pairs:
-    """A target network's tensors and the online network's: one pair of parameters where both networks lie flat.
+    """Pairs of tensors of a target network and the online network; parameters adjacent in memory in both are one pair.
 
-    `GradientStep` lays out the online network's parameters, those that learn. Parameters that are neighbors in memory
-    in both networks make one pair.
+    `GradientStep` lays out the trainable parameters of the online network in one tensor.
     """
 
     def __init__(self, network: nn.Module, online: nn.Module) -> None:
@@ -105,12 +104,12 @@ class _Pairs:
         _lay_out(network)
         parameters = list(network.parameters()), list(online.parameters())
         self._addresses = [(parameter, parameter.data_ptr()) for parameter in chain(*parameters)]
-        pairs = joined(*parameters)  # these views keep the memory, so no other parameter comes to lie there
+        pairs = joined(*parameters)  # these views keep the memory, so that no other parameter is stored there
         self.own, self.online = [own for own, _ in pairs], [online for _, online in pairs]
         self.buffers = list(zip(network.buffers(), online.buffers(), strict=True))
 
     def are_current(self) -> bool:
-        """Return whether both networks have the modules and tensors that they had, where they were."""
+        """Return whether no module or tensor of either network was replaced or moved in memory."""
         now = chain.from_iterable(map(dict.values, self._tables))
         if sum(map(len, self._tables)) != len(self._children) or not all(map(is_, now, self._children)):
             return False
@@ -118,7 +117,7 @@ class _Pairs:
 
 
 def _lay_out(network: nn.Module) -> None:
-    """Make a network's parameters views of one tensor for each dtype and device, where they are not."""
+    """Make a network's parameters views of one tensor per dtype and device."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in network.parameters():
         if parameter.is_contiguous():

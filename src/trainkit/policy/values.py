@@ -1,6 +1,6 @@
-"""How a network's numbers stand for a return: what they mean, what they should become, how wrong they are.
+"""Value parts: how a network's outputs represent a return, their TD target and their loss.
 
-Here are one number and a distribution over fixed returns; `quantiles` has the returns at fixed or drawn fractions.
+This module has the expected return and distributions over fixed returns; `quantiles` has quantiles of the return.
 """
 
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -15,50 +15,50 @@ from trainkit.core.signatures import checked
 
 
 class Value(Protocol):
-    """Interpret the last axis of a network's numbers."""
+    """The meaning of the last axis of a network's outputs."""
 
     @property
     def width(self) -> int:
-        """W, how many numbers stand for one return."""
+        """W, the number of outputs that represent one return."""
         ...
 
-    def mean(self, numbers: Tensor) -> Tensor:
-        """Return the expected return, [...], of numbers [..., W]."""
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the expected return, [...], of outputs [..., W]."""
         ...
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        """Return what the chosen numbers should become, [B, W].
+        """Return the TD target of the chosen actions' outputs, [B, W].
 
-        `after` [B, W] are the next value's numbers, `reward` and `discount` [B] the window's; where the discount is
-        0 the next value counts nothing, whatever it is.
+        `after` [B, W] are the outputs of the next value, `reward` and `discount` [B] the n-step ones; where the
+        discount is 0 the target does not depend on the next value.
         """
         ...
 
-    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (loss [B], priority [B]) of the chosen actions' numbers [B, W]; weighting is the policy's."""
+    def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (loss [B], priority [B]) of the chosen actions' outputs [B, W]; the policy weights them."""
         ...
 
     def metrics(
-        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+        self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
-        """Return what dashboards show, scalars."""
+        """Return scalars by name."""
         ...
 
 
 @runtime_checkable
 class Distributional(Protocol):
-    """A value that knows the distribution of the return, in addition to its mean."""
+    """A value part that represents the distribution of the return."""
 
-    def distribution(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return ascending returns and their probabilities, [..., W] each, of outputs [..., W]."""
         ...
 
 
 class ReturnValue(nn.Module, Part):
-    """Base of the values whose numbers are returns: one of them, or W quantiles.
+    """Base of the value parts whose outputs are returns: the expected one, or W quantiles.
 
-    With `rescale` they are h(return), so that returns of any size can be learnt unclipped (Pohlen et al., 2018):
-    h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale * x, and the goal is h(reward + discount * h^-1(after)).
+    With `rescale` they are h(return), so that returns of any size can be learned without clipping (Pohlen et al.,
+    2018): h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale * x, and the target is h(reward + discount * h^-1(after)).
     """
 
     def __init__(self, rescale: float | None = None) -> None:
@@ -69,41 +69,41 @@ class ReturnValue(nn.Module, Part):
         super().__init__()
         self.rescale = rescale
 
-    def returns(self, numbers: Tensor) -> Tensor:
-        """Return the returns that numbers [...] stand for."""
-        return numbers if self.rescale is None else unsquash(numbers, self.rescale)
+    def returns(self, outputs: Tensor) -> Tensor:
+        """Return the returns that outputs [...] represent."""
+        return outputs if self.rescale is None else unsquash(outputs, self.rescale)
 
     def numbers(self, returns: Tensor) -> Tensor:
-        """Return the numbers that stand for returns [...]."""
+        """Return the outputs that represent returns [...]."""
         return returns if self.rescale is None else squash(returns, self.rescale)
 
-    def mean(self, numbers: Tensor) -> Tensor:
-        return self.returns(numbers).mean(dim=-1)
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self.returns(outputs).mean(dim=-1)
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         return self.numbers(td_target(self.returns(after), reward, discount))
 
-    def distribution(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return sorted returns and their probabilities, all equal, [..., W] each, of numbers [..., W]."""
-        returns = self.returns(numbers).sort(dim=-1).values
+    def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sorted returns and their equal probabilities, [..., W] each, of outputs [..., W]."""
+        returns = self.returns(outputs).sort(dim=-1).values
         return returns, torch.full_like(returns, 1 / returns.shape[-1])
 
     def metrics(
-        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+        self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
-        return td_metrics(self.mean(goal) - self.mean(chosen))
+        return td_metrics(self.mean(target) - self.mean(chosen))
 
 
 @checked
 class ExpectedValue(ReturnValue):
-    """One number: the expected return (Mnih et al., 2015).
+    """The expected return (Mnih et al., 2015).
 
     The loss is huber, td**2 / 2 up to |td| = delta and delta * (|td| - delta / 2) beyond, or mse, td**2; the priority
     is |td|.
 
     Args:
         loss: "huber" or "mse".
-        delta: where huber turns straight.
+        delta: where huber becomes linear.
         rescale: see `ReturnValue`; Pohlen et al. take 1e-2, R2D2 (Kapturowski et al., 2019) 1e-3.
     """
 
@@ -122,24 +122,24 @@ class ExpectedValue(ReturnValue):
     def arguments(self) -> dict[str, Any]:
         return {"loss": self.kind, "delta": self.delta, "rescale": self.rescale}
 
-    def mean(self, numbers: Tensor) -> Tensor:
-        return self.returns(numbers).squeeze(-1)
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self.returns(outputs).squeeze(-1)
 
     def metrics(
-        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+        self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
-        return td_metrics(self.returns(goal) - self.returns(chosen))
+        return td_metrics(self.returns(target) - self.returns(chosen))
 
-    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        chosen, goal = chosen.squeeze(1), goal.squeeze(1)
-        priority = (goal - chosen).detach().abs()
+    def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        chosen, target = chosen.squeeze(1), target.squeeze(1)
+        priority = (target - chosen).detach().abs()
         if self.kind == "mse":
-            return functional.mse_loss(chosen, goal, reduction="none"), priority
-        return functional.huber_loss(chosen, goal, reduction="none", delta=self.delta), priority
+            return functional.mse_loss(chosen, target, reduction="none"), priority
+        return functional.huber_loss(chosen, target, reduction="none", delta=self.delta), priority
 
 
 class SupportValue(nn.Module, Part):
-    """Base of the values whose outputs are logits of the probabilities of W fixed returns, the support.
+    """Base of the value parts whose outputs are logits over W fixed returns, the support.
 
     Args:
         support: [W].
@@ -156,32 +156,32 @@ class SupportValue(nn.Module, Part):
         """One logit per return."""
         return len(self.support)
 
-    def mean(self, numbers: Tensor) -> Tensor:
-        return functional.softmax(numbers, dim=-1) @ self.support
+    def mean(self, outputs: Tensor) -> Tensor:
+        return functional.softmax(outputs, dim=-1) @ self.support
 
-    def cross_entropy(self, chosen: Tensor, goal: Tensor) -> Tensor:
+    def cross_entropy(self, chosen: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy [B] of logits [B, W] to target probabilities [B, W]."""
-        return -(goal * functional.log_softmax(chosen, dim=1)).sum(dim=1)
+        return -(target * functional.log_softmax(chosen, dim=1)).sum(dim=1)
 
-    def td_error(self, chosen: Tensor, goal: Tensor) -> Tensor:
+    def td_error(self, chosen: Tensor, target: Tensor) -> Tensor:
         """Return the difference [B] of the means of target probabilities [B, W] and of logits [B, W]."""
-        return goal @ self.support - self.mean(chosen)
+        return target @ self.support - self.mean(chosen)
 
-    def support_metrics(self, chosen: Tensor, goal: Tensor, clipped: Tensor) -> dict[str, Tensor]:
+    def support_metrics(self, chosen: Tensor, target: Tensor, clipped: Tensor) -> dict[str, Tensor]:
         """Return metrics of the TD errors, the mean of `clipped` [B] and the mean entropy of logits [B, W] in nats."""
         log_probability = functional.log_softmax(chosen, dim=1)
         entropy = -(log_probability.exp() * log_probability).sum(dim=1).mean()
-        td = td_metrics(self.td_error(chosen, goal))
+        td = td_metrics(self.td_error(chosen, target))
         return {**td, "clipped_share": clipped.mean(), "value_entropy": entropy}
 
 
 @checked
 class CategoricalValue(SupportValue):
-    """Logits of a distribution over fixed returns z_i, `atoms` of them evenly in [v_min, v_max] (C51).
+    """Logits of a distribution over `atoms` returns z_i, evenly spaced in [v_min, v_max] (C51).
 
-    Bellemare et al. (2017): the goal is the distribution of R + discount * z, each atom's mass shared between its two
-    neighbours in the support (algorithm 1), the loss the cross-entropy to it. The priority
-    is the divergence KL(goal || chosen), which vanishes at the optimum (Hessel et al., 2018), or the cross-entropy.
+    Bellemare et al. (2017): the target is the distribution of R + discount * z, each atom's mass shared between its two
+    neighbors in the support (algorithm 1), the loss the cross-entropy to it. The priority is the divergence
+    KL(target || chosen), which vanishes at the optimum (Hessel et al., 2018), or the cross-entropy.
     """
 
     def __init__(
@@ -197,50 +197,50 @@ class CategoricalValue(SupportValue):
         self.atoms, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
         self._gap = (self.v_max - self.v_min) / (atoms - 1)
 
-    def distribution(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the support and its probabilities, [..., W] each, of logits [..., W]."""
-        probability = functional.softmax(numbers, dim=-1)
+        probability = functional.softmax(outputs, dim=-1)
         return self.support.expand_as(probability), probability
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         probability = self._probability(after, discount)
-        place = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]
-        below = place.floor().clamp(max=self.width - 2)  # so that the last atom is a neighbour above, never beyond
-        above_share = (place - below).clamp(max=1.0) * probability
-        index = below.long().clamp(0, self.width - 2)  # nan is no place: its loss is refused, not its index
-        goal = torch.zeros_like(probability).scatter_add_(1, index, probability - above_share)
-        return goal.scatter_add_(1, index + 1, above_share)
+        position = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]
+        below = position.floor().clamp(max=self.width - 2)  # so that the atom above is at most the last
+        above_share = (position - below).clamp(max=1.0) * probability
+        index = below.long().clamp(0, self.width - 2)  # valid also for nan, whose loss is rejected later
+        target = torch.zeros_like(probability).scatter_add_(1, index, probability - above_share)
+        return target.scatter_add_(1, index + 1, above_share)
 
-    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        cross_entropy = self.cross_entropy(chosen, goal)
+    def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        cross_entropy = self.cross_entropy(chosen, target)
         priority = cross_entropy.detach()
         if self.priority == "kl":
-            priority = (priority + torch.xlogy(goal, goal).sum(dim=1)).clamp(min=0.0)
+            priority = (priority + torch.xlogy(target, target).sum(dim=1)).clamp(min=0.0)
         return cross_entropy, priority
 
     def metrics(
-        self, chosen: Tensor, goal: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+        self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
         moved = self._moved(reward, discount)
         beyond = (moved < self.v_min - 1e-3 * self._gap) | (moved > self.v_max + 1e-3 * self._gap)
-        return self.support_metrics(chosen, goal, (self._probability(after, discount) * beyond).sum(dim=1))
+        return self.support_metrics(chosen, target, (self._probability(after, discount) * beyond).sum(dim=1))
 
     def _probability(self, after: Tensor, discount: Tensor) -> Tensor:
-        """Return the next value's distribution, [B, W]; where nothing follows any will do, but not nan."""
+        """Return the next value's distribution, [B, W]; uniform where the discount is 0, so that it is never nan."""
         return torch.where(discount.unsqueeze(1) > 0, functional.softmax(after, dim=1), 1.0 / self.width)
 
     def _moved(self, reward: Tensor, discount: Tensor) -> Tensor:
-        """Return the returns R + discount * z, [B, W], before any clipping."""
+        """Return R + discount * z, [B, W], before clipping."""
         return reward.unsqueeze(1) + discount.unsqueeze(1) * self.support
 
 
 def td_target(returns: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
     """Return reward + discount * returns, [B, W], of the next state's returns [B, W], rewards and discounts [B].
 
-    Where the discount is 0 it is the reward, whatever the returns are.
+    Where the discount is 0 it is the reward, even if the return is not finite.
     """
     reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
-    return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # never 0 * infinity
+    return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # not 0 * infinity
 
 
 def td_metrics(td: Tensor) -> dict[str, Tensor]:
@@ -252,7 +252,7 @@ def td_metrics(td: Tensor) -> dict[str, Tensor]:
 def squash(x: Tensor, eps: float) -> Tensor:
     """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps * x (Pohlen et al., 2018, proposition A.2)."""
     root = (x.abs() + 1.0).sqrt()
-    return x / (root + 1.0) + eps * x  # sqrt(a + 1) - 1 = a / (sqrt(a + 1) + 1), which keeps small numbers exact
+    return x / (root + 1.0) + eps * x  # sqrt(a + 1) - 1 = a / (sqrt(a + 1) + 1), which keeps small outputs exact
 
 
 def unsquash(y: Tensor, eps: float) -> Tensor:
@@ -260,6 +260,6 @@ def unsquash(y: Tensor, eps: float) -> Tensor:
 
     With u = sqrt(|x| + 1) - 1, h is eps * u^2 + (1 + 2 eps) * u, and |x| is u (u + 2): nothing cancels near 0.
     """
-    size, slope = y.abs(), 1.0 + 2.0 * eps
-    u = 2.0 * size / (slope + (slope**2 + 4.0 * eps * size).sqrt())
+    size, linear = y.abs(), 1.0 + 2.0 * eps
+    u = 2.0 * size / (linear + (linear**2 + 4.0 * eps * size).sqrt())
     return y.sign() * u * (u + 2.0)
