@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 import torch
@@ -49,6 +49,17 @@ from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
 
 _NUMBERS = int, float, np.number
+
+
+class PolicyOptions(TypedDict, total=False):
+    """The keyword arguments of `Policy` that its subclasses' constructors pass on."""
+
+    observation_space: Space[Any] | None
+    preprocess: nn.Module | None
+    horizon: Horizon | None
+    device: str | torch.device
+    seed: int | None
+    engine: EngineName
 
 
 @checked

@@ -1,7 +1,7 @@
 """Behavior cloning."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import torch
@@ -10,21 +10,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.data import ActOutput, Horizon, Obs, TransitionBatch
+from trainkit.core.data import ActOutput, Obs, TransitionBatch
 from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_flag
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.structured_actions import StructuredHybrid, flat_actions
 from trainkit.engine.device import TensorBatch, legal_mask, to_device
-from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
 from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.base import Policy
+from trainkit.policy.base import Policy, PolicyOptions
 from trainkit.policy.checks import check_finite, forward_on, non_integer_actions
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import greedy_reasons
@@ -50,8 +49,8 @@ class BCPolicy(Policy):
         loss: "likelihood", or "mse" of Box actions.
         optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
-        horizon, observation_space, preprocess, device, seed, engine: as in `Policy`.
         flush_denormals: see `GradientStep`.
+        options: observation_space, preprocess, horizon, device, seed and engine, as in `Policy`.
 
     Metrics: loss, accuracy (share of rows whose action is the most probable, in all discrete columns; not for Box),
     entropy, weight_mean, effective_share (of the weights), grad_norm, lr.
@@ -67,13 +66,8 @@ class BCPolicy(Policy):
         loss: Literal["likelihood", "mse"] = "likelihood",
         optimizer: Adam | None = None,
         clip: Clip | None = None,
-        horizon: Horizon | None = None,
-        preprocess: nn.Module | None = None,
-        observation_space: Space[Any] | None = None,
-        device: str | torch.device = "auto",
-        seed: int | None = None,
-        engine: EngineName = "auto",
         flush_denormals: bool = True,
+        **options: Unpack[PolicyOptions],
     ) -> None:
         flat = flat_actions(action_space)
         is_box = isinstance(flat, spaces.Box)
@@ -82,15 +76,7 @@ class BCPolicy(Policy):
             fits = loss == "likelihood" or is_box
             checks.require(fits, f".loss 'mse' measures distances, which {action_space} has none of: use 'likelihood'")
         checks.done()
-        super().__init__(
-            observation_space=observation_space,
-            action_space=action_space,
-            preprocess=preprocess,
-            horizon=horizon,
-            device=device,
-            seed=seed,
-            engine=engine,
-        )
+        super().__init__(action_space=action_space, **options)
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._is_box, self._is_mse = is_box, loss == "mse"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import torch
@@ -28,14 +28,13 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, zeros_of
 from trainkit.core.structured_actions import joint_actions
 from trainkit.engine.device import TensorBatch, blank_row, legal_mask, to_device
-from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, QFunction, best_action, pick
-from trainkit.policy.base import Policy
+from trainkit.policy.base import Policy, PolicyOptions
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
 from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts, predict
 from trainkit.policy.exploration import (
@@ -70,19 +69,18 @@ class DQNPolicy(Policy):
         backup: the next value.
         penalty: added to the loss, as `ConservativePenalty`; None for nothing.
         exploration: chooses actions that are not greedy; may be set between any two steps.
-        horizon: the return to learn from.
         target: when the target network moves.
         optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
-        observation_space, action_space, preprocess, device, seed: as in `Policy`; actions are Discrete, or joint ones
-            (MultiDiscrete, MultiBinary, a Dict or Tuple of them) of at most 10,000 combinations, with a value each.
-        engine: as in `Policy`.
+        action_space: Discrete, or joint actions (MultiDiscrete, MultiBinary, a Dict or Tuple of them) of at most 10,000
+            combinations, with a value each.
         flush_denormals: see `GradientStep`.
         precision: of the networks' products while they learn, "float32" or "bf16"; parameters, losses and acting are
             in float32.
         act_on: "policy", the policy's device, or "cpu", a copy that is kept up to date; the same for one on the CPU.
         store_action_prob: store the probability of each action, as `action_prob`.
         store_q_values: store the values [A] that each action was chosen by, also of illegal actions, as `q_values`.
+        options: observation_space, preprocess, horizon, device, seed and engine, as in `Policy`.
 
     Metrics: loss, q_mean, q_max, q_min (of the chosen actions of a batch), weight_mean, effective_share (of the
     weights), grad_norm (before the clip), lr, target_followed, penalty_mean (if there is a penalty), and the value
@@ -99,31 +97,18 @@ class DQNPolicy(Policy):
         backup: Backup | None = None,
         penalty: Penalty | None = None,
         exploration: Exploration | None = None,
-        horizon: Horizon | None = None,
         target: Target | None = None,
         optimizer: Adam | None = None,
         clip: Clip | None = None,
-        preprocess: nn.Module | None = None,
-        observation_space: Space[Any] | None = None,
         action_space: Space[Any] | None = None,
-        device: str | torch.device = "auto",
-        seed: int | None = None,
-        engine: EngineName = "auto",
         flush_denormals: bool = True,
         precision: Precision = "float32",
         act_on: ActOn = "policy",
         store_action_prob: bool = False,
         store_q_values: bool = False,
+        **options: Unpack[PolicyOptions],
     ) -> None:
-        super().__init__(
-            observation_space=observation_space,
-            action_space=action_space,
-            preprocess=preprocess,
-            horizon=horizon,
-            device=device,
-            seed=seed,
-            engine=engine,
-        )
+        super().__init__(action_space=action_space, **options)
         name = type(self).__name__
         checks = Checks(name)
         checks.one_of("precision", precision, ["float32", "bf16"])

@@ -1,7 +1,7 @@
 """`OnpolicyPolicy`, the base class of learners from rollouts."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.engine.device import CPU, legal_mask, to_device
-from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip, Scalar
 from trainkit.engine.loss import Loss
 from trainkit.nets.action_scale import ActionBound, action_scale_for
@@ -25,7 +24,7 @@ from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import ActionStd, Categorical, Distribution, distribution_for
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.advantages import RolloutRows, gae
-from trainkit.policy.base import Policy
+from trainkit.policy.base import Policy, PolicyOptions
 from trainkit.policy.checks import check_finite, forward_on
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.export import greedy_reasons
@@ -50,13 +49,14 @@ class OnpolicyPolicy(Policy):
         distribution: of actions, those of a Box in policy units; default: the one for the action space.
         action_scaling: policy units -1 and 1 are the bounds of a Box; False: they are those of the space. See
             `ActionScale`.
-        horizon: gamma, and the rule of rewards.
         lam: of `gae`.
         normalize_advantage: normalize each batch's advantages to mean 0 and standard deviation 1.
         optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
-        observation_space, action_space, preprocess, device, seed, engine: as in `Policy`.
         flush_denormals: see `GradientStep`.
+        action_space: of one environment.
+        options: observation_space, preprocess, horizon (gamma, and the rule of rewards), device, seed and engine, as in
+            `Policy`.
     """
 
     unwatched = frozenset({"_action_std"})
@@ -70,33 +70,21 @@ class OnpolicyPolicy(Policy):
         action_space: Space[Any],
         distribution: Distribution | None = None,
         action_scaling: bool = True,
-        horizon: Horizon | None = None,
         lam: float = 0.95,
         normalize_advantage: bool = False,
         optimizer: Adam | None = None,
         clip: Clip | None = None,
-        preprocess: nn.Module | None = None,
-        observation_space: Space[Any] | None = None,
-        device: str | torch.device = "auto",
-        seed: int | None = None,
-        engine: EngineName = "auto",
         flush_denormals: bool = True,
+        **options: Unpack[PolicyOptions],
     ) -> None:
         checks = Checks(type(self).__name__)
         checks.number("lam", lam, low=0, high=1)
+        horizon = options.get("horizon")
         if horizon is not None:
             one_step = horizon.n_step == 1
             checks.require(one_step, f".horizon.n_step must be 1, got {horizon.n_step}: lam says how far to look")
         checks.done()
-        super().__init__(
-            observation_space=observation_space,
-            action_space=action_space,
-            preprocess=preprocess,
-            horizon=horizon,
-            device=device,
-            seed=seed,
-            engine=engine,
-        )
+        super().__init__(action_space=action_space, **options)
         self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)

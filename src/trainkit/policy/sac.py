@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import torch
@@ -19,14 +19,13 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
 from trainkit.core.stats import Summary
 from trainkit.engine.device import TensorBatch
-from trainkit.engine.engine import EngineName
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import ActionStd, SquashedGaussian, bounded_box
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.base import Policy
+from trainkit.policy.base import Policy, PolicyOptions
 from trainkit.policy.checks import check_finite, forward_on
 from trainkit.policy.export import greedy_reasons
 from trainkit.policy.persistence import recorded
@@ -50,13 +49,13 @@ class SACPolicy(Policy):
         temperature: weight of the entropy, a schedule of the environment step, or "auto": it is learned.
         initial_temperature: if it is learned.
         target_entropy: of a learned temperature, in nats; default -D.
-        horizon: the return to learn from; of n steps only the last one's entropy counts.
         target: when the target critics move; default: by tau = 0.005 at every update.
         optimizer: of the actor, and of the others that are not given: `critic_optimizer`, `temperature_optimizer`.
         clip: of the actor's and the critics' gradients; None clips nothing.
         action_space: a Box of floats, bounded in every dimension.
-        observation_space, preprocess, device, seed, engine: as in `Policy`.
         flush_denormals: see `GradientStep`.
+        options: observation_space, preprocess, horizon (of n steps only the last one's entropy counts), device, seed
+            and engine, as in `Policy`.
 
     Metrics: critic_loss, actor_loss, temperature_loss (if it is learned), grad_norm and lr of each, q_mean, q_max,
     q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
@@ -74,18 +73,13 @@ class SACPolicy(Policy):
         temperature: Literal["auto"] | Scheduled = "auto",
         initial_temperature: float = 1.0,
         target_entropy: float | None = None,
-        horizon: Horizon | None = None,
         target: Target | None = None,
         optimizer: Adam | None = None,
         critic_optimizer: Adam | None = None,
         temperature_optimizer: Adam | None = None,
         clip: Clip | None = None,
-        preprocess: nn.Module | None = None,
-        observation_space: Space[Any] | None = None,
-        device: str | torch.device = "auto",
-        seed: int | None = None,
-        engine: EngineName = "auto",
         flush_denormals: bool = True,
+        **options: Unpack[PolicyOptions],
     ) -> None:
         name = type(self).__name__
         box = bounded_box(name, action_space)
@@ -100,15 +94,7 @@ class SACPolicy(Policy):
             if checks.require(not isinstance(temperature, str), rule):
                 checks.gather(lambda: as_schedule(name, "temperature", temperature, low=0))
         checks.done()
-        super().__init__(
-            observation_space=observation_space,
-            action_space=action_space,
-            preprocess=preprocess,
-            horizon=horizon,
-            device=device,
-            seed=seed,
-            engine=engine,
-        )
+        super().__init__(action_space=action_space, **options)
         self.distribution = SquashedGaussian(box, log_std=None)
         self._scale = self.action_scale = ActionScale(box)
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
