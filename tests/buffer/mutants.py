@@ -160,17 +160,17 @@ MUTANTS = {
         plant=replaced(PrioritizedSampler, "draw", step_0_for_every_draw),
         check=test_samplers.test_beta_is_annealed_by_the_environment_step,
     ),
-    "images of a dropped episode elsewhere": Fault(
+    "images of a dropped episode in the mirror": Fault(
         plant=in_the_buffer("$sent.n_dropped - $now.n_dropped", "0 * $now.n_dropped"),
         check=test_frame_mirror.test_an_episode_dropped_and_another_begun_in_its_place,
     ),
-    "a cut that the images elsewhere do not hear of": Fault(
+    "a cut that the mirror of images ignores": Fault(
         plant=in_the_buffer(
             "($now.serial, $now.n_episodes) == ($sent.serial, $sent.n_episodes)", "$now.serial == $sent.serial"
         ),
         check=test_frame_mirror.test_an_episode_cut_where_it_was_at_the_last_draw_has_its_final_image,
     ),
-    "images of a lap ago elsewhere": Fault(
+    "images of the lap before in the mirror": Fault(
         plant=in_the_buffer("$now.serial - $sent.serial >= $lap", "False"),
         check=partial(
             test_frame_mirror.test_rings_that_wrap_again_and_again_between_draws_of_every_distance,
@@ -178,11 +178,11 @@ MUTANTS = {
             stack=1,
         ),
     ),
-    "rings taken for in step that are not": Fault(
+    "rings treated as aligned that are not": Fault(
         plant=replaced(Rings, "set_cursors", alignment_not_compared),
         check=test_rings.test_cursors_and_live_rows_are_those_of_one_list_per_ring,
     ),
-    "a row buried that is not the oldest": Fault(
+    "a row evicted that is not the oldest": Fault(
         plant=in_the_buffer(
             "$rings.after($after, -1 - $rings.limit[$envs])", "$rings.after($after, -$rings.limit[$envs])"
         ),

@@ -1,4 +1,4 @@
-"""Random programs for a replay buffer and its twin, run side by side."""
+"""Random programs for a replay buffer and its slow reference, run in parallel."""
 
 import copy
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from tests.buffer.stream import FORMS, GOES_ON, TERMINATES, Form, Stream
-from tests.buffer.twin import COLUMNS, SlowReplay, assert_same
+from tests.buffer.reference import COLUMNS, SlowReplay, assert_same
+from tests.buffer.stream import CONTINUES, FORMS, TERMINATES, Form, Stream
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core.data import Horizon, TransitionBatch
 from trainkit.core.errors import EmptyBufferError
@@ -48,7 +48,7 @@ def operations(n_envs: int) -> st.SearchStrategy[list[Operation]]:
 
 
 class Run:
-    """A buffer, its twin, and the stream that feeds both."""
+    """A buffer, its reference, and the stream that feeds both."""
 
     def __init__(
         self,
@@ -66,26 +66,26 @@ class Run:
         self.kind, self.capacity, self.normalize = kind, capacity, normalize
         self.horizon = Horizon(n_step, gamma=0.5)
         self.buffer = kind(capacity, seed=1, **self.options)
-        self.twin = SlowReplay(capacity, n_envs)
+        self.reference = SlowReplay(capacity, n_envs)
         self.stream = Stream(n_envs, form, stack)
         self.held: list[int] = []  # slots of an earlier batch, perhaps overwritten since
 
     def do(self, name: str, *arguments: Any) -> None:
         """Carry one operation out on both, and compare."""
         getattr(self, name)(*arguments)
-        assert len(self.buffer) == len(self.twin)
-        if len(self.twin):
+        assert len(self.buffer) == len(self.reference)
+        if len(self.reference):
             self.sample(16)
         else:
             with pytest.raises(EmptyBufferError):
                 self.sample(16)
 
     def sample(self, batch_size: int) -> TransitionBatch:
-        """Draw a batch that is as the twin says."""
+        """Sample a batch and compare it with the reference."""
         batch = self.buffer.sample(batch_size, horizon=self.horizon, columns=COLUMNS)
-        self.twin.assert_true(batch, self.horizon)
+        self.reference.assert_true(batch, self.horizon)
         if self.kind is PrioritizedReplayBuffer:
-            masses = self.twin.masses(ALPHA, EPS)
+            masses = self.reference.masses(ALPHA, EPS)
             drawn = np.array([masses[slot] for slot in batch.slots.tolist()])
             smallest = drawn.min() if self.normalize == "batch" else min(masses.values())
             np.testing.assert_allclose(batch.weight, smallest / drawn, rtol=1e-6)
@@ -100,19 +100,19 @@ class Run:
             ends = [
                 TERMINATES + self.stream.episode[env] % 3
                 if length and self.stream.step[env] + 1 >= length + env
-                else GOES_ON
+                else CONTINUES
                 for env in ids
             ]
             step = self.stream.next(ids, ends)
-            self.twin.add(step, self.buffer.add(step))
+            self.reference.add(step, self.buffer.add(step))
 
     def cut(self, env_ids: list[int]) -> None:
         self.buffer.cut(env_ids)
-        self.twin.cut(env_ids)
+        self.reference.cut(env_ids)
         self.stream.begin(env_ids)
 
     def drop(self, env_ids: list[int]) -> None:
-        assert self.buffer.drop(env_ids) == self.twin.drop(env_ids)
+        assert self.buffer.drop(env_ids) == self.reference.drop(env_ids)
         self.stream.begin(env_ids)
 
     def skip(self, env_ids: list[int]) -> None:
@@ -122,7 +122,7 @@ class Run:
 
     def clear(self) -> None:
         self.buffer.clear()
-        self.twin.clear()
+        self.reference.clear()
         self.stream.begin(range(self.stream.n_envs))
 
     def rewrite(self) -> None:
@@ -130,11 +130,11 @@ class Run:
         rewards = [1.0 + k for k in range(len(self.held))]
         if self.held:
             self.buffer.rewrite(np.array(self.held), reward=rewards)
-            self.twin.rewrite(self.held, rewards)
+            self.reference.rewrite(self.held, rewards)
 
     def learn(self) -> None:
         """Write priorities for a batch just drawn, and hold it."""
-        if len(self.twin):
+        if len(self.reference):
             self.held = self.sample(8).slots.tolist()
             self.learn_late()
 
@@ -143,7 +143,7 @@ class Run:
         priorities = [(3 * slot + k) % 11 / 4 for k, slot in enumerate(self.held)]
         if self.held:
             self.buffer.update_priorities(np.array(self.held), np.array(priorities))
-            self.twin.update_priorities(self.held, priorities)
+            self.reference.update_priorities(self.held, priorities)
 
     def reload(self) -> None:
         """Go on with a copy made from a saved state, after checking that both would go on alike."""

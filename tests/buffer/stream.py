@@ -11,7 +11,7 @@ from trainkit.core.data import ACTION_MASK, Obs, Transition
 Form = Literal["array", "scalar", "pixels", "dict", "tuple", "masked", "views"]
 FORMS: list[Form] = ["array", "scalar", "pixels", "dict", "tuple", "masked", "views"]
 
-GOES_ON, TERMINATES, IS_TRUNCATED, IS_BOTH = range(4)
+CONTINUES, TERMINATES, IS_TRUNCATED, IS_BOTH = range(4)
 
 
 def frame(form: Form, env: int, episode: int, step: int) -> Obs:
@@ -54,7 +54,7 @@ def stacked(rows: Sequence[Obs]) -> Obs:
 
 
 class Stream:
-    """Environments whose episodes go on until told otherwise."""
+    """Environments whose episodes continue until they are ended."""
 
     def __init__(self, n_envs: int, form: Form = "array", stack: int = 1) -> None:
         self.n_envs, self.form, self.stack = n_envs, form, stack
@@ -68,12 +68,12 @@ class Stream:
             self.step[env] = 0
 
     def skip(self, env_ids: Sequence[int], n_steps: int) -> None:
-        """Make steps that nobody is shown."""
+        """Make steps that are not returned."""
         for env in env_ids:
             self.step[env] += n_steps
 
-    def next(self, env_ids: Sequence[int] | None = None, ends: int | Sequence[int] = GOES_ON) -> Transition:
-        """Make one step of these environments, default all, which ends as told."""
+    def next(self, env_ids: Sequence[int] | None = None, ends: int | Sequence[int] = CONTINUES) -> Transition:
+        """Make one step of these environments, default all, which ends as `ends` says."""
         ids = list(range(self.n_envs)) if env_ids is None else list(env_ids)
         how = np.broadcast_to(np.asarray(ends), len(ids))
         here = [(env, self.episode[env], self.step[env]) for env in ids]

@@ -13,7 +13,7 @@ DEFAULT = {"type": "PrioritizedReplayBuffer", "capacity": 500, "alpha": 0.5, "be
 
 
 class Own(ReplayBuffer):
-    """A buffer of somebody's own."""
+    """A user's buffer class."""
 
 
 def test_the_type_and_its_arguments_make_a_buffer() -> None:

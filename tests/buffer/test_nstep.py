@@ -8,17 +8,17 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from tests.buffer.stream import GOES_ON, IS_BOTH, IS_TRUNCATED, TERMINATES, Stream
+from tests.buffer.stream import CONTINUES, IS_BOTH, IS_TRUNCATED, TERMINATES, Stream
 from trainkit.buffer import ReplayBuffer
 from trainkit.core.data import Horizon, TransitionBatch
 from trainkit.core.errors import ConfigError
 
 
 def tape(rewards: Sequence[float], ends: Mapping[int, int] | None = None, capacity: int = 100) -> ReplayBuffer:
-    """Fill a buffer with one environment's steps; `ends` tells how some of them end their episode."""
+    """Fill a buffer with one environment's steps; `ends` says how some of them end their episode."""
     buffer, stream = ReplayBuffer(capacity, seed=1), Stream(1)
     for t, reward in enumerate(rewards):
-        step = stream.next(ends=(ends or {}).get(t, GOES_ON))
+        step = stream.next(ends=(ends or {}).get(t, CONTINUES))
         buffer.add(step._replace(reward=np.array([reward])))
     return buffer
 

@@ -14,7 +14,7 @@ from trainkit.core.checkpoint import load_checkpoint, open_checkpoint, save_chec
 from trainkit.core.data import RecordedEpisode
 from trainkit.datasets.format import Header, write_shard
 
-N_ROWS, FRAME = 6_000, (84, 84)  # 42 MB
+N_ROWS, FRAME = 5_000, (84, 84)  # 35 MB
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_buffer_from_arrays_takes_its_own_memory_and_no_more(without: list[str
 
 
 def test_any_component_takes_as_much_memory_as_it_declares(tmp_path: Path) -> None:
-    rows = np.arange(5_000_000.0)
+    rows = np.arange(2_000_000.0)
     save_checkpoint(tmp_path, {"rows": {"many": rows, "turned": np.zeros((3, 200_000)).T}}, {})
     state, peak = peak_of(lambda: load_checkpoint(tmp_path))
     assert peak <= 1.15 * (rows.nbytes + 3 * 200_000 * 8)
@@ -94,7 +94,7 @@ def test_a_dataset_is_read_into_the_buffers_memory(suffix: str, compress: bool, 
     obs = np.zeros((N_ROWS + 1, *FRAME), np.uint8)
     obs[:, 0] = np.arange(N_ROWS + 1)[:, None] % 256
     for number in range(2):
-        rows = slice(3_000 * number, 3_000 * (number + 1))
+        rows = slice(N_ROWS // 2 * number, N_ROWS // 2 * (number + 1))
         episode = RecordedEpisode(
             obs=obs[rows.start : rows.stop + 1],
             action=arrays["action"][rows],

@@ -13,7 +13,7 @@ def test_priorities_are_those_that_were_written_oldest_first() -> None:
     assert_allclose(buffer.priorities(), [0.0, 1.0, 2.5, 40.0], atol=1e-9)
 
 
-def test_rows_that_nobody_learnt_from_have_the_largest_priority_so_far() -> None:
+def test_rows_never_learned_from_have_the_largest_priority_so_far() -> None:
     buffer, stream = PrioritizedReplayBuffer(8, alpha=0.6), Stream(1)
     slots = buffer.add(stream.next())
     assert_allclose(buffer.priorities(), [1.0])

@@ -137,7 +137,7 @@ class TestEnds:
         assert lasts(one) == lasts(two)
         assert len(one.last_rows) == len(two.last_rows) == 3
 
-    def test_an_episode_that_goes_on_in_the_next_rollout_leaves_nothing_of_the_last(self) -> None:
+    def test_an_episode_that_continues_in_the_next_rollout_leaves_nothing_of_the_last(self) -> None:
         buffer = bound()
         for t in range(3):
             buffer.add(rows([0, 1, 2], [t, t, t], terminated=[1] if t == 1 else []))
@@ -264,7 +264,7 @@ class TestBinding:
             with pytest.raises(EmptyBufferError, match="RolloutBuffer is empty: collect before learning"):
                 buffer.read()
 
-    def test_a_loaded_buffer_has_the_rows_and_goes_on_with_their_episodes(self) -> None:
+    def test_a_loaded_buffer_has_the_rows_and_continues_with_their_episodes(self) -> None:
         saved, loaded = bound(), bound()
         loaded.add(rows([0, 1, 2], [50, 50, 50]))  # of another run
         saved.add(rows([0, 1, 2], [0, 0, 0]))
@@ -382,9 +382,9 @@ class Slow:
 @given(st.lists(ops, max_size=40))
 def test_it_is_a_list_of_rows_whatever_is_done_to_it(program: list[tuple[str, Any]]) -> None:
     buffer, slow = bound(), Slow()
-    for time, (op, told) in enumerate(program):
+    for time, (op, what) in enumerate(program):
         if op == "add":
-            how = dict(enumerate(told))
+            how = dict(enumerate(what))
             ids = [env for env, way in how.items() if way]
             ends = [env for env in ids if how[env] in ("end", "both")]
             cut = [env for env in ids if how[env] in ("cut", "both")]
@@ -395,8 +395,8 @@ def test_it_is_a_list_of_rows_whatever_is_done_to_it(program: list[tuple[str, An
                 last = [env, time + 1] if how[env] == "cut" else None
                 slow.rows[env].append([time, env in ends, how[env] != "go", last])
         elif op == "cut":
-            buffer.cut(np.array(told, np.intp))
-            slow.cut(told)
+            buffer.cut(np.array(what, np.intp))
+            slow.cut(what)
         elif op == "clear":
             buffer.clear()
             slow.clear()

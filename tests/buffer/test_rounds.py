@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.buffer.reference import assert_same
 from tests.buffer.stream import FORMS, IS_TRUNCATED, TERMINATES, Form, Stream
-from tests.buffer.twin import assert_same
 from trainkit.buffer import MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import Horizon, TransitionBatch
@@ -45,9 +45,9 @@ def dealt(whole: TransitionBatch, part: Any) -> dict[str, Any]:
 def test_a_round_is_one_draw_of_all_rows_of_which_every_third_goes_to_one_batch(
     form: Form, stack: int, n_step: Any
 ) -> None:
-    asked: dict[str, Any] = {"horizon": Horizon(n_step, 0.5), "step": 7, "columns": COLUMNS}
-    batches = filled(PrioritizedReplayBuffer, form, stack).sample_round(BATCHES, B, **asked)
-    whole = filled(PrioritizedReplayBuffer, form, stack).sample(BATCHES * B, **asked)
+    options: dict[str, Any] = {"horizon": Horizon(n_step, 0.5), "step": 7, "columns": COLUMNS}
+    batches = filled(PrioritizedReplayBuffer, form, stack).sample_round(BATCHES, B, **options)
+    whole = filled(PrioritizedReplayBuffer, form, stack).sample(BATCHES * B, **options)
     order = np.arange(BATCHES * B).reshape(B, BATCHES).T  # [batch, place in it]: point p goes to batch p % 3
     if isinstance(n_step, tuple):  # window lengths are drawn for the rows in the order they come in
         assert_array_equal([batch.slots for batch in batches], whole.slots[order])
@@ -77,9 +77,9 @@ def test_the_buffers_largest_weight_divides_all_batches_alike_on_request() -> No
 
 
 def test_uniform_rows_are_cut_up_in_the_order_they_were_drawn() -> None:
-    asked: dict[str, Any] = {"horizon": Horizon(2, 0.5), "columns": ["t", "n"]}
-    batches = filled(ReplayBuffer).sample_round(BATCHES, B, **asked)
-    whole = filled(ReplayBuffer).sample(BATCHES * B, **asked)
+    options: dict[str, Any] = {"horizon": Horizon(2, 0.5), "columns": ["t", "n"]}
+    batches = filled(ReplayBuffer).sample_round(BATCHES, B, **options)
+    whole = filled(ReplayBuffer).sample(BATCHES * B, **options)
     for i, batch in enumerate(batches):
         assert_same(fields_of(batch), dealt(whole, slice(i * B, (i + 1) * B)))
 
@@ -95,9 +95,9 @@ def test_a_mixed_buffer_draws_a_round_batch_by_batch() -> None:
     def mixed() -> MixedBuffer:
         return MixedBuffer({filled(PrioritizedReplayBuffer): 0.5, filled(ReplayBuffer): 0.5}, seed=5)
 
-    batches, twin = mixed().sample_round(BATCHES, B, horizon=Horizon(1), step=4), mixed()
+    batches, reference = mixed().sample_round(BATCHES, B, horizon=Horizon(1), step=4), mixed()
     for batch in batches:
-        assert_same(fields_of(batch), fields_of(twin.sample(B, horizon=Horizon(1), step=4)))
+        assert_same(fields_of(batch), fields_of(reference.sample(B, horizon=Horizon(1), step=4)))
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, None])

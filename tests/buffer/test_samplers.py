@@ -27,8 +27,8 @@ def ranked(priorities: Sequence[float], **options: Any) -> tuple[PrioritizedRepl
     return buffer, slots
 
 
-def draw(buffer: ReplayBuffer, batch_size: int, **asked: Any) -> TransitionBatch:
-    return buffer.sample(batch_size, horizon=ONE, **asked)
+def draw(buffer: ReplayBuffer, batch_size: int, **options: Any) -> TransitionBatch:
+    return buffer.sample(batch_size, horizon=ONE, **options)
 
 
 def frequencies(buffer: ReplayBuffer, slots: NDArray[np.int64], n_drawn: int) -> NDArray[np.float64]:
@@ -255,7 +255,7 @@ def test_a_gigantic_priority_is_clipped_with_a_warning(caplog: pytest.LogCapture
     assert_array_equal(draw(buffer, 64).weight, 1.0)
 
 
-def test_small_priorities_are_drawn_beside_large_ones_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_priorities_are_sampled_with_large_ones_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     buffer, slots = ranked([1e-8, 1e8], alpha=0.1)
     assert set(draw(buffer, 4096).slots.tolist()) == set(slots.tolist())
     assert caplog.messages == []

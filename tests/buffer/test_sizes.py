@@ -94,7 +94,7 @@ def test_the_machine_has_what_the_kernel_calls_available(tmp_path: Path, monkeyp
     assert memory_left() == 2_000 * 1024
 
 
-def test_nobody_knows_where_there_are_no_such_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_left_is_unknown_without_these_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(tmp_path, monkeypatch)
     assert memory_left() is None
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from tests.buffer.stream import GOES_ON, IS_TRUNCATED, TERMINATES, Stream, where
+from tests.buffer.stream import CONTINUES, IS_TRUNCATED, TERMINATES, Stream, where
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core.data import ArraySpec, Horizon, RowSpec, Transition
 from trainkit.core.errors import ConfigError
@@ -55,8 +55,8 @@ DTYPES = (
 )
 
 
+@pytest.mark.parametrize("shape", [(), (2, 1, 2)])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (3,), (2, 1, 2)])
 def test_every_dtype_and_shape_comes_back_as_it_went_in(dtype: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     values = (
@@ -87,7 +87,7 @@ def test_every_dtype_and_shape_comes_back_as_it_went_in(dtype: str, shape: tuple
 
 def test_the_observation_after_an_end_is_the_episodes_own_not_the_next_ones_first() -> None:
     buffer, stream = ReplayBuffer(20, seed=1), Stream(2)
-    for ends in [GOES_ON, [TERMINATES, GOES_ON], GOES_ON, [GOES_ON, IS_TRUNCATED], GOES_ON]:
+    for ends in [CONTINUES, [TERMINATES, CONTINUES], CONTINUES, [CONTINUES, IS_TRUNCATED], CONTINUES]:
         buffer.add(stream.next(ends=ends))
     batch = buffer.sample(300, horizon=ONE)
     after = {(env, episode, step + 1) for env, episode, step in where(batch.obs)}
@@ -105,7 +105,7 @@ def test_the_newest_row_already_knows_its_next_observation() -> None:
 
 def test_a_stack_repeats_its_episodes_first_frame_before_it_began() -> None:
     buffer, stream = ReplayBuffer(10, stack=3, seed=1), Stream(1, stack=3)
-    for ends in [GOES_ON, TERMINATES, GOES_ON, GOES_ON, GOES_ON]:
+    for ends in [CONTINUES, TERMINATES, CONTINUES, CONTINUES, CONTINUES]:
         buffer.add(stream.next(ends=ends))
     batch = buffer.sample(200, horizon=ONE)
     steps = {tuple(map(tuple, stack[:, 1:].astype(int).tolist())) for stack in batch.obs}
@@ -212,7 +212,7 @@ def test_ids_may_be_of_any_whole_dtype(dtype: type[Any]) -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float32, np.float64])
 def test_flags_of_any_dtype_end_an_episode(dtype: type[Any]) -> None:
     buffer, stream = ReplayBuffer(8, seed=1), Stream(2)
-    for ends in ([GOES_ON, GOES_ON], [TERMINATES, GOES_ON], [GOES_ON, IS_TRUNCATED]):
+    for ends in ([CONTINUES, CONTINUES], [TERMINATES, CONTINUES], [CONTINUES, IS_TRUNCATED]):
         step = stream.next(ends=ends)
         flags = {"terminated": step.terminated.astype(dtype), "truncated": step.truncated.astype(dtype)}
         buffer.add(step._replace(**flags))
@@ -232,7 +232,7 @@ def test_slots_may_be_of_any_whole_dtype(dtype: type[Any]) -> None:
 
 def test_episodes_are_numbered_by_environment_and_dropped_ones_are_not_counted() -> None:
     buffer, stream = ReplayBuffer(50, seed=1), Stream(2)
-    buffer.add(stream.next(ends=[TERMINATES, GOES_ON]))
+    buffer.add(stream.next(ends=[TERMINATES, CONTINUES]))
     buffer.add(stream.next())
     assert buffer.drop([0, 1]) == 3
     assert buffer.drop([0, 1]) == 0
@@ -240,10 +240,10 @@ def test_episodes_are_numbered_by_environment_and_dropped_ones_are_not_counted()
     buffer.cut([0, 1])  # nothing is open
     buffer.add(stream.next())
     batch = buffer.sample(60, horizon=ONE, columns=["episode", "env_id", "t"])
-    told = {
+    expected = {
         tuple(row) for row in np.stack([batch.extras[name] for name in ("env_id", "episode", "t")], axis=1).tolist()
     }
-    assert told == {(0, 0, 0), (0, 1, 0), (1, 0, 0)}
+    assert expected == {(0, 0, 0), (0, 1, 0), (1, 0, 0)}
 
 
 def test_dropping_an_episode_longer_than_the_ring_leaves_nothing_of_it() -> None:
@@ -275,7 +275,7 @@ def atari_like(n_steps: int, capacity: int, mean_length: int) -> PrioritizedRepl
 
 
 def test_ten_thousand_stacks_of_frames_cost_72_megabytes() -> None:
-    buffer = atari_like(n_steps=40_000, capacity=10_000, mean_length=200)
+    buffer = atari_like(n_steps=12_000, capacity=10_000, mean_length=200)
     assert len(buffer) == 10_000
     assert 84 * 84 * 10_000 < buffer.nbytes <= 72e6
 
@@ -283,7 +283,7 @@ def test_ten_thousand_stacks_of_frames_cost_72_megabytes() -> None:
 def test_memory_is_claimed_at_binding_and_flat_once_the_ring_has_wrapped() -> None:
     claimed = atari_like(n_steps=0, capacity=2_000, mean_length=20).nbytes
     full = atari_like(n_steps=6_000, capacity=2_000, mean_length=20).nbytes
-    later = atari_like(n_steps=60_000, capacity=2_000, mean_length=20).nbytes
+    later = atari_like(n_steps=20_000, capacity=2_000, mean_length=20).nbytes
     assert full < 1.12 * claimed  # the true final observations
     assert later < 1.02 * full
 
@@ -313,7 +313,7 @@ def test_final_observations_are_given_back_when_their_rows_die() -> None:
 def test_a_batch_stays_as_it_is_until_the_second_next_sample(batch_size: int) -> None:
     buffer, stream = ReplayBuffer(50, seed=1), Stream(2)
     for t in range(20):
-        step = stream.next(ends=TERMINATES if t % 5 == 4 else GOES_ON)
+        step = stream.next(ends=TERMINATES if t % 5 == 4 else CONTINUES)
         large = [np.broadcast_to(obs[:, 2, None, None], (2, 64, 64)).copy() for obs in (step.obs, step.next_obs)]
         buffer.add(step._replace(obs=large[0], next_obs=large[1]))
 

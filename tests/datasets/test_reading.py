@@ -10,8 +10,8 @@ from numpy.testing import assert_array_equal
 
 from tests.buffer import programs
 from tests.buffer.programs import Run
-from tests.buffer.stream import GOES_ON, IS_TRUNCATED, TERMINATES, Stream, stacked, where
-from tests.buffer.twin import Row, assert_same
+from tests.buffer.reference import Row, assert_same
+from tests.buffer.stream import CONTINUES, IS_TRUNCATED, TERMINATES, Stream, stacked, where
 from trainkit import MixedBuffer, RolloutBuffer
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.buffer.storage import row_spec
@@ -28,7 +28,7 @@ class Reading(Run):
     """A buffer whose every row is read in every way after every operation."""
 
     def sample(self, batch_size: int) -> TransitionBatch:
-        rows = [row for ring in self.twin.rings for row in ring]
+        rows = [row for ring in self.reference.rings for row in ring]
         slots = [row.slot for row in rows]
         assert self.buffer.slots().tolist() == slots
         order = np.random.default_rng(0).permutation(len(rows))
@@ -49,10 +49,10 @@ class Reading(Run):
 
         assert self.buffer.prev(slots).tolist() == beside(-1)
         assert self.buffer.next(slots).tolist() == beside(1)
-        newest = [ring[-1] for ring in self.twin.rings if ring]
-        still_open = [row.slot for row in newest if self.twin.steps[row.env] > 0]
+        newest = [ring[-1] for ring in self.reference.rings if ring]
+        still_open = [row.slot for row in newest if self.reference.steps[row.env] > 0]
         assert self.buffer.unfinished().tolist() == still_open
-        gone = sorted(self.twin.slots_ever - position.keys())[-20:]
+        gone = sorted(self.reference.slots_ever - position.keys())[-20:]
         assert not self.buffer.is_stored(np.array(gone, np.int64)).any()
         for stack in (1, 3):
             if rows and (self.stream.stack == 1 or stack <= self.stream.stack):
@@ -97,7 +97,7 @@ class Reading(Run):
 
             obs = tree.map_tree(last, whole)
         else:
-            ring = self.twin.rings[row.env]
+            ring = self.reference.rings[row.env]
             at = next(i for i, other in enumerate(ring) if other is row)
             line = [other.obs for other in ring[: at + 1] if other.episode == row.episode]
             line += [row.next_obs] * ahead
@@ -131,7 +131,7 @@ def test_long_runs_that_wrap_around_read_right(kind: type[ReplayBuffer], stack: 
 def filled(n_steps: int = 10, n_envs: int = 2, **options: Any) -> tuple[ReplayBuffer, Stream]:
     buffer, stream = ReplayBuffer(40, n_envs=n_envs, seed=0, **options), Stream(n_envs)
     for t in range(n_steps):
-        buffer.add(stream.next(ends=TERMINATES if t % 4 == 3 else GOES_ON))
+        buffer.add(stream.next(ends=TERMINATES if t % 4 == 3 else CONTINUES))
     return buffer, stream
 
 
@@ -260,7 +260,7 @@ class TestExtending:
         for buffer, n_envs in ((one, ours), (two, theirs)):
             stream = Stream(n_envs, stack=stack)
             for t in range(14):
-                buffer.add(stream.next(ends=(GOES_ON, TERMINATES, GOES_ON, IS_TRUNCATED)[t % 4]))
+                buffer.add(stream.next(ends=(CONTINUES, TERMINATES, CONTINUES, IS_TRUNCATED)[t % 4]))
                 if t % 5 == 4:
                     buffer.cut(0)
                     stream.begin([0])
@@ -279,7 +279,7 @@ class TestExtending:
         for stack, left in ((1, 6), (2, 4)):
             other, stream = ReplayBuffer(6, n_envs=1, stack=stack, seed=0), Stream(1, stack=stack)
             for t in range(8):
-                other.add(stream.next(ends=TERMINATES if t == 3 else GOES_ON))
+                other.add(stream.next(ends=TERMINATES if t == 3 else CONTINUES))
             buffer = ReplayBuffer(20, n_envs=1, stack=stack, seed=0)
             assert len(buffer.extend(other)) == left == len(buffer)
 
@@ -343,7 +343,7 @@ def test_rows_of_a_rollout_are_read_by_slot_with_their_true_successors() -> None
         if t == 4:
             buffer.cut([1])
             stream.begin([1])
-        step = stream.next([0, 1, 2] if t % 2 else [0, 2], TERMINATES if t % 3 == 2 else GOES_ON)
+        step = stream.next([0, 1, 2] if t % 2 else [0, 2], TERMINATES if t % 3 == 2 else CONTINUES)
     for _ in range(2):
         order = np.random.default_rng(1).permutation(len(expected))
         read = buffer.get([expected[i][0] for i in order])

@@ -1,4 +1,4 @@
-"""The replay buffer's slow, obvious twin: a list of rows per environment, walked by hand."""
+"""A slow, obvious reference of the replay buffer: a list of rows per environment."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ COLUMNS = ("n", "t", "episode", "env_id", "terminated", "truncated", "return_to_
 
 @dataclass
 class Row:
-    """One transition as it was told."""
+    """One transition as it was added."""
 
     slot: int
     env: int
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass
 class SlowReplay:
-    """Keep rows as the buffer promises to, and tell what a sampled batch must be."""
+    """Store rows as the buffer must, and check sampled batches."""
 
     capacity: int
     n_envs: int
@@ -118,7 +118,7 @@ class SlowReplay:
                 self.largest_priority = max(self.largest_priority, priority)
 
     def window(self, row: Row, n_step: int) -> list[Row]:
-        """Return the row and those after it in its episode, n in all if there are so many."""
+        """Return the row and those after it in its episode, n rows at most."""
         ring = self.rings[row.env]
         begin = next(index for index, other in enumerate(ring) if other is row)
         window = []
@@ -156,7 +156,7 @@ class SlowReplay:
         np.testing.assert_allclose(batch.discount, discounts, rtol=1e-6)
         assert batch.reward.dtype == batch.discount.dtype == batch.weight.dtype == np.float32
         assert_same(batch.next_obs, stacked([row.next_obs for row in last]))
-        told = {
+        expected = {
             "t": [row.t for row in rows],
             "episode": [row.episode for row in rows],
             "env_id": [row.env for row in rows],
@@ -165,7 +165,7 @@ class SlowReplay:
             "log_prob": [row.extras["log_prob"] for row in rows],
             "hidden": [row.extras["hidden"] for row in rows],
         }
-        for name, values in told.items():
+        for name, values in expected.items():
             np.testing.assert_array_equal(batch.extras[name], values, err_msg=name)
         to_go = [self.return_to_go(row, horizon.gamma, shape) for row in rows]
         np.testing.assert_allclose(batch.extras["return_to_go"], to_go, rtol=1e-6)
