@@ -14,7 +14,7 @@ from trainkit.core.checkpoint import load_checkpoint, open_checkpoint, save_chec
 from trainkit.core.data import RecordedEpisode
 from trainkit.datasets.format import Header, write_shard
 
-N_ROWS, FRAME = 5_000, (84, 84)  # 35 MB
+N_ROWS, FRAME = 6_000, (84, 84)  # 42 MB
 
 
 @pytest.fixture(scope="module")

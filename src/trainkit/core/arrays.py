@@ -35,13 +35,6 @@ def is_equal(own: NDArray[Any], given: NDArray[Any]) -> bool:
     return bool((own == cast).all())
 
 
-def same_rows(own: NDArray[Any], given: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows [K] of two arrays [K, ...] have equal values, nan equal to nothing; `given` is cast."""
-    same = own == np.asarray(given, own.dtype)
-    equal: NDArray[np.bool_] = same if same.ndim == 1 else same.reshape(len(same), -1).all(axis=1)
-    return equal
-
-
 def equal_rows(own: NDArray[Any], given: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which rows [K] of two arrays [K, ...] have the same values, nan included; `given` is cast as above."""
     cast = np.asarray(given, own.dtype)
