@@ -34,8 +34,9 @@ from trainkit.datasets.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
 
 FORMAT = 1
 _KIND = "trainkit dataset"
-_PER_EPISODE = ("length", "terminated", "truncated")
-_FLOAT = ArraySpec(shape=(), dtype=np.dtype(np.float64))
+_STACK_BYTES = 5  # times the bytes of one stack: the bounds of its space, and the extra rows of a ring
+_FLOAT, _INTEGER, _FLAG = (ArraySpec(shape=(), dtype=np.dtype(kind)) for kind in (np.float64, np.int64, np.bool_))
+_PER_EPISODE = {"length": _INTEGER, "terminated": _FLAG, "truncated": _FLAG}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,13 @@ class Shard:
     def n_steps(self) -> int:
         """Steps of all episodes."""
         return int(self.length.sum())
+
+    @property
+    def ends(self) -> NDArray[np.bool_]:
+        """Which rows are their episode's last [T]."""
+        ends = np.zeros(self.n_steps, np.bool_)
+        ends[np.cumsum(self.length) - 1] = True
+        return ends
 
 
 def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode], *, compress: bool = False) -> None:
@@ -125,14 +133,9 @@ def read_shard(path: Path, *, max_bytes: int | None = None) -> Shard:
         with decoding(path, "a dataset", remedy="it does not hold what it says: record it again"):
             header = _header(path, meta, max_bytes)
             _check_ends(columns)
-            shard = Shard(
-                path=path,
-                header=header,
-                length=np.asarray(columns["length"]),
-                terminated=np.asarray(columns["terminated"]),
-                truncated=np.asarray(columns["truncated"]),
-                n_bytes=sum(column.nbytes for column in columns.values()),
-            )
+            ends = {name: np.asarray(columns[name]) for name in _PER_EPISODE}
+            n_bytes = sum(column.nbytes for column in columns.values())
+            shard = Shard(path=path, header=header, n_bytes=n_bytes, **ends)
             _check_columns(shard, columns)
             return shard
 
@@ -144,18 +147,15 @@ def shard_blocks(shard: Shard) -> Iterator[Block]:
         CheckpointError: a value cannot be learned from, or the file is damaged.
     """
     header, path = shard.header, shard.path
-    ends, last = shard_ends(shard), np.cumsum(shard.length) - 1  # [T], [E]
+    ends, last = shard.ends, np.cumsum(shard.length) - 1  # [T], [E]
     terminated, truncated = np.zeros((2, len(ends)), np.bool_)
     terminated[last], truncated[last] = shard.terminated, shard.truncated
     check = BlockCheck(str(path), header.action_space, CheckpointError)
     specs = array_specs(header.observation_space)
-    n_frame = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in tree.leaves(specs))
     with _open_columns(path, None) as columns:
-        for begin, end in block_ranges(len(ends), n_frame):
+        for begin, end in block_ranges(len(ends), _frame_bytes(header.observation_space)):
             ends_here = ends[begin:end]
-            n_before: NDArray[np.int64] = (
-                np.cumsum(ends_here) - ends_here
-            )  # [K], final observations in front of each row's own
+            n_before: NDArray[np.int64] = np.cumsum(ends_here) - ends_here  # [K], final observations before each row
             is_step = np.zeros(end - begin + int(ends_here.sum()), np.bool_)
             is_step[np.arange(end - begin) + n_before] = True
             leaves = iter([columns[_dotted("obs", one)].read_rows(len(is_step)) for one, _ in tree.named_leaves(specs)])
@@ -172,13 +172,6 @@ def shard_blocks(shard: Shard) -> Iterator[Block]:
             )
             check.block(block, begin)
             yield block
-
-
-def shard_ends(shard: Shard) -> NDArray[np.bool_]:
-    """Return which rows are their episode's last [T]."""
-    ends = np.zeros(shard.n_steps, np.bool_)
-    ends[np.cumsum(shard.length) - 1] = True
-    return ends
 
 
 @contextmanager
@@ -219,27 +212,28 @@ def _check_ends(columns: Mapping[str, Any]) -> None:
     n_episodes = len(columns["length"])
     if n_episodes > len(columns["reward"]):
         raise ValueError(f"it has {n_episodes} episodes in {len(columns['reward'])} steps")
-    for name in _PER_EPISODE:
-        column, kind = columns[name], np.dtype(np.int64 if name == "length" else np.bool_)
-        if (tuple(column.shape), column.dtype) != ((n_episodes,), kind):
-            raise ValueError(f"{name} is {column.dtype} {tuple(column.shape)}, the rest says {kind} {(n_episodes,)}")
+    for name, spec in _PER_EPISODE.items():
+        _check_column(columns, name, spec, n_episodes)
 
 
 def _check_columns(shard: Shard, columns: Mapping[str, Any]) -> None:
     """Raise if the columns are not those of the header, by their shapes and types."""
-    header, length = shard.header, shard.length
-    n_episodes = len(length)
-    if n_episodes == 0 or length.min() < 1:
+    header, n_episodes = shard.header, len(shard.length)
+    if n_episodes == 0 or shard.length.min() < 1:
         raise ValueError("it has no episode, or one of no step")
-    n_steps = sum(length.tolist())  # which cannot overflow
-    wanted = {"action": (array_specs(header.action_space), n_steps), "reward": (_FLOAT, n_steps)}
+    n_steps = sum(shard.length.tolist())  # which cannot overflow
+    _check_column(columns, "action", array_specs(header.action_space), n_steps)
+    _check_column(columns, "reward", _FLOAT, n_steps)
     for path, spec in tree.named_leaves(array_specs(header.observation_space)):
-        wanted[_dotted("obs", path)] = spec, n_steps + n_episodes
-    wanted |= {_extra(name): (spec, n_steps) for name, spec in header.extras.items()}
-    for name, (spec, n_rows) in wanted.items():
-        column, shape = columns[name], (n_rows, *spec.shape)
-        if (tuple(column.shape), column.dtype) != (shape, spec.dtype):
-            raise ValueError(f"{name} is {column.dtype} {tuple(column.shape)}, the rest says {spec.dtype} {shape}")
+        _check_column(columns, _dotted("obs", path), spec, n_steps + n_episodes)
+    for name, spec in header.extras.items():
+        _check_column(columns, _extra(name), spec, n_steps)
+
+
+def _check_column(columns: Mapping[str, Any], name: str, spec: ArraySpec, n_rows: int) -> None:
+    column, shape = columns[name], (n_rows, *spec.shape)
+    if (tuple(column.shape), column.dtype) != (shape, spec.dtype):
+        raise ValueError(f"{name} is {column.dtype} {tuple(column.shape)}, the rest says {spec.dtype} {shape}")
 
 
 def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Header:
@@ -248,19 +242,18 @@ def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Heade
     stack, env = meta["stack"], meta["env"]
     if type(stack) is not int or stack < 1 or not isinstance(env, str):
         raise ValueError(f"stack is {stack!r:.80}, env is {env!r:.80}")
-    frame = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in tree.leaves(array_specs(own.observation_space)))
-    check_declared(path, stack * frame * _STACK_BYTES, max_bytes)
-    extras = {name: _extra_spec(name, *plain) for name, plain in meta["extras"].items()}
+    check_declared(path, stack * _frame_bytes(own.observation_space) * _STACK_BYTES, max_bytes)
     return Header(
         env=env,
         observation_space=own.observation_space,
         action_space=own.action_space,
         stack=stack,
-        extras=extras,
+        extras={name: _extra_spec(name, *plain) for name, plain in meta["extras"].items()},
     )
 
 
-_STACK_BYTES = 5  # times the bytes of one stack: the bounds of its space, and rows that every ring has besides
+def _frame_bytes(space: Space[Any]) -> int:
+    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in tree.leaves(array_specs(space)))
 
 
 def _extra_spec(name: str, shape: Any, dtype: Any) -> ArraySpec:

@@ -17,7 +17,7 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.reading import check_declared, decoding
 from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces, array_specs
-from trainkit.datasets.format import Header, read_shard, shard_blocks, shard_ends
+from trainkit.datasets.format import Header, read_shard, shard_blocks
 from trainkit.datasets.hdf5 import SUFFIXES, H5Column, open_hdf5
 from trainkit.datasets.minari import is_minari, open_minari
 
@@ -68,7 +68,7 @@ def load_dataset(
     _check_joined([*problems, *_other_spaces(first, header, envs)])
     if len(shards) > 1:
         check_declared(f"load_dataset: {len(shards)} files", sum(shard.n_bytes for shard in shards), max_bytes)
-    ends = np.concatenate([shard_ends(shard) for shard in shards])
+    ends = np.concatenate([shard.ends for shard in shards])
     return _buffer(into, header, ends, chain.from_iterable(map(shard_blocks, shards)), options)
 
 
