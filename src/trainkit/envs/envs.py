@@ -207,8 +207,8 @@ class Envs:
         if raw.begun is not None:
             self._receive_first_obs(raw.begun)
             self._update_ready(ready=raw.begun.env_ids)
-        if self.restarts.are_allowed and any_true(over):
-            self.restarts.forgive(env_ids[over].tolist())
+        if self.restarts.are_enabled and any_true(over):
+            self.restarts.reset_counts(env_ids[over].tolist())
         failed = dict(self._failed) if self._failed else _NONE
         flags = terminated, raw.truncated, ended, over
         return VectorStep(env_ids, next_obs, raw.reward, *flags, raw.infos, failed, raw.late_rewards)
@@ -339,7 +339,7 @@ class Envs:
                 self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._receive_first_obs(begun)
             if self._failed:
-                self.restarts.reset_failed(sum(env_id in self._failed for env_id in env_ids.tolist()))
+                self.restarts.count_failed_resets(sum(env_id in self._failed for env_id in env_ids.tolist()))
         if begun is None or self.agents:  # an agent may be missing when its game begins
             self._update_ready(waiting=env_ids, ready=None if begun is None else begun.env_ids)
 
@@ -365,7 +365,7 @@ class Envs:
 
     def _mark_failed(self, error: EnvError) -> int:
         """Note that an environment is to be rebuilt and return its id; raise where that is not allowed."""
-        if error.env_id is None or not self.restarts.are_allowed:
+        if error.env_id is None or not self.restarts.are_enabled:
             raise error
         self._failed[error.env_id] = error
         return error.env_id
@@ -373,7 +373,7 @@ class Envs:
     def _rebuild(self, env_id: int, options: Options) -> None:
         """Rebuild an environment and begin an episode in it, as often as necessary and allowed."""
         while env_id in self._failed:
-            self.restarts.allow(env_id, self._failed[env_id])
+            self.restarts.begin_restart(env_id, self._failed[env_id])
             before = self._failed.pop(env_id)
             try:
                 self._backend.rebuild(env_id)

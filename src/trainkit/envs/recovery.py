@@ -42,7 +42,7 @@ class Restarts:
     def __init__(
         self, max_restarts: int | None = None, *, delay_s: float = 0.1, faulty: Literal["drop", "cut"] = "drop"
     ) -> None:
-        self.are_allowed = max_restarts is not None
+        self.are_enabled = max_restarts is not None
         self.drops = faulty == "drop"
         self._max, self._delay_s = max_restarts or 0, delay_s
         self._in_a_row: dict[int, int] = {}  # by environment
@@ -54,7 +54,7 @@ class Restarts:
         remade, self._remade = self._remade, []
         return remade
 
-    def reset_failed(self, n_resets: int) -> None:
+    def count_failed_resets(self, n_resets: int) -> None:
         """Count episodes whose reset failed."""
         self._n_failed_resets += n_resets
 
@@ -63,12 +63,12 @@ class Restarts:
         n_resets, self._n_failed_resets = self._n_failed_resets, 0
         return n_resets
 
-    def forgive(self, env_ids: Iterable[int]) -> None:
+    def reset_counts(self, env_ids: Iterable[int]) -> None:
         """Reset the counts of environments whose episodes ended normally."""
         for env_id in env_ids:
             self._in_a_row.pop(env_id, None)
 
-    def allow(self, env_id: int, error: EnvError) -> None:
+    def begin_restart(self, env_id: int, error: EnvError) -> None:
         """Count a restart and wait for its delay.
 
         Raises:
