@@ -122,10 +122,11 @@ class ProcessBackend:
         return [self._workers[env_id].receive(self._timeout_s) for env_id in env_ids.tolist()]
 
     def fingerprints(self) -> list[Fingerprint]:
-        idle = [worker for worker in self._workers if worker.is_idle]  # one interrupted in a step may never answer
-        for worker in idle:
+        # One that was interrupted in a step may never answer.
+        waiting = [worker for worker in self._workers if worker.awaits_request]
+        for worker in waiting:
             worker.send(_FINGERPRINT)
-        return [self._fingerprint_of(worker) if worker in idle else {} for worker in self._workers]
+        return [self._fingerprint_of(worker) if worker in waiting else {} for worker in self._workers]
 
     def close(self) -> None:
         self._close()
@@ -227,7 +228,7 @@ class Worker:
         return self._is_whole and not self._pipe.closed
 
     @property
-    def is_idle(self) -> bool:
+    def awaits_request(self) -> bool:
         """Whether its process waits for a request."""
         return self.is_usable and self._has_answered
 
