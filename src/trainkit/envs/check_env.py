@@ -1,6 +1,7 @@
 """Checking an environment before training: errors, suspicious behavior and advice."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_spaces, legal_actions, masked_space, random_actions
 from trainkit.envs.backends import MISREAD
 from trainkit.envs.factories import (
-    EnvFactory,
+    EnvContext,
+    EnvOptions,
     ValidateEnv,
     is_class_path,
     run_validation,
@@ -126,9 +128,9 @@ class _Check:
                     env_kwargs = {"disable_env_checker": True, **env_kwargs}
             elif not callable(spec):
                 raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
-            factory = EnvFactory(spec=spec, env_kwargs=env_kwargs)
+            context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
             return single_agent(
-                factory.make,
+                functools.partial(EnvOptions(env_kwargs=env_kwargs).make, spec, context),
                 "check_env checks environments of one agent",
                 "pettingzoo.test.parallel_api_test checks those",
             )

@@ -1,10 +1,11 @@
 """Factories of single environments: from an id, a class path or a user's function, with given spaces and validation."""
 
 import contextlib
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -44,14 +45,8 @@ class EnvContext:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvFactory:
-    """A factory of one environment, or of one game of several agents; calling it makes one.
-
-    Args:
-        wrappers, max_episode_steps, env_kwargs, observation_space, action_space, validate_env: as in `make_envs`.
-        spec: an id, "module.Class" or a callable.
-        context: of the environment.
-    """
+class EnvOptions:
+    """How single environments, or games of several agents, are made; the fields are as in `make_envs`."""
 
     wrappers: Sequence[Wrapper] = ()
     max_episode_steps: int | None = None
@@ -59,43 +54,21 @@ class EnvFactory:
     observation_space: Space | None = None
     action_space: Space | None = None
     validate_env: ValidateEnv | None = None
-    spec: str | Callable[..., Any] = ""
-    context: EnvContext = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)  # frozen
 
-    def for_each(
-        self, specs: Sequence[str | Callable[..., Any]], seed: int | None, *, in_evaluation: bool
-    ) -> "list[EnvFactory]":
-        """Return one factory per environment."""
-        n_envs = len(specs)
-        seeds = [None if seed is None else seeding.derive(seed, "context", index) for index in range(n_envs)]
-        return [
-            replace(
-                self,
-                spec=spec,
-                context=EnvContext(index=index, n_envs=n_envs, seed=seeds[index], in_evaluation=in_evaluation),
-            )
-            for index, spec in enumerate(specs)
-        ]
+    def make(self, spec: str | Callable[..., Any], context: EnvContext) -> Any:
+        """Make an environment with its own actions.
 
-    def __call__(self) -> Any:
-        """Make the environment; nested actions become flat rows."""
-        env = self.make()
-        try:
-            return with_flat_actions(env)
-        except ConfigError:
-            env.close()
-            raise
-
-    def make(self) -> Any:
-        """Make the environment with its own actions.
+        Args:
+            spec: an id, "module.Class" or a callable.
+            context: of the environment.
 
         Raises:
             ConfigError: it cannot be made from these arguments.
             EnvError: its constructor or a wrapper raised.
         """
-        name = f"env {self.context.index}"
+        name = f"env {context.index}"
         with creation_errors(name):
-            env = self._construct()
+            env = self._construct(spec, context)
             for wrapper in self.wrappers:
                 env = wrapper(env)
             check_parallel(env)  # only now: a wrapper may convert one API to the other
@@ -106,12 +79,33 @@ class EnvFactory:
                 run_validation(self.validate_env, env, name)
             return env
 
-    def _construct(self) -> Any:
+    def make_flat(self, spec: str | Callable[..., Any], context: EnvContext) -> Any:
+        """Make an environment whose nested actions are flat rows."""
+        env = self.make(spec, context)
+        try:
+            return with_flat_actions(env)
+        except ConfigError:
+            env.close()
+            raise
+
+    def factories(
+        self, specs: Sequence[str | Callable[..., Any]], seed: int | None, *, in_evaluation: bool
+    ) -> list[Callable[[], Any]]:
+        """Return a function for each spec that makes its environment."""
+        n_envs = len(specs)
+        seeds = [None if seed is None else seeding.derive(seed, "context", index) for index in range(n_envs)]
+        contexts = [
+            EnvContext(index=index, n_envs=n_envs, seed=own_seed, in_evaluation=in_evaluation)
+            for index, own_seed in enumerate(seeds)
+        ]
+        return [functools.partial(self.make_flat, *pair) for pair in zip(specs, contexts, strict=True)]
+
+    def _construct(self, spec: str | Callable[..., Any], context: EnvContext) -> Any:
         """Make the unwrapped environment, with its time limit."""
-        if isinstance(self.spec, str) and not is_class_path(self.spec):
-            return gym.make(self.spec, max_episode_steps=self.max_episode_steps, **self.env_kwargs)
-        factory = _load_class(self.spec) if isinstance(self.spec, str) else self.spec
-        env = factory(*([self.context] if accepts_context(factory, self.env_kwargs) else ()), **self.env_kwargs)
+        if isinstance(spec, str) and not is_class_path(spec):
+            return gym.make(spec, max_episode_steps=self.max_episode_steps, **self.env_kwargs)
+        factory = _load_class(spec) if isinstance(spec, str) else spec
+        env = factory(*([context] if accepts_context(factory, self.env_kwargs) else ()), **self.env_kwargs)
         if not isinstance(env, gym.Env) and not is_game(env):
             raise ConfigError(
                 "make_envs: the factory must return a gymnasium.Env, or a parallel environment of several agents, "

@@ -17,7 +17,7 @@ from trainkit.envs.agents import GamesBackend, is_game
 from trainkit.envs.backends import Backend
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import (
-    EnvFactory,
+    EnvOptions,
     ValidateEnv,
     Wrapper,
     creation_errors,
@@ -84,17 +84,17 @@ def make_envs(
         faulty: whether the rows of an episode that failed are removed ("drop") or kept as truncated by a reset ("cut").
         step_timeout_s: time for a step or reset of an "async" environment before it is killed; None: no limit.
     """
-    factory = EnvFactory(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
+    single = EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
     options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
     checks = Checks("make_envs")
-    _check_options(checks, n, options, processors, factory)
+    _check_options(checks, n, options, processors, single)
     _check_recovery(checks, on_error, max_restarts, restart_delay_s, faulty)
-    _check_spec(checks, spec, n, backend, options, processors, factory, on_error, step_timeout_s)
+    _check_spec(checks, spec, n, backend, options, processors, single, on_error, step_timeout_s)
     checks.done()
     if isinstance(spec, Envs):
         return spec
     restarts = Restarts(max_restarts, delay_s=restart_delay_s, faulty=faulty) if on_error == "restart" else None
-    return _build(spec, n, backend, options, processors, factory, in_evaluation, restarts, step_timeout_s)
+    return _build(spec, n, backend, options, processors, single, in_evaluation, restarts, step_timeout_s)
 
 
 def has_own_number(spec: EnvSpec) -> bool:
@@ -125,7 +125,7 @@ def borrowed_envs(spec: EnvSpec, n: int, **options: Any) -> Iterator[Envs]:
 
 
 def _check_options(
-    checks: Checks, n: int, options: Mapping[str, Any], processors: Sequence[Processor], factory: EnvFactory
+    checks: Checks, n: int, options: Mapping[str, Any], processors: Sequence[Processor], single: EnvOptions
 ) -> None:
     checks.integer("n", n, low=1)
     checks.integer("stack", options["stack"], low=1)
@@ -134,12 +134,12 @@ def _check_options(
         checks.require(key is None or isinstance(key, str), f".{name} must be the name of an info, got {key!r}")
     if options["seed"] is not None:
         checks.integer("seed", options["seed"], low=0)
-    if factory.max_episode_steps is not None:
-        checks.integer("max_episode_steps", factory.max_episode_steps, low=1)
+    if single.max_episode_steps is not None:
+        checks.integer("max_episode_steps", single.max_episode_steps, low=1)
     for index, processor in enumerate(processors):
         is_one = isinstance(processor, Processor)
         checks.require(is_one, f".processors[{index}] must be a Processor, got {processor!r}")
-    validate = factory.validate_env
+    validate = single.validate_env
     can_validate = validate is None or callable(validate)
     checks.require(can_validate, f".validate_env must be a function of an environment, got {validate!r}")
 
@@ -158,7 +158,7 @@ def _check_spec(
     backend: str,
     options: Mapping[str, Any],
     processors: Sequence[Processor],
-    factory: EnvFactory,
+    single: EnvOptions,
     on_error: str,
     step_timeout_s: float | None,
 ) -> None:
@@ -173,22 +173,26 @@ def _check_spec(
     if backend == "vector" or isinstance(spec, VectorEnv):
         rule = "single environments, which a vector environment does not give: give an id or factories"
         checks.require(on_error != "restart", f'.on_error "restart" needs {rule}')
-        checks.require(factory.validate_env is None, f".validate_env is called with {rule}")
-    late: dict[str, Any] = {name: getattr(factory, name) for name in ("wrappers", "max_episode_steps", "env_kwargs")}
+        checks.require(single.validate_env is None, f".validate_env is called with {rule}")
+    late: dict[str, Any] = {name: getattr(single, name) for name in ("wrappers", "max_episode_steps", "env_kwargs")}
     if isinstance(spec, (VectorEnv, Envs)):
         n_envs = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
         checks.require(n in (1, n_envs), f".n is {n}, but {n_envs} environments were given: leave n out")
         if isinstance(spec, Envs):
             late |= {**options, "stack": options["stack"] > 1, "seed": options["seed"] is not None}
-            late |= {"processors": processors, "on_error": on_error == "restart", "validate_env": factory.validate_env}
-            late |= {"observation_space": factory.observation_space, "action_space": factory.action_space}
+            late |= {
+                "processors": processors,
+                "on_error": on_error == "restart",
+                "validate_env": single.validate_env,
+            }
+            late |= {"observation_space": single.observation_space, "action_space": single.action_space}
         names = ", ".join(name for name, value in late.items() if value)
         checks.require(not names, f": {names} came too late for environments already made")
     elif backend == "vector":
         is_id = isinstance(spec, str) and not is_class_path(spec)
         checks.require(is_id, f'.backend "vector" needs a registered id, got {spec!r}: use "sync"')
         rule = '.backend "vector" has no single environments to apply wrappers to: use "sync"'
-        checks.require(not factory.wrappers, rule)
+        checks.require(not single.wrappers, rule)
 
 
 # ---- construction ----
@@ -200,7 +204,7 @@ def _build(
     backend: str,
     options: Mapping[str, Any],
     processors: Sequence[Processor],
-    factory: EnvFactory,
+    single: EnvOptions,
     in_evaluation: bool,
     restarts: Restarts | None,
     step_timeout_s: float | None,
@@ -212,21 +216,21 @@ def _build(
         if isinstance(spec, str):
             spec = with_package(spec)
             if backend == "vector":
-                spec = unfinished.enter_context(contextlib.closing(_make_vector(spec, n, factory)))
+                spec = unfinished.enter_context(contextlib.closing(_make_vector(spec, n, single)))
         if isinstance(spec, VectorEnv):
             _check_single_stack(spec, options["stack"])
             driver = VectorBackend(
                 spec,
-                observation_space=replaced_observation_space(spec.single_observation_space, factory.observation_space),
-                action_space=replaced_action_space(spec.single_action_space, factory.action_space),
+                observation_space=replaced_observation_space(spec.single_observation_space, single.observation_space),
+                action_space=replaced_action_space(spec.single_action_space, single.action_space),
             )
         else:
-            factories = factory.for_each(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
+            factories = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
             driver = _sync_backend(factories) if backend == "sync" else _process_backend(factories, step_timeout_s)
             unfinished.enter_context(contextlib.closing(driver))
         if isinstance(driver, GamesBackend) and restarts is not None:
             raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
-        limit = factory.max_episode_steps
+        limit = single.max_episode_steps
         envs = Envs(
             Processed(driver, processors) if processors else driver,
             name=name,
@@ -237,9 +241,9 @@ def _build(
         )
         unfinished.pop_all()
     envs.made_with = {
-        "env_kwargs": {str(name): _described(value) for name, value in sorted(factory.env_kwargs.items())},
+        "env_kwargs": {str(name): _described(value) for name, value in sorted(single.env_kwargs.items())},
         "max_episode_steps": limit,
-        "wrappers": [_described(wrapper) for wrapper in factory.wrappers],
+        "wrappers": [_described(wrapper) for wrapper in single.wrappers],
         "processors": [type(processor).__name__ for processor in processors],
     }
     return envs
@@ -271,9 +275,9 @@ def _process_backend(factories: Sequence[Callable[[], Any]], timeout_s: float | 
     return ProcessBackend([functools.partial(single_agent, make, rule, 'use "sync"') for make in factories], timeout_s)
 
 
-def _make_vector(env_id: str, n: int, factory: EnvFactory) -> VectorEnv[Any, Any, Any]:
+def _make_vector(env_id: str, n: int, single: EnvOptions) -> VectorEnv[Any, Any, Any]:
     """Make an id's own vector environment."""
-    arguments = dict(factory.env_kwargs)
+    arguments = dict(single.env_kwargs)
     with creation_errors(env_id):
         package, _, registered = env_id.rpartition(":")
         if package:
@@ -281,14 +285,14 @@ def _make_vector(env_id: str, n: int, factory: EnvFactory) -> VectorEnv[Any, Any
         entry_point = gym.spec(registered).vector_entry_point
         if entry_point is None:
             raise ConfigError(f'make_envs: {registered} has no vector environment of its own: use backend="sync"')
-        if factory.max_episode_steps is not None:
+        if single.max_episode_steps is not None:
             maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
             if "max_episode_steps" not in inspect.signature(maker).parameters:
                 raise ConfigError(
                     f"make_envs.max_episode_steps: the vector environment of {registered} takes none: give env_kwargs "
                     'a limit it has, or use backend="sync"'
                 )
-            arguments["max_episode_steps"] = factory.max_episode_steps
+            arguments["max_episode_steps"] = single.max_episode_steps
         return gym.make_vec(env_id, n, "vector_entry_point", **arguments)
 
 
