@@ -161,14 +161,16 @@ def run(keyboard: Keyboard, **options: Any) -> tuple[list[dict[str, float]], dic
             return results, everything(trainer), log.events, n_stops
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "per_collect", [{"step_per_collect": 6}, {"episode_per_collect": 2}], ids=["steps", "episodes"]
 )
-def test_ctrl_c_at_any_moment_changes_nothing(per_collect: dict[str, int]) -> None:
+def test_ctrl_c_at_any_moment_changes_nothing(per_collect: dict[str, int], every: int) -> None:
     undisturbed = Keyboard()
     expected = run(undisturbed, **per_collect)
     places = set()
-    for moment in range(1, undisturbed.n + 1):
+    last = {place: moment for moment, place in enumerate(undisturbed.places, 1)}
+    for moment in sorted({*range(1, undisturbed.n + 1, every), *last.values()}):
         keyboard = Keyboard({moment})
         *interrupted, n_stops = run(keyboard, **per_collect)
         places.update(keyboard.pressed_in)

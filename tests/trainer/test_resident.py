@@ -97,7 +97,7 @@ def test_environments_that_fail_and_episodes_that_are_cut_change_nothing(order: 
                     raise RuntimeError("out of order")
                 return super().step(action)
 
-        envs = tk.make_envs(Failing, 2, stack=3, on_error="restart", max_restarts=1_000)
+        envs = tk.make_envs(Failing, 2, stack=3, on_error="restart", max_restarts=1_000, restart_delay_s=0)
         policy = tk.DQNPolicy.for_envs(envs, hidden=(), head=(8,), n_step=3, **ON_CPU)
         frames = tk.engine.DeviceFrames("cpu") if on_device else None
         collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(24, frames=frames))
@@ -130,7 +130,7 @@ def test_ctrl_c_at_any_update_changes_nothing(order: dict[str, Any]) -> None:
                 return everything(trainer)
 
     undisturbed = run(set())
-    for moment in (3, 8, 14):
+    for moment in (3, 14):
         assert run({moment}) == undisturbed
 
 

@@ -169,7 +169,7 @@ def test_ctrl_c_at_any_update_changes_nothing(order: dict[str, Any]) -> None:
                 return (results, everything(trainer)), n_stops
 
     undisturbed, _ = run(set())
-    for moment in range(2, 30, 3):
+    for moment in range(2, 30, 7):
         interrupted, n_stops = run({moment})
         assert n_stops == 1
         assert interrupted == undisturbed

@@ -84,6 +84,7 @@ class Loggers:
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self._loggers = list(loggers)
+        self.former_folders: list[str | None] = []  # of the checkpoint that the run resumed from
         self._is_failing = [False] * len(self._loggers)
 
     @property

@@ -9,12 +9,11 @@ from trainkit.core.protocols import Learner, RolloutLearner, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
-from trainkit.trainer.callbacks.checkpointing import Checkpoint
+from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
 from trainkit.trainer.callbacks.histograms import Histograms
 from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.callbacks.keeping import SaveBest, SaveEvery
 from trainkit.trainer.callbacks.log_info import LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo

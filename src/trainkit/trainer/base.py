@@ -127,7 +127,7 @@ class Trainer(Generic[TraineeT]):
     _result: EpochResult | None  # of an epoch that is over and not yielded yet
     _epoch_report: EpochStats | None  # of an epoch that is over, until it is written
     _is_ending: bool  # whether `on_epoch_end` was fired, and `on_epoch_reported` was not
-    _looks_solved: bool  # training episodes passed stop_fn, an evaluation is due (`test_in_train`)
+    _phase: Literal["new", "training", "ended"]
 
     def __init__(
         self,
@@ -146,7 +146,6 @@ class Trainer(Generic[TraineeT]):
         self._options = options
         evaluation = options.evaluator()
         self.test_collector = None if evaluation is None else evaluation.collector
-        self._collectors = [c for c in (train_collector, self.test_collector) if c is not None]
         self._prepare_parts()
         parts = {"policy": policy, "train": train_collector, "test": self.test_collector, "evaluation": evaluation}
         fill_seeds(self.seed, parts | ({"buffer": buffer} if isinstance(buffer, Seedable) else {}))
@@ -155,14 +154,12 @@ class Trainer(Generic[TraineeT]):
         callbacks = [self.history, *options.all_callbacks()]
         self._callbacks = Dispatcher(callbacks, options.callback_errors)
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
-        self._folders = [callback for callback in callbacks if isinstance(callback, OwnsFolder)]
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, buffer)
-        self._stopwatch = self._metrics.stopwatch
         self._interrupt = DeferredInterrupt(self._save_now if self._checkpoints else None)
         self.evaluation_schedule = EvaluationSchedule(
-            evaluation, options.compute_score_fn, self._callbacks, self._stopwatch, self._interrupt.check
+            evaluation, options.compute_score_fn, self._callbacks, self._metrics.stopwatch, self._interrupt.check
         )
         self._epochs = EpochClock(step_per_epoch, options.max_epoch_seconds)
         self._progress = Progress(
@@ -171,13 +168,20 @@ class Trainer(Generic[TraineeT]):
         self._is_running = False
         self.reset()
         self._logger = as_logger(None)
-        self._former_logs: list[str | None] = []  # folders of the checkpoint that this run resumed from
         self._callbacks.check(self)
         try:
             self._open_folders()
         except BaseException:
             self._release_folders()
             raise
+
+    @property
+    def _collectors(self) -> list[Collector]:
+        return [one for one in (self.train_collector, self.test_collector) if one is not None]
+
+    @property
+    def _folder_owners(self) -> list[OwnsFolder]:
+        return [callback for callback in self._callbacks.callbacks if isinstance(callback, OwnsFolder)]
 
     def _prepare_parts(self) -> None:
         """Check that the parts fit together, then apply the options that concern them."""
@@ -197,7 +201,7 @@ class Trainer(Generic[TraineeT]):
         """Claim the callbacks' folders for this run, resume, and open the logger last: a rejected run leaves none."""
         resume_from = self._options.resume_from
         checks = Checks("")
-        for callback in self._folders:
+        for callback in self._folder_owners:
             continues = resume_from is not None
             if isinstance(callback, Checkpoint):
                 continues = callback.continues(resume_from)
@@ -205,12 +209,12 @@ class Trainer(Generic[TraineeT]):
         checks.done()
         if resume_from is not None:
             self.resume(resume_from, self._options.seed)
-        self._logger = as_logger(self._options.logger, self._former_logs)
+        self._logger = as_logger(self._options.logger, self._logger.former_folders)
         if resume_from is not None:
             self._logger.purge(self.clock)
 
     def _release_folders(self) -> None:
-        for callback in self._folders:
+        for callback in self._folder_owners:
             callback.claim.release()
 
     # ---- the iterator ----
@@ -229,7 +233,7 @@ class Trainer(Generic[TraineeT]):
             raise BusyError(f"{type(self).__name__} is already inside next(): use one loop, in one thread, at a time")
         self._is_running = True
         try:
-            with self._interrupt, self._stopwatch.running(), self._torch_threads():
+            with self._interrupt, self._metrics.stopwatch.running(), self._torch_threads():
                 try:
                     self._interrupt.check(is_whole=not self._epochs.is_running)  # signals between two next()
                     self._callbacks.deliver_rest()
@@ -298,12 +302,11 @@ class Trainer(Generic[TraineeT]):
     def reset(self) -> None:
         """Restart the count of epochs, the best score and the stop reason; policy and buffer stay as they are."""
         self.stop_reason, self._result, self._epoch_report = None, None, None
-        self._is_ending = self._looks_solved = self._has_started = self._has_ended = False
-        self._timed_from = self.env_step, self.gradient_step  # where the times of the parts begin
+        self._is_ending, self._phase = False, "new"
         self._epochs.reset(self.clock)
         self.evaluation_schedule.reset()
         self._callbacks.discard_rest()
-        self._metrics.restart(self.clock)
+        self._metrics.restart(self.clock, self.env_step)
 
     def close(self) -> None:
         """Close environments, logger and bar, and release the folders; closing twice is fine."""
@@ -352,7 +355,7 @@ class Trainer(Generic[TraineeT]):
     @property
     def seconds(self) -> float:
         """Time spent within `next()`."""
-        return self._stopwatch.lap()
+        return self._metrics.stopwatch.lap()
 
     @property
     def is_finished(self) -> bool:
@@ -367,7 +370,8 @@ class Trainer(Generic[TraineeT]):
     @property
     def info(self) -> RunInfo:
         """Where the run stands now."""
-        seconds, parts, schedule = self.seconds, self._stopwatch.parts, self.evaluation_schedule
+        seconds, parts, timed_from = self.seconds, self._metrics.stopwatch.parts, self._metrics.timed_from
+        schedule = self.evaluation_schedule
         train, test = self.train_collector, self.test_collector
         return RunInfo(
             epoch=self.epoch,
@@ -387,8 +391,8 @@ class Trainer(Generic[TraineeT]):
             evaluate_seconds=parts["evaluate_seconds"],
             other_seconds=seconds - sum(parts.values()),
             steps_per_second=per_second(self.clock - self._epochs.origin, seconds),
-            collect_steps_per_second=per_second(self.env_step - self._timed_from[0], parts["collect_seconds"]),
-            updates_per_second=per_second(self.gradient_step - self._timed_from[1], parts["update_seconds"]),
+            collect_steps_per_second=per_second(self.env_step - timed_from[0], parts["collect_seconds"]),
+            updates_per_second=per_second(self.gradient_step - timed_from[1], parts["update_seconds"]),
             stop_reason=self.stop_reason,
             run_dir=self._logger.folder,
         )
@@ -426,12 +430,12 @@ class Trainer(Generic[TraineeT]):
         self._start_epoch()
         if not self._is_whole:
             self._train_step()
-        while self.stop_reason is None and not self._epochs.is_over(self.clock, self._stopwatch):
+        while self.stop_reason is None and not self._epochs.is_over(self.clock, self._metrics.stopwatch):
             if self._progress.is_shown:
                 self._progress.advance_to(self._epochs.n_done(self.clock))
             if self.clock - self._metrics.recent.start >= self._options.log_every:
                 self._report()
-            if self._looks_solved or self.evaluation_schedule.is_due(self):
+            if self.evaluation_schedule.is_due(self):
                 self._evaluate_early()
             else:
                 self._train_step()
@@ -440,8 +444,8 @@ class Trainer(Generic[TraineeT]):
         self._end_epoch()
 
     def _start_epoch(self) -> None:
-        if not self._has_started:
-            self._has_started = True
+        if self._phase == "new":
+            self._phase = "training"
             self._logger.describe(self.settings())
             self._callbacks.start(self, self._collectors)
         if not self._epochs.is_running:
@@ -454,13 +458,13 @@ class Trainer(Generic[TraineeT]):
         self.policy.check_divergence()
         self._metrics.recent.add_collect(stats)
         if self._options.test_in_train:
-            self._looks_solved = is_solved(self._options.stop_fn, self.evaluation_schedule.score(stats))
+            score = self.evaluation_schedule.score(stats)
+            self.evaluation_schedule.looks_solved = is_solved(self._options.stop_fn, score)
         self._callbacks.fire("on_collect_end", self, stats)
 
     def _evaluate_early(self) -> None:
         """Evaluate in the middle of an epoch; unless that ends the run, another evaluation may follow."""
         self.evaluation_schedule.evaluate(self)
-        self._looks_solved = False
         if self.stop_reason is None:
             self._report()
             self.evaluation_schedule.allow_another()
@@ -473,7 +477,6 @@ class Trainer(Generic[TraineeT]):
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
         if schedule.is_due_at_end(self, is_last=is_last):
             schedule.evaluate(self)
-            self._looks_solved = False
         if self.epoch >= self.max_epoch:
             self.stop("max_epoch")
         self._epoch_report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
@@ -527,8 +530,8 @@ class Trainer(Generic[TraineeT]):
         self._interrupt.pass_on(signal.SIGTERM)
 
     def _end_run(self) -> None:
-        if self._has_started and not self._has_ended:
-            self._has_ended = True
+        if self._phase == "training":
+            self._phase = "ended"
             self._progress.close()
             self._callbacks.fire("on_train_end", self)
             self._release_folders()
@@ -587,7 +590,7 @@ class Trainer(Generic[TraineeT]):
         loaded = self._checkpoint().read(path, include, exclude, keeps_buffer=keeps_buffer)
         if loaded.lacks_buffer:
             self._continue_without_rows()
-        self._former_logs = loaded.logs
+        self._logger.former_folders = loaded.logs
         self._logger.purge(self.clock)
         self._callbacks.fire("on_checkpoint_loaded", self, loaded.folder)
 
@@ -617,11 +620,11 @@ class Trainer(Generic[TraineeT]):
         return {
             "seed": self.seed,
             **self._epochs.state_dict(),
-            "_seems_solved": self._looks_solved,
-            "_timed_from": self._timed_from,
+            "_seems_solved": self.evaluation_schedule.looks_solved,
+            "_timed_from": self._metrics.timed_from,
             "stop_reason": None if self.stop_reason in _LIMITS else self.stop_reason,
-            "seconds": self._stopwatch.lap(),
-            "parts": dict(self._stopwatch.parts),
+            "seconds": self._metrics.stopwatch.lap(),
+            "parts": dict(self._metrics.stopwatch.parts),
             "judge": self.evaluation_schedule.state_dict(),
             "hooks": self._callbacks.state_dict(),
             "reports": self._metrics.state_dict(),
@@ -631,10 +634,10 @@ class Trainer(Generic[TraineeT]):
         """Restore saved counters."""
         self.seed, self.stop_reason = state["seed"], state["stop_reason"]
         self._epochs.load_state_dict(state)
-        self._looks_solved = state["_seems_solved"]
-        env_step, gradient_step = state.get("_timed_from", self._timed_from)  # older checkpoints have none
-        self._timed_from = env_step, gradient_step
-        self._stopwatch.resume_from(state["seconds"], state.get("parts", {}))
+        self.evaluation_schedule.looks_solved = state["_seems_solved"]
+        env_step, gradient_step = state.get("_timed_from", self._metrics.timed_from)  # older checkpoints have none
+        self._metrics.timed_from = env_step, gradient_step
+        self._metrics.stopwatch.resume_from(state["seconds"], state.get("parts", {}))
         self.evaluation_schedule.load_state_dict(state["judge"])
         self._callbacks.load_state_dict(state["hooks"])
         self._metrics.load_state_dict(state["reports"])

@@ -223,6 +223,7 @@ class EvaluationSchedule:
         self.best_std: float | None = None  # of its returns
         self.last_test = NO_COLLECT
         self._n_confirmed = 0  # evaluations on fresh seeds
+        self.looks_solved = False  # training episodes passed `stop_fn` (`test_in_train`)
         self._n_periods: int | None = None  # whole periods of the evaluation's unit, at the last; None before any
         self.start_epoch()
 
@@ -241,6 +242,9 @@ class EvaluationSchedule:
 
     def is_due(self, trainer: "Trainer") -> bool:
         """Return whether to evaluate now, in the middle of an epoch."""
+        return self.looks_solved or self._is_period_over(trainer)
+
+    def _is_period_over(self, trainer: "Trainer") -> bool:
         evaluation = self.evaluation
         if evaluation is None:
             return False
@@ -254,12 +258,15 @@ class EvaluationSchedule:
         if evaluation is None:
             return False
         is_periodic = evaluation.unit == "epochs" and trainer.epoch % evaluation.every == 0
-        return is_last or is_periodic or self.is_due(trainer)
+        return is_last or is_periodic or self._is_period_over(trainer)
 
     def evaluate(self, trainer: "Trainer") -> None:
         """Evaluate, or resume an evaluation that was interrupted; nothing that is done is repeated."""
-        if self._is_delivered:
-            return
+        if not self._is_delivered:
+            self._evaluate(trainer)
+        self.looks_solved = False
+
+    def _evaluate(self, trainer: "Trainer") -> None:
         evaluation = self._required()
         if not self._is_evaluated:
             if not evaluation.is_interrupted:

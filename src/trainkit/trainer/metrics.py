@@ -256,15 +256,17 @@ class Metrics:
 
     Attributes:
         recent: the interval since the last report, which collects and updates are added to.
+        timed_from: environment steps and updates before the stopwatch started.
     """
 
     def __init__(self, policy: Trainee, buffer: Store) -> None:
         self._policy, self._buffer = policy, buffer
         self.stopwatch = Stopwatch()
-        self.restart(0)
+        self.restart(0, 0)
 
-    def restart(self, step: int) -> None:
+    def restart(self, step: int, env_step: int) -> None:
         """Discard everything gathered."""
+        self.timed_from = env_step, self._policy.n_updates
         self._policy.read_metrics()
         self._alarms = Alarms()
         self._losses = SmoothedLosses()

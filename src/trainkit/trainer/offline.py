@@ -89,9 +89,9 @@ class OfflineTrainer(Trainer[LearnerT]):
         """Sample a batch, update the policy, write the new priorities."""
         self._interrupt.check()
         policy, buffer, step = self.policy, self.buffer, self.clock
-        with self._stopwatch.measure("update"):
+        with self._metrics.stopwatch.measure("update"):
             if self._batch is None:
-                with self._stopwatch.measure("sample"):
+                with self._metrics.stopwatch.measure("sample"):
                     self._batch = buffer.sample(
                         self.batch_size, horizon=policy.horizon, step=step, columns=policy.columns
                     )
@@ -99,7 +99,7 @@ class OfflineTrainer(Trainer[LearnerT]):
             self._batch = None  # only now: an exception in a callback must not lose it
             result = policy.update(batch, step=step)
             if buffer.prioritized:
-                with self._stopwatch.measure("priorities"):
+                with self._metrics.stopwatch.measure("priorities"):
                     priority = result.read_priority()
                     if priority is not None:
                         buffer.update_priorities(batch.slots, priority)

@@ -166,7 +166,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _train_step(self) -> None:
         """Collect, unless updates are pending from before; then perform those that are pending."""
         if self.overlap or not self._must_update(self.updates_per_round):
-            with self._stopwatch.measure("collect"):
+            with self._metrics.stopwatch.measure("collect"):
                 stats = self._collect()
             if self._collector.env_step >= self._learns_from:
                 self._pending.add_steps(stats.n_step)
@@ -198,7 +198,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     def _perform_updates(self, least: int) -> None:
         """Finish a round that has begun, then update while at least that many updates are pending."""
-        with self._stopwatch.measure("update"):
+        with self._metrics.stopwatch.measure("update"):
             while self._must_update(least):
                 self._interrupt.check()
                 self._update()
@@ -207,7 +207,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
         step, is_late = self._collector.env_step, self.refresh_priorities == "late"
         if not self._batches:
-            with self._stopwatch.measure("sample"):
+            with self._metrics.stopwatch.measure("sample"):
                 self._sample(min(self._pending.count, self.updates_per_round), step)
             if is_late:
                 self._write_priorities()
@@ -239,7 +239,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         """Write all new priorities at once; of a row that was drawn twice the last one stays."""
         if not self._unwritten:
             return
-        with self._stopwatch.measure("priorities"):
+        with self._metrics.stopwatch.measure("priorities"):
             read = [(slots, read_priority()) for slots, read_priority in self._unwritten]
             self._unwritten.clear()
             known = [(slots, priority) for slots, priority in read if priority is not None]
@@ -255,7 +255,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         An exception leaves the rest of the share to the next call, before the step's rows are stored: the updates then
         draw the same batches as in a run in which nothing raised.
         """
-        with self._stopwatch.measure("update", within="collect"):
+        with self._metrics.stopwatch.measure("update", within="collect"):
             self._perform_rest_of_share()
 
     def _perform_rest_of_share(self) -> None:
@@ -290,7 +290,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         super()._complete()
         if self._collector.is_mid_step and not self._is_running:
             if self._share_left is not None:
-                with self._stopwatch.measure("update"):
+                with self._metrics.stopwatch.measure("update"):
                     self._perform_rest_of_share()
             self._collector.finish_step()
 

@@ -92,7 +92,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     def _train_step(self) -> None:
         """Collect, unless there is a rollout from before; then learn from all of it, and discard it."""
         if not self._has_rollout:
-            with self._stopwatch.measure("collect"):
+            with self._metrics.stopwatch.measure("collect"):
                 stats = self._collect()
             if not len(self.buffer):  # the last collect exceeded its steps by as many as this one was to make
                 return
@@ -109,7 +109,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
                     rollout, step=self.env_step, batch_size=self.batch_size, repeat=self.repeat_per_collect
                 )
             )
-        with self._stopwatch.measure("update"):
+        with self._metrics.stopwatch.measure("update"):
             while True:
                 self._interrupt.check(is_whole=False)
                 if next(self._updates, None) is None:

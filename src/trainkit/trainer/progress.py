@@ -1,7 +1,6 @@
-"""What a person sees while a run goes on: one bar and one line per epoch, each of which can be off.
+"""Progress output of a run: one bar and one line per epoch, each of which can be off.
 
-Nothing that happens to the streams ends a run: where a stream is missing (`pythonw`, `2>&-`), closed or broken, its
-output is dropped.
+A stream that is missing (`pythonw`, `2>&-`), closed or broken does not end a run: its output is dropped.
 """
 
 import sys
@@ -31,7 +30,7 @@ class Progress:
         self._bar: Any = None
 
     def advance_to(self, step: int) -> None:
-        """Move the bar, opening it at the first call; where none is shown, tqdm and its lock are never touched."""
+        """Move the bar, opening it at the first call; where none is shown, tqdm is never used."""
         if not (self.is_shown and _is_open(sys.stderr)):
             return
         if self._bar is None:
@@ -40,7 +39,7 @@ class Progress:
             self._draw(lambda: self._bar.update(min(step, self._total) - self._bar.n))
 
     def show(self, stats: EpochStats) -> None:
-        """Write a few numbers behind the bar."""
+        """Show a few numbers after the bar."""
         if self._bar is not None:
             self._bar.set_postfix(_postfix(stats), refresh=False)
 
@@ -50,7 +49,7 @@ class Progress:
             self._print(epoch_line(result, self._unit))
 
     def close(self) -> None:
-        """Take the bar off; a later `advance_to` opens it again."""
+        """Remove the bar; a later `advance_to` opens it again."""
         if self._bar is not None:
             self._draw(self._bar.close)
             self._bar = None
@@ -59,7 +58,7 @@ class Progress:
         self._bar = tqdm(total=self._total, unit=self._unit, dynamic_ncols=True)
 
     def _draw(self, draw: Callable[[], object]) -> None:
-        """Draw the bar, and show it no longer where its stream cannot be written."""
+        """Draw the bar, and stop showing it if its stream cannot be written."""
         try:
             draw()
         except (OSError, ValueError):
@@ -75,13 +74,13 @@ class Progress:
             if self._bar is not None:
                 self._bar.write(line)
             else:
-                print(line, flush=True)  # noqa: T201  # what `verbose` asks for
-        except (OSError, ValueError):  # `| head` has gone, or the stream is closed: the run goes on
+                print(line, flush=True)  # noqa: T201  # what `verbose` is for
+        except (OSError, ValueError):  # `| head` has ended, or the stream is closed: the run continues
             self._show_lines = False
 
 
 def epoch_line(result: EpochResult, unit: str = "step") -> str:
-    """Tell an epoch in one line."""
+    """Return one line about an epoch."""
     stats, info = result.stats, result.info
     parts = [f"epoch {result.epoch}", f"{info.env_step:,} steps", f"{info.gradient_step:,} updates"]
     if unit == "update":
@@ -105,10 +104,10 @@ def _postfix(stats: EpochStats) -> dict[str, str]:
 
 
 def _is_watched() -> bool:
-    """Return whether a person is looking: at a terminal, or at a notebook."""
+    """Return whether the output is a terminal or a notebook."""
     return "ipykernel" in sys.modules or (_is_open(sys.stderr) and sys.stderr.isatty())
 
 
 def _is_open(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is there; Python sets it to None where a process was started without it."""
+    """Return whether a standard stream exists and is open; Python sets it to None for a process started without it."""
     return stream is not None and not getattr(stream, "closed", False)

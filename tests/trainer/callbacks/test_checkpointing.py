@@ -278,7 +278,7 @@ def test_a_full_disk_leaves_the_former_whole_and_the_run_goes_on(
         epochs.append((epoch, [progress(path)[0] for path in find_checkpoints(tmp_path)]))
         assert all(damage(path) is None for path in find_checkpoints(tmp_path))
     assert epochs == [(1, [1]), (2, [1]), (3, [1]), (4, [4])]
-    assert caplog.text.count("No space left on device; a former one is whole; the run goes on") == 2
+    assert caplog.text.count("No space left on device; a former one is whole; the run continues") == 2
     assert saved(tmp_path) == ["save-000002"]
 
 

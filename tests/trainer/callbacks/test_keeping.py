@@ -1,4 +1,4 @@
-"""Policies kept for acting alone: the best, confirmed on fresh seeds, and one now and then."""
+"""Policies saved for acting alone: the best, confirmed on fresh seeds, and periodic ones."""
 
 import dataclasses
 from pathlib import Path
@@ -40,6 +40,11 @@ def test_the_policy_that_is_kept_is_the_best_on_fresh_seeds(tmp_path: Path) -> N
     kept = loaded(tmp_path / "best", trainer).state_dict()
     assert all(np.array_equal(kept[name], weights[2][name]) for name in kept)
     assert not all(np.array_equal(kept[name], weights[3][name]) for name in kept)
+
+
+def test_save_best_is_deprecated_and_names_its_replacement(tmp_path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match=r"SaveBest is deprecated: use Checkpoint\(folder\)"):
+        tk.callbacks.SaveBest(tmp_path / "best")
 
 
 def test_the_best_score_outlives_a_run(tmp_path: Path) -> None:

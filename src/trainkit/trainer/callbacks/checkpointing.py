@@ -1,10 +1,11 @@
-"""The callback that saves a run now and then, keeps the newest checkpoints and the best one, and drops the rest."""
+"""Saving during a run: periodic checkpoints and the best one, and policies for acting alone."""
 
 import contextlib
 import logging
 import math
 import shutil
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.data import EpochResult
-from trainkit.core.errors import CheckpointError, Checks, nearest
+from trainkit.core.errors import CheckpointError, Checks, ConfigError, nearest
 from trainkit.core.folders import FolderClaim, check_folder
 from trainkit.core.signatures import checked
-from trainkit.core.stats import EpochStats, is_tag
+from trainkit.core.stats import CollectStats, EpochStats, is_tag
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 @checked
 class Checkpoint(Callback):
-    """Save a run into numbered folders, `save-000001` and on; also when it ends, on SIGTERM and on SIGUSR1.
+    """Periodic checkpoints of a run in folders `save-000001`, ..., and at its end, on SIGTERM and on SIGUSR1.
 
-    A save that fails for want of room is told about and the run goes on; only at its end that is an error.
+    A save that fails because the disk is full is warned about and the run continues; only at its end that is an error.
 
     The folder belongs to one run. A trainer without `resume_from` is rejected where the folder has checkpoints already,
     and any trainer while another process uses it.
@@ -41,11 +42,11 @@ class Checkpoint(Callback):
         keep_last: how many are kept; two or more let `resume_from="auto"` take the one before a damaged one.
         keep_best: the tag of an epoch's statistics whose largest value so far has a checkpoint of its own in `best`,
             without a buffer; None keeps none.
-        with_buffer: whether rows are saved; without, a run that goes on has none of those it had.
+        with_buffer: whether rows are saved; without, a resumed run has none of those it had.
         at: as in `Trainer.save`.
     """
 
-    always_raises = True  # a run that cannot be saved must not seem to be
+    always_raises = True  # a run that cannot be saved must not seem saved
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class Checkpoint(Callback):
         if keep_best is not None:
             groups, group = [item.name for item in fields(EpochStats)], str(keep_best).split("/")[0]
             hint = "" if group in groups else nearest(group, groups)
-            told = f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
-            checks.require(isinstance(keep_best, str) and is_tag(keep_best), told)
+            problem = f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
+            checks.require(isinstance(keep_best, str) and is_tag(keep_best), problem)
         check_folder(checks, self.folder)
         checks.done()
         self.claim = FolderClaim("Checkpoint.folder", self.folder, "checkpoints", _existing)
@@ -89,7 +90,7 @@ class Checkpoint(Callback):
     # ---- when ----
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        if trainer.epoch == 0:  # a run that begins, not one that goes on
+        if trainer.epoch == 0:  # a run that starts, not one that is resumed
             self._n_periods, self._best = self._periods(trainer), None
         self._began = time.monotonic()
 
@@ -100,12 +101,12 @@ class Checkpoint(Callback):
             self.save(trainer)
 
     def tick(self, trainer: "Trainer") -> None:
-        """Save if it is time, between two rounds of training."""
+        """Save if it is due, between two rounds of training."""
         if self.unit != "epochs" and self._is_due(trainer):
             self.save(trainer)
 
     def save(self, trainer: "Trainer") -> None:
-        """Save now, and drop what is too old."""
+        """Save now, and remove old checkpoints."""
         self.claim.hold()
         self._n_periods, self._began = self._periods(trainer), time.monotonic()
         found = checkpoints.numbered(self.folder)
@@ -124,7 +125,7 @@ class Checkpoint(Callback):
         return position.get(self.unit, 0) // self._every
 
     def _note_best(self, result: EpochResult) -> bool:
-        """Say whether an epoch is the best so far; ties keep the first, and no number is never the best."""
+        """Return whether an epoch is the best so far; ties keep the first, and no number is never the best."""
         value = None if self._keep_best is None else result.stats[self._keep_best]
         if value is None or math.isnan(value) or (self._best is not None and value <= self._best):
             return False
@@ -134,26 +135,26 @@ class Checkpoint(Callback):
     # ---- files ----
 
     def _save(self, trainer: "Trainer", path: Path, exclude: Sequence[str]) -> bool:
-        """Save, and say whether it could be written; at the end of a run it must."""
+        """Save, and return whether it could be written; at the end of a run it must."""
         self.claim.hold()
         try:
             trainer.save(path, exclude=exclude, at=self._at)
         except CheckpointError as error:
             if trainer.is_finished or not isinstance(error.__cause__, OSError):
                 raise
-            _log.warning("%s; the run goes on", error)
+            _log.warning("%s; the run continues", error)
             with contextlib.suppress(OSError):
                 path.rmdir()  # if it is empty
             return False
         return True
 
     def _drop_old(self) -> None:
-        """Remove all but the newest checkpoints; what cannot be removed stays, for the next time."""
+        """Remove all but the newest checkpoints; what cannot be removed is tried again the next time."""
         found = checkpoints.numbered(self.folder)
         whole = [number for number, path in found if (path / checkpoints.MANIFEST).is_file()]
         oldest = whole[-self._keep_last :][0]
         for number, path in found:
-            if number < oldest:  # out of sight at once: nobody shall find half of one
+            if number < oldest:  # renamed first, so that an incomplete one is never found
                 with contextlib.suppress(OSError):
                     path.rename(path.with_name(f".old-{path.name}"))
         for path in self.folder.glob(".old-save-*"):
@@ -164,6 +165,110 @@ class Checkpoint(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._n_periods, self._best = state["n_periods"], state["best"]
+
+
+@checked
+class SaveEvery(Callback):
+    """The policy, saved periodically in `folder/step-000005000` for `load_policy`.
+
+    Args:
+        folder: for the policies. It belongs to one run: a new run is rejected where it has policies already.
+        every: how much is trained from one save to the next.
+        unit: of it; offline, "env_steps" are updates.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, every: int = 1, unit: Literal["epochs", "env_steps", "updates"] = "epochs"
+    ) -> None:
+        checks = Checks("SaveEvery")
+        checks.integer("every", every, low=1)
+        checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
+        self.folder = Path(folder)
+        check_folder(checks, self.folder)
+        checks.done()
+        self.claim = FolderClaim("SaveEvery.folder", self.folder, "policies", lambda own: sorted(own.glob("step-*")))
+        self._every, self._unit = every, unit
+        self._n_periods = 0  # whole ones, at the last save
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        self._n_periods = self._periods(trainer)
+
+    def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
+        self._save_if_due(trainer)
+
+    def on_update_end(self, trainer: "Trainer") -> None:
+        self._save_if_due(trainer)
+
+    def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
+        if self._unit == "epochs" and trainer.epoch % self._every == 0:
+            self._save(trainer)
+
+    def _save_if_due(self, trainer: "Trainer") -> None:
+        n_periods = self._periods(trainer)
+        if n_periods > self._n_periods:
+            self._n_periods = n_periods
+            self._save(trainer)
+
+    def _periods(self, trainer: "Trainer") -> int:
+        """Return the number of whole periods of steps or updates."""
+        position = {"env_steps": trainer.clock, "updates": trainer.gradient_step}
+        return position.get(self._unit, 0) // self._every
+
+    def _save(self, trainer: "Trainer") -> None:
+        self.claim.hold()
+        trainer.policy.save(self.folder / f"step-{trainer.clock:09d}")
+
+
+@checked
+class SaveBest(Callback):
+    """The policy with the best evaluation, saved in a folder for `load_policy`. Deprecated: use `Checkpoint`.
+
+    `Checkpoint(folder, keep_best=...)` keeps the best epoch in `folder/best`, which `load_policy` reads, too. This
+    callback evaluates a policy that is the best so far again on fresh seeds, and saves it if that score is the best.
+
+    The folder belongs to one run: a new run is rejected where it has a policy already.
+
+    Attributes:
+        score: of the saved policy, on its fresh seeds; None before there is one.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        warnings.warn(
+            "SaveBest is deprecated: use Checkpoint(folder), whose folder/best is the best policy for load_policy",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        self.folder = Path(folder)
+        checks = Checks("SaveBest")
+        check_folder(checks, self.folder)
+        checks.done()
+        self.claim = FolderClaim(
+            "SaveBest.folder",
+            self.folder,
+            "best",
+            lambda own: [own] if (own / checkpoints.MANIFEST).is_file() else [],
+        )
+        self.score: float | None = None
+
+    def check(self, trainer: "Trainer") -> None:
+        """Raise a `ConfigError` for a run without evaluations."""
+        if trainer.test_collector is None:
+            raise ConfigError("SaveBest needs evaluations: give a test_collector or an evaluation")
+
+    def on_best(self, trainer: "Trainer", stats: CollectStats) -> None:
+        schedule = trainer.evaluation_schedule
+        score = schedule.score(schedule.confirm(trainer.clock))
+        if score is None or math.isnan(score) or (self.score is not None and score <= self.score):
+            return
+        self.claim.hold()
+        trainer.policy.save(self.folder)
+        self.score = score
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"score": self.score}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.score = state["score"]
 
 
 def _existing(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A callback that gives environments their tasks as training goes on."""
+"""A curriculum: the tasks of the training environments, as reset options."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,11 @@ Task = Mapping[str, Any]
 
 @checked
 class Curriculum(Callback):
-    """Set the task of the training environments: before the first epoch, and after each one.
+    """The task of the training environments, set before the first epoch and after each one.
 
     `fn(trainer)` returns the options of Gymnasium's `reset(options=)`, plain values by name, or None to leave the task
     as it is. They reach each environment at its next reset, so that no episode changes while it runs; what the
-    environment makes of them is up to it. Evaluations keep their own. Numbers among them are shown as
+    environment does with them is up to it. Evaluations keep their own. Numbers among them are logged as
     `custom/task/name`, and the task is saved in checkpoints.
     """
 
@@ -33,11 +33,11 @@ class Curriculum(Callback):
 
     @property
     def task(self) -> Task | None:
-        """The options that resets are told now."""
+        """The current options of resets."""
         return self._task
 
     def check(self, trainer: "Trainer") -> None:
-        """Refuse a run without environments to train in, and ones that cannot be told."""
+        """Raise a `ConfigError` for a run without training environments, or whose environments accept no options."""
         if trainer.train_collector is None:
             raise ConfigError("Curriculum sets the task of training environments: an offline run has none")
         envs = trainer.train_collector.envs
@@ -45,15 +45,15 @@ class Curriculum(Callback):
             raise ConfigError(f"Curriculum cannot reach the environments of {envs.name}, which reset themselves")
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        if self._task is None:  # else a checkpoint has told it
-            self._ask(trainer)
+        if self._task is None:  # else it is a checkpoint's
+            self._choose(trainer)
         self._set(trainer)
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
         for name, value in (self._task or {}).items():  # of this epoch; the next one's is set below
             if isinstance(value, (bool, int, float)):
                 trainer.log(f"task/{name}", value, "last")
-        self._ask(trainer)
+        self._choose(trainer)
         self._set(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class Curriculum(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._task = state["task"]
 
-    def _ask(self, trainer: "Trainer") -> None:
-        asked: object = self._fn(trainer)
-        if asked is not None and not isinstance(asked, Mapping):
-            raise ConfigError(f"Curriculum.fn must return options for reset, or None, got {asked!r}")
-        if asked is not None:
-            self._task = dict(asked)
+    def _choose(self, trainer: "Trainer") -> None:
+        task: object = self._fn(trainer)
+        if task is not None and not isinstance(task, Mapping):
+            raise ConfigError(f"Curriculum.fn must return options for reset, or None, got {task!r}")
+        if task is not None:
+            self._task = dict(task)
 
     def _set(self, trainer: "Trainer") -> None:
-        assert trainer.train_collector is not None, "refused before"
+        assert trainer.train_collector is not None, "`check` rejects runs without"
         trainer.train_collector.envs.options = self._task

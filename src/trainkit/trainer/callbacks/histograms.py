@@ -1,4 +1,4 @@
-"""How a run's numbers are spread, on request: what episodes returned, which actions were taken, which rows count."""
+"""Histograms of a run: returns and lengths of episodes, actions, priorities and importance weights."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,19 @@ from trainkit.trainer.callbacks.base import Callback
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
-_MOST_PLACES = 8  # of an action, shown each by itself
+_MOST_DIMENSIONS = 8  # of an action, each with a histogram of its own
 
 
 @checked
 class Histograms(Callback):
-    """Show on dashboards how numbers are spread: `custom/returns`, `lengths`, `actions`, `priorities`, `weights`.
+    """Periodic histograms on dashboards: `custom/returns`, `lengths`, `actions`, `priorities`, `weights`.
 
-    Returns, lengths and actions are of training since the last look, returns as the environments gave them; actions
-    of several places are shown place by place, the first eight. Priorities and importance weights are of all rows of
-    a `PrioritizedReplayBuffer` as it is then. Only tensorboard shows them.
+    Returns, lengths and actions are of training since the last histograms, returns as the environments gave them; each
+    of the first eight dimensions of an action has its own. Priorities and importance weights are of all rows that a
+    `PrioritizedReplayBuffer` has at that time. Only tensorboard shows them.
 
     Args:
-        every: environment steps (offline: updates) from one look to the next.
+        every: environment steps (offline: updates) from one set of histograms to the next.
     """
 
     def __init__(self, every: int = 10_000) -> None:
@@ -36,49 +36,49 @@ class Histograms(Callback):
         checks.integer("every", every, low=1)
         checks.done()
         self.every = every
-        self._next_look: int | None = None
-        self._heard: _Heard | None = None
+        self._next_step: int | None = None
+        self._recorder: _Recorder | None = None
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        self._next_look = trainer.clock + self.every
+        self._next_step = trainer.clock + self.every
         collector = trainer.train_collector
-        if collector is not None and self._heard is None:
-            self._heard = _Heard(collector.envs.n)
-            collector.recorders.append(self._heard)
+        if collector is not None and self._recorder is None:
+            self._recorder = _Recorder(collector.envs.n)
+            collector.recorders.append(self._recorder)
 
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        self._look_if_due(trainer)
+        self._log_if_due(trainer)
 
     def on_update_end(self, trainer: "Trainer") -> None:
-        self._look_if_due(trainer)
+        self._log_if_due(trainer)
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        if trainer.train_collector is not None and self._heard is not None:
-            trainer.train_collector.recorders.remove(self._heard)
-            self._heard = None
+        if trainer.train_collector is not None and self._recorder is not None:
+            trainer.train_collector.recorders.remove(self._recorder)
+            self._recorder = None
 
-    def _look_if_due(self, trainer: "Trainer") -> None:
-        if self._next_look is None or trainer.clock < self._next_look:
+    def _log_if_due(self, trainer: "Trainer") -> None:
+        if self._next_step is None or trainer.clock < self._next_step:
             return
-        self._next_look += self.every * ((trainer.clock - self._next_look) // self.every + 1)
-        told = {} if self._heard is None else self._heard.take()
+        self._next_step += self.every * ((trainer.clock - self._next_step) // self.every + 1)
+        values = {} if self._recorder is None else self._recorder.take()
         buffer: object = trainer.buffer
         if isinstance(buffer, PrioritizedReplayBuffer):
-            told |= {"priorities": buffer.priorities(), "weights": buffer.weights(trainer.clock)}
-        for name, values in told.items():
-            trainer.log(name, values, reduce="histogram")
+            values |= {"priorities": buffer.priorities(), "weights": buffer.weights(trainer.clock)}
+        for name, array in values.items():
+            trainer.log(name, array, reduce="histogram")
 
 
-class _Heard:
-    """What a collector did since the last look."""
+class _Recorder:
+    """Returns, lengths and actions of a collector since the last histograms."""
 
     def __init__(self, n_envs: int) -> None:
-        self._returns, self._lengths = np.zeros(n_envs), np.zeros(n_envs)  # [N], of the episodes that run
+        self._returns, self._lengths = np.zeros(n_envs), np.zeros(n_envs)  # [N], of the open episodes
         self._finished: list[tuple[float, float]] = []
         self._actions: list[NDArray[Any]] = []
 
     def add(self, transition: Transition) -> None:
-        """Hear of K steps."""
+        """Add K steps."""
         envs = transition.env_ids
         self._actions.append(transition.action.copy())
         if len(envs) == len(self._returns):
@@ -94,22 +94,23 @@ class _Heard:
             self.cut(over)
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
-        """Hear that the open episodes of these environments are no more."""
+        """Discard the open episodes of these environments, which were cut."""
         self._returns[env_ids] = self._lengths[env_ids] = 0.0
 
     def drop(self, env_ids: NDArray[np.intp]) -> None:
-        """Hear that they were broken off."""
+        """Discard the open episodes of these environments."""
         self.cut(env_ids)
 
     def take(self) -> dict[str, NDArray[Any]]:
-        """Return {name: numbers} and begin anew."""
-        told: dict[str, NDArray[Any]] = {}
+        """Return {name: values} since the last call."""
+        values: dict[str, NDArray[Any]] = {}
         if self._finished:
-            told["returns"], told["lengths"] = np.array(self._finished).T
+            values["returns"], values["lengths"] = np.array(self._finished).T
         if self._actions:
             actions = np.concatenate(self._actions)
-            places = actions.reshape(len(actions), -1).T
-            single = len(places) == 1
-            told |= {"actions" if single else f"actions/{i}": one for i, one in enumerate(places[:_MOST_PLACES])}
+            columns = actions.reshape(len(actions), -1).T
+            is_single = len(columns) == 1
+            for i, column in enumerate(columns[:_MOST_DIMENSIONS]):
+                values["actions" if is_single else f"actions/{i}"] = column
         self._finished, self._actions = [], []
-        return told
+        return values

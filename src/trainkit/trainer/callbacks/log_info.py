@@ -1,4 +1,4 @@
-"""A callback that shows what environments tell besides rewards: a score, a success, the parts a reward is made of."""
+"""Logging of values in the environments' info: a score, a success, the terms of a reward."""
 
 import logging
 import math
@@ -17,14 +17,14 @@ _log = logging.getLogger(__name__)
 
 @checked
 class LogInfo(Callback):
-    """Show values of the environments' info as `custom/info/key`, the mean over episodes that ended.
+    """Values of the environments' info, logged as `custom/info/key`: the mean over episodes that ended.
 
-    Those of an evaluation's episodes are shown as `custom/test/info/key`. An episode whose info has no such key counts
+    Those of an evaluation's episodes are logged as `custom/test/info/key`. An episode whose info has no such key counts
     for nothing; one whose value is not finite is left out with a warning.
 
     Args:
         keys: of numbers in the info; "reward/forward" is `info["reward"]["forward"]`.
-        of: what an episode shows: the value of its "last" step, or the "sum" or the "mean" over all its steps.
+        of: what counts of an episode: the value of its "last" step, or the "sum" or the "mean" over all its steps.
     """
 
     def __init__(self, *keys: str, of: Literal["last", "sum", "mean"] = "last") -> None:
@@ -40,7 +40,7 @@ class LogInfo(Callback):
         self._has_warned = False
 
     def hears(self, event: str) -> bool:
-        """Whether it is to be told: of steps only where it sums them up."""
+        """Return whether it receives an event: steps only where it sums them up."""
         needs_no_steps = self._of == "last" and type(self).on_episode_step is LogInfo.on_episode_step
         return super().hears(event) and not (event == "on_episode_step" and needs_no_steps)
 

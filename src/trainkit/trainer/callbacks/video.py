@@ -25,16 +25,16 @@ _log = logging.getLogger(__name__)
 
 @checked
 class RecordVideo(Callback):
-    """Record the first episodes of evaluations as `folder/step-000005000-episode-0.mp4`; training is not recorded.
+    """Videos of the first episodes of evaluations, `folder/step-000005000-episode-0.mp4`; training is not recorded.
 
     The evaluation's environments must draw: `make_envs(..., env_kwargs={"render_mode": "rgb_array"})`. Rendering takes
-    time and changes nothing else. A video is there whole or not at all.
+    time and changes nothing else. Videos are written whole or not at all.
 
     Args:
         folder: for the videos. It belongs to one run: a fresh one is rejected where it has videos already.
-        every: record in every n-th evaluation, the first among them.
+        every: record in every n-th evaluation, including the first.
         n_episode: recorded in each, at most one at a time per environment.
-        fps: frames per second; None takes what the environment says, or 30.
+        fps: frames per second; None is the environment's own rate, or 30.
 
     Raises:
         MissingExtraError: imageio-ffmpeg is not installed.
@@ -57,11 +57,11 @@ class RecordVideo(Callback):
         )
         self._every, self._n_episode, self._fps = every, n_episode, fps
         self._n_evaluations = 0
-        self._n_begun = n_episode  # recorded in this evaluation; none is left to do between two
+        self._n_started = n_episode  # episodes recorded in this evaluation; none is left between two
         self._films: dict[Episode, Film] = {}
 
     def check(self, trainer: "Trainer") -> None:
-        """Refuse a run without evaluations, and environments that cannot draw."""
+        """Raise a `ConfigError` for a run without evaluations, or whose environments cannot render."""
         envs = _envs(trainer, "RecordVideo")
         modes = envs.call("render_mode")
         if any(mode != "rgb_array" for mode in modes):
@@ -74,23 +74,23 @@ class RecordVideo(Callback):
             self._fps = int(metadata.get("render_fps") or 30)
 
     def on_evaluate_start(self, trainer: "Trainer") -> None:
-        self._forget()
+        self._discard()
         is_one = self._n_evaluations % self._every == 0
-        self._n_begun = 0 if is_one else self._n_episode
+        self._n_started = 0 if is_one else self._n_episode
         self._n_evaluations += 1
 
     def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
-        if self._n_begun >= self._n_episode:
+        if self._n_started >= self._n_episode:
             return
         self.claim.hold()
-        path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_begun}.mp4"
-        self._n_begun += 1
+        path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_started}.mp4"
+        self._n_started += 1
         self._films[episode] = Film(path, self._fps or 30)
-        self._shoot(trainer, episode)
+        self._add_frame(trainer, episode)
 
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
         if episode in self._films:
-            self._shoot(trainer, episode)
+            self._add_frame(trainer, episode)
 
     def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
         film = self._films.pop(episode, None)
@@ -98,8 +98,8 @@ class RecordVideo(Callback):
             film.finish()
 
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
-        self._n_begun = self._n_episode
-        self._forget()
+        self._n_started = self._n_episode
+        self._discard()
 
     def state_dict(self) -> dict[str, Any]:
         return {"n_evaluations": self._n_evaluations}
@@ -107,58 +107,58 @@ class RecordVideo(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._n_evaluations = state["n_evaluations"]
 
-    def _shoot(self, trainer: "Trainer", episode: Episode) -> None:
+    def _add_frame(self, trainer: "Trainer", episode: Episode) -> None:
         envs = _envs(trainer, "RecordVideo")
         (frame,) = envs.render(np.array([episode.env_id]))
         self._films[episode].add(frame)
 
-    def _forget(self) -> None:
-        """Throw away what was not finished: of an evaluation that was interrupted, or that counted steps."""
+    def _discard(self) -> None:
+        """Discard incomplete videos: of an evaluation that was interrupted, or that counted steps."""
         for film in self._films.values():
             film.drop()
         self._films.clear()
 
 
 class Film:
-    """One video, written frame by frame beside its place, and moved there when it is whole.
+    """One video, written frame by frame to a temporary file, which is renamed when it is complete.
 
-    A disk that is full costs the video, not the run.
+    A full disk loses the video, not the run.
     """
 
     def __init__(self, path: Path, fps: int) -> None:
-        self._path, self._beside, self._fps = path, path.with_name(f".{path.name}"), fps
-        self._frames: Any = None  # where frames are sent to, when there was one
+        self._path, self._temporary, self._fps = path, path.with_name(f".{path.name}"), fps
+        self._frames: Any = None  # a generator that frames are sent to; None before the first
 
     def add(self, frame: NDArray[np.uint8]) -> None:
         """Add one frame [height, width, 3], padded to even sizes, as the codec needs them."""
         height, width, _ = frame.shape
         frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-        with self._losses_told():
+        with self._errors_logged():
             if self._frames is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 size = frame.shape[1], frame.shape[0]
-                self._frames = find_ffmpeg().write_frames(str(self._beside), size, fps=self._fps, macro_block_size=2)
+                self._frames = find_ffmpeg().write_frames(str(self._temporary), size, fps=self._fps, macro_block_size=2)
                 self._frames.send(None)
             self._frames.send(np.ascontiguousarray(frame))
 
     def finish(self) -> None:
-        """Put it in its place."""
-        with self._losses_told():
+        """Complete the video."""
+        with self._errors_logged():
             self._frames.close()
-            self._beside.replace(self._path)
+            self._temporary.replace(self._path)
 
     def drop(self) -> None:
-        """Leave nothing behind."""
+        """Remove the incomplete video."""
         with contextlib.suppress(OSError):
             self._frames.close()
-        self._beside.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _losses_told(self) -> Iterator[None]:
+    def _errors_logged(self) -> Iterator[None]:
         try:
             yield
         except (OSError, StopIteration) as error:  # a closed generator's is the latter
-            _log.warning("%s could not be written, the run goes on without: %s", self._path, error)
+            _log.warning("%s could not be written, the run continues without: %s", self._path, error)
 
 
 def _envs(trainer: "Trainer", name: str) -> Envs:
@@ -169,7 +169,7 @@ def _envs(trainer: "Trainer", name: str) -> Envs:
 
 
 def find_ffmpeg() -> Any:
-    """Return the package that writes videos, or refuse to record any."""
+    """Return the package that writes videos; raise a `MissingExtraError` where it is not installed."""
     try:
         import imageio_ffmpeg
     except ImportError as error:
