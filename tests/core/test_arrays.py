@@ -1,4 +1,4 @@
-"""Questions asked of whole arrays, whatever their sizes and strides."""
+"""Checks of whole arrays of any size and strides."""
 
 import numpy as np
 import pytest

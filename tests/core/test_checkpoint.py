@@ -118,14 +118,14 @@ def test_a_write_that_fails_anywhere_leaves_the_former_whole(
     assert_is_state(load_checkpoint(tmp_path))
 
 
-def test_a_component_that_cannot_be_written_is_refused_and_the_former_stays(tmp_path: Path) -> None:
+def test_a_component_that_cannot_be_written_is_rejected_and_the_former_stays(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, STATE, {})
     with pytest.raises(tk.ConfigError, match=r"a state cannot be saved .*not JSON serializable"):
         save_checkpoint(tmp_path, {"weights": STATE["weights"], "rows": {"odd": {1, 2}}}, {})
     assert_is_state(load_checkpoint(tmp_path))
 
 
-def test_a_folder_that_cannot_be_made_is_told_about(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(tk.errors.CheckpointError, match="no checkpoint could be written to"):
         save_checkpoint(tmp_path / "file" / "saved", STATE, {})
@@ -153,18 +153,18 @@ def resign(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["weights-1.pt", "rows-1.npz", "manifest.json"])
-def test_a_truncated_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_rejected(tmp_path: Path, name: str) -> None:
     save_checkpoint(tmp_path, STATE, {})
     whole = (tmp_path / name).read_bytes()
     for length in (0, 1, 10, len(whole) // 2, len(whole) - 1):
         (tmp_path / name).write_bytes(whole[:length])
-        told = rf"{name} is damaged: it has {length} of {len(whole)} bytes|holds no readable checkpoint"
-        with pytest.raises(tk.errors.CheckpointError, match=told):
+        reported = rf"{name} is damaged: it has {length} of {len(whole)} bytes|holds no readable checkpoint"
+        with pytest.raises(tk.errors.CheckpointError, match=reported):
             load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["weights-1.pt", "rows-1.npz", "manifest.json"])
-def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_rejected(tmp_path: Path, name: str) -> None:
     save_checkpoint(tmp_path, STATE, {})
     (tmp_path / name).unlink()
     with pytest.raises(
@@ -188,13 +188,13 @@ WRONG_TYPES = [
 @pytest.mark.parametrize(
     "content", ["[]", "7", "{}", '{"format": 1}', "null", "nonsense", "[" * 100_000, "\xff", *WRONG_TYPES]
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_manifest_that_is_none_is_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         load_checkpoint(tmp_path)
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_a_newer_format_is_rejected(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, STATE, {})
     rewrite(tmp_path, format=2)
     with pytest.raises(
@@ -206,7 +206,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 # ---- a run ----
 
 
-def test_all_that_a_run_goes_on_from_comes_back(tmp_path: Path) -> None:
+def test_all_that_a_run_resumes_from_comes_back(tmp_path: Path) -> None:
     trainer = make_trainer(test=True, seed=5, max_epoch=2)
     trainer.run()
     trainer.save(tmp_path)
@@ -266,16 +266,16 @@ def test_open_episodes_that_cannot_be_played_again_are_cut_and_others_begin(tmp_
     )
     next(resumed)
     batch = resumed.buffer.sample(500, horizon=Horizon(3), columns=("t", "episode", "n", "env_id"))
-    told = np.stack([batch.extras[name] for name in ("env_id", "episode", "t", "n")], axis=1)
+    reported = np.stack([batch.extras[name] for name in ("env_id", "episode", "t", "n")], axis=1)
     # two environments, two steps in each before and two after: a window of three never spans both
     rows = [(env, episode, t, 2 - t) for env in (0, 1) for episode in (0, 1) for t in (0, 1)]
-    assert sorted(set(map(tuple, told.tolist()))) == sorted(rows)
+    assert sorted(set(map(tuple, reported.tolist()))) == sorted(rows)
     assert (batch.discount > 0).all()  # nothing was terminated
     np.testing.assert_array_equal(resumed.train_collector.envs.episodes, trainer.train_collector.envs.episodes + 1)
 
 
 @pytest.mark.parametrize(("moment", "at"), [("collect", 33), ("warm-up", 3), ("update", 33), ("evaluate", 9)])
-def test_a_run_saved_in_the_middle_of_an_epoch_goes_on_with_that_epoch(tmp_path: Path, moment: str, at: int) -> None:
+def test_a_run_saved_in_the_middle_of_an_epoch_continues_that_epoch(tmp_path: Path, moment: str, at: int) -> None:
     n_steps = 0
 
     def interrupt() -> None:
@@ -289,26 +289,26 @@ def test_a_run_saved_in_the_middle_of_an_epoch_goes_on_with_that_epoch(tmp_path:
             if moment == "update":
                 interrupt()
 
-    def told(result: Any) -> tuple[int, int, int]:
+    def reported(result: Any) -> tuple[int, int, int]:
         return result.epoch, result.info.env_step, result.info.gradient_step
 
     options: dict[str, Any] = {"test": True, "step_per_collect": 10, "max_epoch": 4}
     if moment == "warm-up":
         options |= {"learning_starts": 20, "warmup": "random"}
-    straight = [told(result) for result in make_trainer(**options)]
+    straight = [reported(result) for result in make_trainer(**options)]
     trainer = make_trainer(callbacks=[InUpdate()], **options)
     if moment != "update":
         part = trainer.evaluation_schedule.evaluation.collector if moment == "evaluate" else trainer.train_collector
         step = part.envs.step
-        part.envs.step = lambda *asked: (interrupt(), step(*asked))[1]  # type: ignore[method-assign]
+        part.envs.step = lambda *arguments: (interrupt(), step(*arguments))[1]  # type: ignore[method-assign]
     epochs = []
     with contextlib.suppress(KeyboardInterrupt):
-        epochs.extend(told(result) for result in trainer)
+        epochs.extend(reported(result) for result in trainer)
     assert n_steps == at
     epochs.clear()
     trainer.save(tmp_path)
     resumed = make_trainer(resume_from=tmp_path, **options)
-    epochs += [told(result) for result in resumed]
+    epochs += [reported(result) for result in resumed]
     assert 1 <= len(epochs) <= 4
     assert epochs == straight[-len(epochs) :]
     assert epochs[0][0] == trainer.epoch
@@ -316,7 +316,7 @@ def test_a_run_saved_in_the_middle_of_an_epoch_goes_on_with_that_epoch(tmp_path:
 
 def test_an_interrupted_warm_up_goes_on_at_random_in_a_resumed_run(tmp_path: Path) -> None:
     class Refuse(tk.Greedy):
-        def choose(self, *asked: Any, **more: Any) -> Any:
+        def choose(self, *arguments: Any, **more: Any) -> Any:
             raise AssertionError
 
     options: dict[str, Any] = {"learning_starts": 24, "warmup": "random", "step_per_collect": 12, "max_epoch": 1}
@@ -324,10 +324,10 @@ def test_an_interrupted_warm_up_goes_on_at_random_in_a_resumed_run(tmp_path: Pat
     trainer = make_trainer(**options)
     step = trainer.train_collector.envs.step
 
-    def interrupted(*asked: Any) -> Any:
+    def interrupted(*arguments: Any) -> Any:
         if trainer.env_step == 6:
             raise KeyboardInterrupt
-        return step(*asked)
+        return step(*arguments)
 
     trainer.train_collector.envs.step = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
@@ -339,7 +339,7 @@ def test_an_interrupted_warm_up_goes_on_at_random_in_a_resumed_run(tmp_path: Pat
 # ---- of another run ----
 
 
-def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_rejected_with_all_that_differs(tmp_path: Path) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
     with pytest.raises(tk.errors.CheckpointError) as caught:
         make_trainer(n_envs=3, buffer=tk.ReplayBuffer(70), resume_from=tmp_path)
@@ -351,14 +351,14 @@ def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["trainer", "policy", "env"])
-def test_another_kind_of_trainer_policy_or_environment_is_refused(tmp_path: Path, name: str) -> None:
+def test_another_kind_of_trainer_policy_or_environment_is_rejected(tmp_path: Path, name: str) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
     rewrite(tmp_path, settings=lambda settings: settings | {name: "Other"})
     with pytest.raises(tk.errors.CheckpointError, match=f"was saved with {name} 'Other', this run has"):
         make_trainer(resume_from=tmp_path)
 
 
-def test_other_spaces_are_refused(tmp_path: Path) -> None:
+def test_other_spaces_are_rejected(tmp_path: Path) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
     rewrite(tmp_path, spaces=lambda spaces: spaces | {"action_space": {"kind": "Discrete", "n": 3}})
     with pytest.raises(
@@ -367,20 +367,20 @@ def test_other_spaces_are_refused(tmp_path: Path) -> None:
         make_trainer(resume_from=tmp_path)
 
 
-def test_another_network_is_refused_with_what_differs_and_nothing_is_half_loaded(tmp_path: Path) -> None:
+def test_another_network_is_rejected_with_what_differs_and_nothing_is_half_loaded(tmp_path: Path) -> None:
     make_trainer(max_epoch=1, checkpoint=tmp_path, policy={"dueling": False}).run()
     trainer = make_trainer(policy={"hidden": (9,)})
     before = everything(trainer)
     with pytest.raises(tk.errors.CheckpointError) as caught:
         trainer.load(tmp_path)
-    told = str(caught.value)
-    assert told.startswith("DQNPolicy has other parameters than those given:\n")
-    assert "network.encoder.body.layers.0.weight: [9, 2] here, [8, 2] given" in told
-    assert "network.heads.state_value.layers.0.weight: [5, 9] here, none given" in told
+    reported = str(caught.value)
+    assert reported.startswith("DQNPolicy has other parameters than those given:\n")
+    assert "network.encoder.body.layers.0.weight: [9, 2] here, [8, 2] given" in reported
+    assert "network.heads.state_value.layers.0.weight: [5, 9] here, none given" in reported
     assert everything(trainer) == before
 
 
-def test_nothing_there_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_nothing_there_is_reported_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         make_trainer(resume_from=tmp_path / "nowhere", logger=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

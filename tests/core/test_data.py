@@ -47,12 +47,12 @@ def test_every_reward_rule_is_taken(rule: Any) -> None:
         ({"reward": float("inf")}, r"Horizon.reward must be in \(-inf, inf\), got inf"),
     ],
 )
-def test_a_horizon_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
+def test_a_horizon_that_cannot_work_is_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):
         Horizon(**options)
 
 
-def test_all_that_is_wrong_with_a_horizon_is_told_at_once() -> None:
+def test_all_that_is_wrong_with_a_horizon_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         Horizon(n_step=0, gamma=5, reward="clip")  # type: ignore[arg-type]  # the mistakes tested
     assert len(str(caught.value).splitlines()) == 3

@@ -62,7 +62,7 @@ def test_no_problem_raises_nothing() -> None:
     checks.done()
 
 
-def test_a_more_special_error_may_be_asked_for() -> None:
+def test_a_more_special_error_may_be_requested() -> None:
     checks = Checks("Thing")
     checks.require(False, " does not fit")
     with pytest.raises(errors.SpaceMismatchError, match=r"^Thing does not fit$"):
@@ -139,7 +139,7 @@ def test_the_nearest_word_is_offered_when_one_is_near() -> None:
     assert nearest("xyz", ["lr", "batch_size"]) == ""
 
 
-def test_unknown_options_are_refused_with_the_nearest_known() -> None:
+def test_unknown_options_are_rejected_with_the_nearest_known() -> None:
     refuse_unknown("dqn", {"lr": 1, "gamma": 2}, {"lr", "gamma", "alpha"})
     with pytest.raises(ConfigError) as caught:
         refuse_unknown("dqn", {"lr": 1, "gama": 2, "zzz": 3}, {"lr", "gamma", "alpha"})

@@ -99,8 +99,10 @@ def test_every_name_of_another_library_gets_a_hint_from_every_preset(library: st
         for preset in (presets.dqn, presets.ppo, presets.sac):
             if theirs in {*preset.settings(), *CommonOptions.__annotations__}:
                 continue
-            told = message(preset, "CartPole-v1", **{theirs: 1})
-            assert re.search(r"did you mean|trainkit calls it|belongs to|: [a-z]", told.partition("unknown option")[2])
+            reported = message(preset, "CartPole-v1", **{theirs: 1})
+            assert re.search(
+                r"did you mean|trainkit calls it|belongs to|: [a-z]", reported.partition("unknown option")[2]
+            )
 
 
 @LIBRARIES
@@ -167,8 +169,8 @@ def test_a_summary_writer_is_answered_with_its_folder(tmp_path: Path) -> None:
 
         def add_scalar(self, tag: str, value: float, step: int) -> None: ...
 
-    told = message(presets.dqn, "CartPole-v1", n_envs=1, hidden=(4,), device="cpu", logger=SummaryWriter())
-    assert told == f"logger is a SummaryWriter: give the folder it writes to instead, logger={str(tmp_path)!r}"
+    reported = message(presets.dqn, "CartPole-v1", n_envs=1, hidden=(4,), device="cpu", logger=SummaryWriter())
+    assert reported == f"logger is a SummaryWriter: give the folder it writes to instead, logger={str(tmp_path)!r}"
 
 
 def test_a_suggested_name_is_one_that_the_call_takes() -> None:

@@ -73,7 +73,7 @@ def space_of(shape: Any) -> gym.spaces.Space[Any]:
 
 
 @given(shape=trees)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_no_two_leaves_have_one_path(shape: Any) -> None:
     paths = [path for path, _ in tree.named_leaves(shape)]
     assert len(set(paths)) == len(paths)
@@ -81,7 +81,7 @@ def test_no_two_leaves_have_one_path(shape: Any) -> None:
 
 
 @given(shape=trees)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_any_strings_are_keys_that_come_back_from_every_file(
     shape: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

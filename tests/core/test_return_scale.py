@@ -106,6 +106,6 @@ def test_a_buffer_alone_cannot_scale() -> None:
 
 
 @pytest.mark.parametrize("options", [{"gamma": 1.5}, {"clip": 0.0}, {"clip": -1.0}])
-def test_refuses_what_cannot_be(options: dict[str, float]) -> None:
+def test_rejects_what_cannot_be(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="ReturnScale"):
         ReturnScale(**options)

@@ -60,7 +60,7 @@ def test_a_constant_is_the_same_at_every_step() -> None:
         ([(0, "1.0")], r"Piecewise.knots value must be in \(-inf, inf\), got '1.0'"),
     ],
 )
-def test_knots_that_cannot_work_are_refused(knots: Any, message: str) -> None:
+def test_knots_that_cannot_work_are_rejected(knots: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Piecewise(knots)
 
@@ -97,21 +97,21 @@ def test_numbers_knots_and_functions_become_schedules(value: Any, at_5: float) -
         (True, "True"),
     ],
 )
-def test_a_value_outside_its_range_is_refused_in_its_owners_name(value: Any, came: str) -> None:
+def test_a_value_outside_its_range_is_rejected_in_its_owners_name(value: Any, came: str) -> None:
     with pytest.raises(ConfigError, match=rf"^Owner.beta must be in \[0, 1\], got {came}$"):
         as_schedule("Owner", "beta", value, low=0, high=1)
 
 
 class TestAFunction:
     @pytest.mark.parametrize("value", [-1.0, 7, float("nan"), float("inf"), None, "0.5", True, [0.5]])
-    def test_a_value_outside_the_range_at_step_0_is_refused_at_once(self, value: Any) -> None:
+    def test_a_value_outside_the_range_at_step_0_is_rejected_at_once(self, value: Any) -> None:
         with pytest.raises(
             ConfigError, match=r"^Owner.beta must be in \[0, 1\], got .* at step 0 from the schedule <fun"
         ):
             as_schedule("Owner", "beta", lambda step: value, low=0, high=1)
 
     @pytest.mark.parametrize("value", [-1.0, 7, float("nan"), float("-inf"), None])
-    def test_a_value_outside_the_range_is_refused_at_the_step_that_has_it(self, value: Any) -> None:
+    def test_a_value_outside_the_range_is_rejected_at_the_step_that_has_it(self, value: Any) -> None:
         schedule = as_schedule("Owner", "beta", lambda step: 0.5 if step < 3 else value, low=0, high=1)
         assert [schedule(step) for step in range(3)] == [0.5, 0.5, 0.5]
         with pytest.raises(
@@ -134,7 +134,7 @@ class TestAFunction:
             with pytest.raises(ConfigError, match=rf"^Owner.lr must be in \(0, inf\), got .* at step {step} "):
                 schedule(step)
 
-    def test_one_that_raises_or_takes_no_step_is_refused_in_its_owners_name(self) -> None:
+    def test_one_that_raises_or_takes_no_step_is_rejected_in_its_owners_name(self) -> None:
         for broken in (lambda: 0.5, lambda step: 1 / step):
             with pytest.raises(
                 ConfigError, match=r"^Owner.beta: the schedule <function .* raised .*Error: .* at step 0"
@@ -233,24 +233,24 @@ class TestLinear:
             (lambda: Linear(1.0, "0"), r"^Linear.end must be in \(-inf, inf\), got '0'$"),
         ],
     )
-    def test_numbers_that_cannot_work_are_refused(self, make: Any, message: str) -> None:
+    def test_numbers_that_cannot_work_are_rejected(self, make: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             make()
 
     def test_everything_wrong_is_said_at_once(self) -> None:
-        with pytest.raises(ConfigError) as refusal:
+        with pytest.raises(ConfigError) as caught:
             Linear(float("inf"), float("nan"), 0)
 
-        assert str(refusal.value).count("Linear.") == 3
+        assert str(caught.value).count("Linear.") == 3
 
-    def test_by_itself_it_is_no_schedule_and_refused_with_what_to_do(self) -> None:
-        with pytest.raises(ConfigError) as refusal:
+    def test_by_itself_it_is_no_schedule_and_rejected_with_what_to_do(self) -> None:
+        with pytest.raises(ConfigError) as caught:
             as_schedule("EpsilonGreedy", "epsilon", Linear(1.0, 0.05), low=0, high=1)
 
-        told = (
+        reported = (
             "EpsilonGreedy.epsilon cannot know the length of the run: give Linear(start=1.0, end=0.05, share=1.0).over("
         )
-        assert str(refusal.value).startswith(told)
+        assert str(caught.value).startswith(reported)
 
     def test_over_a_run_its_values_are_held_to_the_range(self) -> None:
         with pytest.raises(ConfigError, match=r"^Owner.beta must be in \[0, 1\], got 1.5$"):

@@ -1,4 +1,4 @@
-"""Calls that do not fit are refused by name, and signatures stay what they were."""
+"""Checked calls report every mistake, and keep their signatures."""
 
 import inspect
 import pickle
@@ -23,11 +23,11 @@ def problems_of(call: Callable[..., Any], *args: Any, **options: Any) -> list[st
     return str(caught.value).splitlines()
 
 
-def test_an_option_that_is_not_there_is_refused_with_the_nearest() -> None:
+def test_an_option_that_is_not_there_is_rejected_with_the_nearest() -> None:
     assert problems_of(tk.Adam, lrr=1e-3) == ["Adam: unknown option 'lrr', did you mean 'lr'?"]
 
 
-def test_all_that_does_not_fit_is_told_at_once() -> None:
+def test_all_that_does_not_fit_is_reported_at_once() -> None:
     assert problems_of(tk.DQNPolicy.for_envs, Spaces(), exporation=None, duelling=True, noisy="yes") == [
         "DQNPolicy.for_envs: unknown option 'exporation', did you mean 'exploration'?",
         "DQNPolicy.for_envs: unknown option 'duelling', did you mean 'dueling'?",
@@ -35,9 +35,9 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
     ]
 
 
-def test_parts_that_cannot_be_made_are_told_together() -> None:
-    told = problems_of(tk.DQNPolicy.for_envs, Spaces(), lr=float("nan"), gamma=5, max_grad_norm=-1)
-    assert told == [
+def test_parts_that_cannot_be_made_are_reported_together() -> None:
+    reported = problems_of(tk.DQNPolicy.for_envs, Spaces(), lr=float("nan"), gamma=5, max_grad_norm=-1)
+    assert reported == [
         "Adam.lr must be in [0, inf), got nan",
         "Clip.limit must be in (0, inf), got -1",
         "Horizon.gamma must be in [0, 1], got 5",
@@ -54,13 +54,13 @@ def test_a_word_of_another_library_is_translated() -> None:
     assert problems_of(tk.SACPolicy.for_envs, Spaces(), learning_rate=1) == [
         "SACPolicy.for_envs: unknown option 'learning_rate', did you mean 'lr'?"
     ]
-    told = problems_of(tk.PPOPolicy.for_envs, Spaces(), normalize_reward=True)[0]
-    assert told.endswith("""did you mean reward="return_scale"?""")
+    reported = problems_of(tk.PPOPolicy.for_envs, Spaces(), normalize_reward=True)[0]
+    assert reported.endswith("""did you mean reward="return_scale"?""")
 
 
 def test_an_option_of_another_part_is_sent_there() -> None:
-    (told,) = problems_of(tk.PrioritizedReplayBuffer, 10, n_step=3)
-    assert "unknown option 'n_step': it belongs to DQNPolicy.for_envs" in told
+    (reported,) = problems_of(tk.PrioritizedReplayBuffer, 10, n_step=3)
+    assert "unknown option 'n_step': it belongs to DQNPolicy.for_envs" in reported
 
 
 def test_what_is_missing_is_listed() -> None:
@@ -69,7 +69,7 @@ def test_what_is_missing_is_listed() -> None:
     ]
 
 
-def test_too_many_by_position_are_refused() -> None:
+def test_too_many_by_position_are_rejected() -> None:
     assert problems_of(tk.RolloutBuffer, 512) == [
         "RolloutBuffer takes nothing by position, got 1 arguments: give options by name"
     ]
@@ -84,10 +84,10 @@ def test_twice_is_once_too_many() -> None:
 
 
 def test_a_flag_is_no_word_and_a_part_no_number() -> None:
-    (told,) = problems_of(tk.DQNPolicy, small_net(), optimizer=1e-3)
-    assert told == "DQNPolicy.optimizer must be an Adam or None, got 0.001"
-    (told,) = problems_of(tk.DQNPolicy, small_net(), value=3)
-    assert told.startswith("DQNPolicy.value must be a Value or None, got 3, which has no ")
+    (reported,) = problems_of(tk.DQNPolicy, small_net(), optimizer=1e-3)
+    assert reported == "DQNPolicy.optimizer must be an Adam or None, got 0.001"
+    (reported,) = problems_of(tk.DQNPolicy, small_net(), value=3)
+    assert reported.startswith("DQNPolicy.value must be a Value or None, got 3, which has no ")
     assert problems_of(tk.DQNPolicy, small_net(), flush_denormals="no")[0].endswith("must be True or False, got 'no'")
 
 
@@ -168,7 +168,7 @@ def test_what_an_annotation_says_matches(value: Any, hint: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "hint", "told"),
+    ("value", "hint", "reported"),
     [
         (1, bool, "must be True or False, got 1"),
         (True, int, "must be a whole number, got True"),
@@ -186,8 +186,8 @@ def test_what_an_annotation_says_matches(value: Any, hint: Any) -> None:
         (small_net(), tk.Adam, "must be an Adam, got Sequential"),
     ],
 )
-def test_what_does_not_fit_is_told_in_words(value: Any, hint: Any, told: str) -> None:
-    assert mismatch(value, hint) == told
+def test_what_does_not_fit_is_reported_in_words(value: Any, hint: Any, reported: str) -> None:
+    assert mismatch(value, hint) == reported
 
 
 def test_only_flags_and_classes_say_all() -> None:

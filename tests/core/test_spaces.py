@@ -90,7 +90,7 @@ def test_a_stack_of_one_is_the_space_itself() -> None:
     assert stacked_space(NESTED, 1) is NESTED
 
 
-def test_a_mask_is_put_beside_a_bare_space_or_into_a_dict() -> None:
+def test_a_mask_is_added_to_a_bare_space_or_into_a_dict() -> None:
     actions = spaces.Discrete(3)
     assert masked_space(IMAGE, actions) == spaces.Dict({"obs": IMAGE, ACTION_MASK: spaces.MultiBinary(3)})
     assert masked_space(NESTED, actions) == spaces.Dict({**NESTED.spaces, ACTION_MASK: spaces.MultiBinary(3)})
@@ -118,7 +118,7 @@ def test_without_a_mask_there_is_nothing_to_forbid(obs: Any) -> None:
     assert legal_actions(obs) is None
 
 
-def test_an_empty_mask_is_refused_by_the_name_of_its_environment() -> None:
+def test_an_empty_mask_is_rejected_by_the_name_of_its_environment() -> None:
     legal = np.array([[True, False], [False, False]])
     with pytest.raises(NoLegalActionError, match=r"env 7 allows no action: .* end the episode instead"):
         refuse_empty_mask(legal, np.array([3, 7]))
