@@ -126,7 +126,7 @@ class TestQLearner:
         np.testing.assert_allclose(told, [[0.25, 0, 0.75, 0]])
 
     def test_an_exploration_that_cannot_tell_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"DQNPolicy cannot tell .*: Deaf has no method `probability`"):
+        with pytest.raises(ConfigError, match=r"DQNPolicy does not know .*: Deaf has no method `probability`"):
             learner(Deaf(), store_action_prob=True)
         policy = learner(EpsilonGreedy(0.1), store_action_prob=True)
         policy.exploration = Deaf()
@@ -135,11 +135,11 @@ class TestQLearner:
 
     def test_noisy_layers_are_refused(self) -> None:
         envs = make_envs("CartPole-v1", 1)
-        with pytest.raises(ConfigError, match=r"its noisy layers choose too; use SoftQ"):
+        with pytest.raises(ConfigError, match=r"its noisy layers are random; use SoftQ"):
             DQNPolicy.for_envs(envs, hidden=(4,), noisy=True, store_action_prob=True)
         noisy = DQNPolicy.for_envs(envs, hidden=(4,), noisy=True, seed=0)
         rows = np.zeros((1, 4), np.float32)
-        with pytest.raises(ConfigError, match=r"its noisy layers choose too"):
+        with pytest.raises(ConfigError, match=r"its noisy layers are random"):
             noisy.action_probability(rows, explore=True)
         assert noisy.action_probability(rows).max() == 1.0
 
@@ -160,7 +160,7 @@ class TestOnpolicy:
 
     def test_continuous_actions_are_refused(self) -> None:
         policy = PPOPolicy.for_envs(make_envs("Pendulum-v1", 1), hidden=(4,))
-        with pytest.raises(ConfigError, match=r"PPOPolicy cannot tell how likely each action is: only Discrete"):
+        with pytest.raises(ConfigError, match=r"PPOPolicy has no action_probability: only Discrete"):
             policy.action_probability(np.zeros((1, 3), np.float32))
 
 
@@ -177,7 +177,7 @@ class TestCloning:
 
     def test_continuous_actions_are_refused(self) -> None:
         policy = BCPolicy.for_envs(make_envs("Pendulum-v1", 1), hidden=(4,), device="cpu")
-        with pytest.raises(ConfigError, match=r"BCPolicy cannot tell how likely each action is: only Discrete"):
+        with pytest.raises(ConfigError, match=r"BCPolicy has no action_probability: only Discrete"):
             policy.action_probability(np.zeros((1, 3), np.float32))
 
 
@@ -202,7 +202,7 @@ class TestRandom:
     def test_a_box_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"probabilities in a Discrete, MultiDiscrete or MultiBinary, got Box"):
             RandomPolicy(spaces.Box(-1, 1, (2,)), store_action_prob=True)
-        with pytest.raises(ConfigError, match=r"RandomPolicy cannot tell"):
+        with pytest.raises(ConfigError, match=r"RandomPolicy has no action_probability"):
             RandomPolicy(spaces.Box(-1, 1, (2,))).action_probability(obs())
 
 

@@ -180,7 +180,7 @@ class Policy(nn.Module):
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A], in `act` with these arguments; raise if it is unknown."""
-        raise ConfigError(f"{type(self).__name__} cannot tell how likely each action is: only Discrete ones are listed")
+        raise ConfigError(f"{type(self).__name__} has no action_probability: only Discrete actions have one each")
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:

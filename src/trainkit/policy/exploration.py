@@ -149,10 +149,12 @@ ACTION_PROB_SPEC: Mapping[str, ArraySpec] = {ACTION_PROB: ArraySpec(shape=(), dt
 def require_probability(owner: str, exploration: Exploration, noise_size: int = 0) -> HasProbability:
     """Return an exploration that knows its probabilities; raise for any other, and for noisy layers."""
     if noise_size:
-        raise ConfigError(f"{owner} cannot tell how likely its actions are: its noisy layers choose too; use SoftQ")
+        raise ConfigError(
+            f"{owner} does not know the probabilities of its actions: its noisy layers are random; use SoftQ"
+        )
     if not isinstance(exploration, HasProbability):
         raise ConfigError(
-            f"{owner} cannot tell how likely its actions are: {type(exploration).__name__} has no method "
+            f"{owner} does not know the probabilities of its actions: {type(exploration).__name__} has no method "
             "`probability`; use EpsilonGreedy, SoftQ or Greedy, or give it one"
         )
     return exploration
