@@ -1,5 +1,6 @@
 """The wheel is whole: built from a clean copy and imported from an environment that has nothing else of ours."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,10 @@ ROOT = Path(__file__).parents[1]
 SITE = sysconfig.get_path("purelib")
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {**inherited, **variables}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
@@ -43,15 +46,17 @@ def test_the_wheel_holds_every_source_file_and_the_type_marker(wheel: Path) -> N
 def test_the_wheel_imports_from_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path))
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile"]
+    run(*install, wheel, cwd=tmp_path)
+    (site,) = (tmp_path / "venv").rglob("site-packages")
     # A .pth inside a folder named by a .pth is not read: we see the dependencies, not our own editable install.
     (site / "dependencies.pth").write_text(SITE)
 
-    report = "import trainkit, importlib.metadata as m; print(trainkit.__file__, m.version('trainkit'), sep='\\n')"
-    file, version = run(python, "-W", "error", "-c", report, cwd=tmp_path).splitlines()
-
+    find = (
+        "from importlib import metadata, util; print(util.find_spec('trainkit').origin, metadata.version('trainkit'))"
+    )
+    file, version = run(python, "-c", find, cwd=tmp_path).split()
     assert Path(file).is_relative_to(site)
-    told = run(tmp_path / "venv" / "bin" / "trainkit", "presets", cwd=tmp_path)
-    assert told.startswith("preset ")
     assert version == trainkit.__version__
+    shown = run(tmp_path / "venv" / "bin" / "trainkit", "presets", cwd=tmp_path, PYTHONWARNINGS="error")
+    assert shown.startswith("preset ")
