@@ -10,7 +10,7 @@ import shlex
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from trainkit.core import reading
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import Checks, ConfigError, nearest
 from trainkit.core.schedules import Linear
+from trainkit.core.signatures import mismatch
 from trainkit.datasets import load_dataset
 from trainkit.envs.factories import is_registered
 from trainkit.loggers.runs import CONFIG, RunFolder
@@ -28,7 +29,7 @@ _OWN_OPTIONS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpo
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
 _LONGEST_SETTING = 100_000  # characters
 _LARGEST_CONFIG = 2**20  # bytes of a TOML file
-_LARGEST_STACK = 256  # frames; a file may not ask for more
+_LARGEST_STACK = 256  # frames, of a file
 
 # Options of make_envs that a run folder may set. The others hold functions, or are the command's own.
 _FILE_OPTIONS = (
@@ -79,16 +80,15 @@ class Recipe:
         if not run.config:
             raise ConfigError(f"{run.path} has no config.json: only runs of `trainkit train` can be made again")
         checks = Checks(str(run.path / CONFIG))
-        for name, kinds in _FIELDS.items():
-            if checks.require(name in run.config, f" has no {name!r}: it was not written by `trainkit train`"):
-                value = run.config[name]
-                fits = isinstance(value, kinds) and not isinstance(value, bool)
-                checks.require(fits, f".{name} has the wrong type, got {short(value)}")
+        values = {item.name: run.config[item.name] for item in fields(cls) if item.name in run.config}
+        for item in fields(cls):
+            if checks.require(item.name in values, f" has no {item.name!r}: it was not written by `trainkit train`"):
+                problem = mismatch(values[item.name], item.type)
+                checks.require(problem is None, f".{item.name} {problem}")
         checks.done()
-        texts = [*run.config["settings"].values()]
-        checks.require(all(isinstance(text, str) for text in texts), ".settings must hold texts")
+        checks.require(all(isinstance(text, str) for text in values["settings"].values()), ".settings must be texts")
         checks.done()
-        return cls(**{name: run.config[name] for name in _FIELDS})
+        return cls(**values)
 
     @property
     def command(self) -> str:
@@ -113,15 +113,6 @@ class Recipe:
         """Return the recipe for config.json, with the command, the versions and the time."""
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         return {**asdict(self), "command": self.command, "versions": versions(), "began": began}
-
-
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "preset": (str,),
-    "env": (str, type(None)),
-    "seed": (int,),
-    "data": (str, type(None)),
-    "settings": (dict,),
-}
 
 
 def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:

@@ -154,5 +154,5 @@ def run_presets(options: argparse.Namespace) -> int:
     print_line(f"{preset.name}: {preset.summary}\n")
     print_line(format_table(rows, left=len(rows[0])))
     print_line("\nand the options of its trainer: max_env_step, max_seconds, log_every, episode_per_test ...")
-    print_line("the source of a number, and where it differs from the paper, is named beside it in trainkit/presets")
+    print_line("trainkit/presets names the source of each number, and where it differs from the paper")
     return 0

@@ -201,7 +201,7 @@ dqn = QPreset(
 
 double_dqn = QPreset(
     "double_dqn",
-    "Double DQN: the online network chooses, the target network judges (van Hasselt et al., 2016)",
+    "Double DQN: the online network selects, the target network evaluates (van Hasselt et al., 2016)",
     QSettings,
     _TABLES,
     parts={"double": True},
