@@ -43,7 +43,7 @@ def test_a_preset_trains_an_id_out_of_the_box(preset: Any) -> None:
 def test_one_seed_decides_everything(preset: Any) -> None:
     runs = []
     for seed in (1, 1, 2):
-        trainer = tiny(preset, seed=seed)
+        trainer = tiny(preset, seed=seed, max_epoch=1, evaluation=None)
         trainer.run()
         runs.append([tensor.tolist() for tensor in trainer.policy.state_dict().values()])
     assert runs[0] == runs[1] != runs[2]
@@ -52,7 +52,8 @@ def test_one_seed_decides_everything(preset: Any) -> None:
 @every
 def test_the_spaces_choose_the_table(preset: Any) -> None:
     assert tiny(preset).policy.horizon.gamma == preset.settings()["gamma"]
-    continuous = tiny(preset, env=Push)
+    short = {} if preset is presets.reinforce else {"step_per_collect": 64}
+    continuous = tiny(preset, env=Push, **short)
     assert continuous.policy.horizon.gamma == preset.settings("continuous")["gamma"]
     assert continuous.run().epoch == 2
     images = tiny(preset, env=Screen, hidden=(8,))

@@ -124,7 +124,7 @@ def test_dqn_has_none_of_them() -> None:
 
 @every
 def test_one_seed_decides_everything(preset: Any) -> None:
-    one, two, other = (tiny(preset, seed=seed, max_epoch=1, episode_per_test=1) for seed in (1, 1, 2))
+    one, two, other = (tiny(preset, seed=seed, max_epoch=1, evaluation=None) for seed in (1, 1, 2))
     for trainer in (one, two, other):
         trainer.run()
     assert everything(one) == everything(two)
