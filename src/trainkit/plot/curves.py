@@ -17,6 +17,7 @@ from trainkit.plot.drawing import COLORS, GREY, blank, count
 from trainkit.trainer import History, Trainer
 
 Run = str | Path | RunFolder | History | Trainer
+Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # (steps [T], numbers [T])
 Middle = Literal["iqm", "mean", "median"]
 Band = Literal["interval", "std", "all", "none"]
 
@@ -83,15 +84,7 @@ def curves(
     checks.done()
     with blank(width=width, height=height) as (figure, ((axes,),)):
         for (label, own), color in zip(groups.items(), itertools.cycle(COLORS), strict=False):
-            steps, values = together([series(run, tag) for run in own])
-            centre = [_MIDDLES[middle](column) for column in values.T]
-            n_seeds = len(own)
-            text = f"{label} ({n_seeds} seeds)".strip() if n_seeds > 1 else label
-            marker = "." if len(steps) == 1 else None
-            axes.plot(steps, centre, label=as_text(text) or None, color=color, marker=marker)
-            if n_seeds > 1 and band != "none":
-                low, high = np.array([_bounds(column, band) for column in values.T]).T
-                axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+            _draw_curve(axes, label, [series(run, tag) for run in own], middle, band, color)
         if goal is not None:
             axes.axhline(goal, color="grey", linewidth=0.8, linestyle=":", label=f"{goal:g}", zorder=0)
         axes.set(xlabel=unit_of(own[0]), ylabel=as_text(_LABELS.get(tag, tag)), title=as_text(title or ""))
@@ -102,6 +95,17 @@ def curves(
         if any(groups) or goal is not None or any(len(own) > 1 for own in groups.values()):
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # outside: it would cover a curve
     return figure
+
+
+def _draw_curve(axes: Any, label: str, seeds: Sequence[Series], middle: Middle, band: Band, color: str) -> None:
+    """Draw the middle of the seeds, and the band around it."""
+    steps, values = together(seeds)
+    center = [_MIDDLES[middle](column) for column in values.T]
+    text = f"{label} ({len(seeds)} seeds)".strip() if len(seeds) > 1 else label
+    axes.plot(steps, center, label=as_text(text) or None, color=color, marker="." if len(steps) == 1 else None)
+    if len(seeds) > 1 and band != "none":
+        low, high = np.array([_bounds(column, band) for column in values.T]).T
+        axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 @checked
@@ -147,7 +151,7 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
     return figure
 
 
-def series(run: Run, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def series(run: Run, tag: str) -> Series:
     """Return (steps [T], numbers [T]) of a tag; offline, steps are updates.
 
     Raises:
@@ -180,9 +184,7 @@ def as_text(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text).replace("$", r"\$")
 
 
-def together(
-    curves: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def together(curves: Sequence[Series]) -> Series:
     """Return the steps [T] that all curves (steps, numbers) span, and every curve's numbers there [curves, T]."""
     first = max(steps[0] for steps, _ in curves)
     last = min(steps[-1] for steps, _ in curves)
