@@ -16,7 +16,7 @@ from tests.nets import test_networks
 from tests.policy import test_dqn, test_dqn_update, test_exploration, test_monitor
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
-from trainkit.collector.episodes import EpisodeGoal
+from trainkit.collector.episodes import EpisodeQuota
 from trainkit.nets.networks import ActionHeads
 from trainkit.policy.monitor import MeanMetrics
 from trainkit.trainer.offpolicy import PendingUpdates
@@ -67,10 +67,10 @@ def never_exploring(action_values: Any) -> Any:
 
 
 def any_environments_quota(_: Any) -> Any:
-    def faulty(goal: EpisodeGoal, env_ids: Any) -> Any:
+    def faulty(quota: EpisodeQuota, env_ids: Any) -> Any:
         for _ in env_ids:
-            goal.quota[goal.quota.argmax()] -= 1
-        return goal.open(env_ids)
+            quota.left[quota.left.argmax()] -= 1
+        return quota.unfilled(env_ids)
 
     return faulty
 
@@ -105,7 +105,7 @@ MUTANTS = {
         check=lambda: test_dqn.TestNoise().test_exploring_does_draw(),
     ),
     "quota by finish order": Fault(
-        plant=replaced(EpisodeGoal, "finish", any_environments_quota),
+        plant=replaced(EpisodeQuota, "finish", any_environments_quota),
         check=test_collector.test_short_episodes_do_not_count_more_than_long_ones,
     ),
     "pending updates rounded": Fault(

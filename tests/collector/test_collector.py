@@ -15,7 +15,7 @@ from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode, legal, length, re
 from tests.helpers.told import OBS, STEP, ToldEnv, answer
 from tests.helpers.truth import IN_PROCESS, ask, assert_rows_are_real, tagged_envs
 from trainkit.buffer import ReplayBuffer
-from trainkit.collector import Collector, Watch
+from trainkit.collector import Collector, EpisodeEvents
 from trainkit.core.data import ACTION_MASK, ActOutput, ArraySpec
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.stats import CollectStats, Summary
@@ -339,7 +339,7 @@ def test_processing_and_rendering_are_timed_apart_from_environments(monkeypatch:
         for _ in news:
             collector.envs.render()
 
-    collector.watch = Watch(1, render, ["on_episode_start", "on_episode_step"])
+    collector.events = EpisodeEvents(1, render, ["on_episode_start", "on_episode_step"])
     stats = collector.collect(n_step=4)
     assert stats.env_ms == pytest.approx(1e3 * (1000 + 4 * 1) / 4)
     assert stats.obs_ms == pytest.approx(1e3 * (0.25 + 4 * 0.5) / 4)

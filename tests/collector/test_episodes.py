@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainkit.collector.episodes import EpisodeGoal, Episodes, StepGoal, Tally
+from trainkit.collector.episodes import EpisodeQuota, Episodes, Tally
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import Summary
 
@@ -27,7 +27,7 @@ def test_returns_and_lengths_are_counted_in_each_environment_by_itself() -> None
 def test_an_episode_that_is_begun_anew_forgets_what_was_counted() -> None:
     episodes, tally = Episodes(2, None), Tally()
     episodes.step(BOTH, np.array([1.0, 10.0]))
-    episodes.begin(np.array([0]))
+    episodes.start(np.array([0]))
     episodes.step(BOTH, np.array([2.0, 20.0]))
     episodes.finish(BOTH, tally)
     assert tally.returns == [2.0, 30.0]
@@ -122,29 +122,19 @@ def test_what_did_not_happen_has_no_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_episode", "n_envs", "quota"), [(10, 4, [3, 3, 2, 2]), (3, 4, [1, 1, 1, 0]), (8, 4, [2] * 4), (5, 1, [5])]
+    ("n_episode", "n_envs", "left"), [(10, 4, [3, 3, 2, 2]), (3, 4, [1, 1, 1, 0]), (8, 4, [2] * 4), (5, 1, [5])]
 )
 def test_a_quota_is_dealt_out_evenly_the_first_environments_taking_the_rest(
-    n_episode: int, n_envs: int, quota: list[int]
+    n_episode: int, n_envs: int, left: list[int]
 ) -> None:
-    assert EpisodeGoal(n_episode, n_envs).quota.tolist() == quota
+    assert EpisodeQuota(n_episode, n_envs).left.tolist() == left
 
 
-def test_an_environment_whose_quota_is_done_stays_closed() -> None:
-    goal = EpisodeGoal(3, 2)  # 2 and 1
-    assert goal.open(BOTH).tolist() == [0, 1]
-    assert goal.finish(BOTH).tolist() == [0]
-    assert goal.open(BOTH).tolist() == [0]
-    assert not goal.is_reached
-    assert goal.finish(np.array([0])).tolist() == []
-    assert goal.is_reached
-
-
-def test_a_step_goal_counts_rows_and_lets_every_environment_go_on() -> None:
-    goal = StepGoal(5)
-    goal.step(3)
-    assert goal.open(BOTH).tolist() == goal.finish(BOTH).tolist() == [0, 1]
-    assert not goal.is_reached
-    goal.step(3)
-    assert goal.is_reached
-    assert goal.owed == -1
+def test_an_environment_whose_quota_is_filled_starts_no_other_episode() -> None:
+    quota = EpisodeQuota(3, 2)  # 2 and 1
+    assert quota.unfilled(BOTH).tolist() == [0, 1]
+    assert quota.finish(BOTH).tolist() == [0]
+    assert quota.unfilled(BOTH).tolist() == [0]
+    assert not quota.is_filled
+    assert quota.finish(np.array([0])).tolist() == []
+    assert quota.is_filled

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from tests.helpers.doubles import one_by_one
-from trainkit.collector import Episode, Watch
-from trainkit.collector.events import News
+from trainkit.collector import Episode, EpisodeEvents
+from trainkit.collector.events import Calls
 
 
 class Metronome(gym.Env[NDArray[np.float32], int]):
@@ -49,7 +49,7 @@ def watched(
     def tell(event: str, episode: Episode) -> None:
         told.append((event.removeprefix("on_episode_"), episode.env_id, episode.length, episode.total_reward))
 
-    collector.watch = Watch(envs.n, one_by_one(tell), [f"on_episode_{name}" for name in heard])
+    collector.events = EpisodeEvents(envs.n, one_by_one(tell), [f"on_episode_{name}" for name in heard])
     return collector, told
 
 
@@ -97,7 +97,7 @@ def test_an_episode_shows_its_last_step_and_its_slots() -> None:
         now = (episode.obs, episode.action, episode.reward, dict(episode.info), episode.terminated, episode.slots)
         seen.append((event, *now))
 
-    collector.watch = Watch(1, one_by_one(tell), ["on_episode_created", "on_episode_start", "on_episode_end"])
+    collector.events = EpisodeEvents(1, one_by_one(tell), ["on_episode_created", "on_episode_start", "on_episode_end"])
     collector.collect(n_step=3)
     created, start, end, *_ = seen
     assert created[1:] == (None, None, None, {}, False, None)
@@ -115,7 +115,9 @@ def test_an_episode_shows_its_last_step_and_its_slots() -> None:
 def test_what_is_stored_nowhere_has_no_slots() -> None:
     collector, _ = watched((2,))
     slots: list[Any] = []
-    collector.watch = Watch(1, one_by_one(lambda event, episode: slots.append(episode.slots)), ["on_episode_end"])
+    collector.events = EpisodeEvents(
+        1, one_by_one(lambda event, episode: slots.append(episode.slots)), ["on_episode_end"]
+    )
     collector.collect(n_step=2)
     assert slots == [None]
 
@@ -128,7 +130,7 @@ def test_rewards_of_a_finished_episode_can_be_rewritten() -> None:
         assert episode.slots is not None
         buffer.rewrite(episode.slots, reward=np.full(len(episode.slots), episode.total_reward))
 
-    collector.watch = Watch(1, one_by_one(backdate), ["on_episode_end"])
+    collector.events = EpisodeEvents(1, one_by_one(backdate), ["on_episode_end"])
     collector.collect(n_step=4)
     assert set(buffer.sample(30, horizon=tk.Horizon()).reward.tolist()) == {11.0}
 
@@ -142,7 +144,7 @@ def test_every_episode_has_user_data_of_its_own() -> None:
         if event == "on_episode_end":
             found.append(episode.user_data["steps"])
 
-    collector.watch = Watch(1, one_by_one(tell), ["on_episode_step", "on_episode_end"])
+    collector.events = EpisodeEvents(1, one_by_one(tell), ["on_episode_step", "on_episode_end"])
     collector.collect(n_step=4)
     assert found == [[1, 2, 2], [1, 2, 2]]
 
@@ -153,17 +155,17 @@ def test_a_listener_that_raises_loses_no_event_and_no_row(at: int) -> None:
     plain.collect(n_step=6)
     buffer = tk.ReplayBuffer(20)
     collector, told = watched((1, 2), buffer)
-    listened = collector.watch
+    listened = collector.events
     assert listened is not None
-    write = listened._tell
+    write = listened._listener
 
-    def raise_once(event: str, news: News) -> None:
-        for one in news:
+    def raise_once(event: str, calls: Calls) -> None:
+        for one in calls:
             write(event, iter([one]))
             if len(told) == at:
                 raise ValueError("not today")
 
-    listened._tell = raise_once
+    listened._listener = raise_once
     with pytest.raises(ValueError, match="not today"):
         collector.collect(n_step=6)
     collector.resume()
@@ -176,17 +178,17 @@ def test_a_listener_that_has_the_rest_delivered_hears_it_once_and_in_order(at: i
     plain, expected = watched((1, 2))
     plain.collect(n_step=6)
     collector, told = watched((1, 2))
-    listened = collector.watch
+    listened = collector.events
     assert listened is not None
-    write = listened._tell
+    write = listened._listener
 
-    def deliver_once(event: str, news: News) -> None:
-        for one in news:
+    def deliver_once(event: str, calls: Calls) -> None:
+        for one in calls:
             write(event, iter([one]))
             if len(told) == at:
                 listened.deliver()
 
-    listened._tell = deliver_once
+    listened._listener = deliver_once
     collector.collect(n_step=6)
     assert told == expected
 
@@ -203,6 +205,6 @@ def test_episodes_say_whether_they_evaluate() -> None:
     collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
     told: list[bool] = []
     tell = one_by_one(lambda event, episode: told.append(episode.in_evaluation))
-    collector.watch = Watch(1, tell, ["on_episode_end"], in_evaluation=True)
+    collector.events = EpisodeEvents(1, tell, ["on_episode_end"], in_evaluation=True)
     collector.collect(n_step=1)
     assert told == [True]

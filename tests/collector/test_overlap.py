@@ -65,7 +65,7 @@ def test_processes_step_while_the_work_is_done(processes: str, tmp_path: Path) -
     else:
         envs = tk.make_envs(gymnasium_s(AsyncVectorEnv, sign))
     collector = collector_of(envs)
-    collector.meanwhile = sign.touch
+    collector.overlap = sign.touch
     try:
         assert collector.collect(n_step=6).n_step == 6
     finally:
@@ -82,7 +82,7 @@ def test_where_nothing_goes_on_by_itself_the_work_comes_first(kind: str) -> None
     }
     collector = collector_of(made[kind]())
     done: list[int] = []
-    collector.meanwhile = lambda: done.append(collector.env_step)
+    collector.overlap = lambda: done.append(collector.env_step)
     stats = collector.collect(n_step=10)
     assert done == [0, 2, 4, 6, 8]
     assert collector.buffer is not None
@@ -97,7 +97,7 @@ def test_where_nothing_goes_on_by_itself_the_work_comes_first(kind: str) -> None
 def test_games_of_several_agents_are_stepped_after_the_work() -> None:
     collector = collector_of(tk.make_envs([lambda: TaggedGame(0)]))
     done: list[int] = []
-    collector.meanwhile = lambda: done.append(collector.env_step)
+    collector.overlap = lambda: done.append(collector.env_step)
     collector.collect(n_step=4)
     assert done[0] == 0
     assert len(done) == len(set(done)) >= 2
@@ -114,7 +114,7 @@ def test_what_it_raises_leaves_the_step_open_until_resume_has_called_it_again(ba
         if n_calls == 2:
             raise KeyboardInterrupt
 
-    collector.meanwhile = work
+    collector.overlap = work
     try:
         with pytest.raises(KeyboardInterrupt):
             collector.collect(n_step=10)
@@ -129,15 +129,17 @@ def test_what_it_raises_leaves_the_step_open_until_resume_has_called_it_again(ba
 
 def test_an_environment_that_fails_beside_work_that_fails_hides_neither() -> None:
     collector = collector_of(tk.make_envs(Fails, 1))
-    collector.meanwhile = lambda: [][collector.env_step - 1 :][0] if collector.env_step else None
+    collector.overlap = lambda: [][collector.env_step - 1 :][0] if collector.env_step else None
     with pytest.raises(EnvError, match="on purpose") as raised:
         collector.collect(n_step=5)
-    assert raised.value.__notes__ == ["and what was done meanwhile raised IndexError('list index out of range')"]
+    assert raised.value.__notes__ == [
+        "and the work overlapped with the step raised IndexError('list index out of range')"
+    ]
 
 
 def test_a_step_that_failed_leaves_no_time_that_was_not_spent() -> None:
     collector = collector_of(tk.make_envs(Fails, 1))
-    collector.meanwhile = lambda: time.sleep(0.05)
+    collector.overlap = lambda: time.sleep(0.05)
     with pytest.raises(EnvError):
         collector.collect(n_step=3)
     collector.envs._backend.envs[0].__class__ = Waits  # type: ignore[attr-defined]
@@ -152,7 +154,7 @@ def test_ctrl_c_comes_before_an_environment_that_fails() -> None:
         if collector.env_step:
             raise KeyboardInterrupt
 
-    collector.meanwhile = work
+    collector.overlap = work
     with pytest.raises(KeyboardInterrupt):
         collector.collect(n_step=5)
 
@@ -178,7 +180,7 @@ class Radio(SyncVectorEnv):
 def test_only_a_step_that_is_known_is_taken_in_two(kind: Any) -> None:
     collector = collector_of(tk.make_envs(gymnasium_s(kind, None)))
     done: list[int] = []
-    collector.meanwhile = lambda: done.append(collector.env_step)
+    collector.overlap = lambda: done.append(collector.env_step)
     try:
         collector.collect(n_step=6)
         batch = collector.buffer.sample(4, horizon=tk.Horizon(1, 0.9))  # type: ignore[union-attr]
@@ -192,10 +194,10 @@ def test_in_the_middle_of_a_step_environments_are_not_to_be_asked_nor_saved() ->
     collector = collector_of(tk.make_envs(Waits, 2, backend="async"))
     try:
         for forbidden in (lambda: collector.envs.call("spec"), collector.envs.reset, collector.state_dict):
-            collector.meanwhile = forbidden
+            collector.overlap = forbidden
             with pytest.raises(tk.errors.BusyError, match="in the middle of a step"):
                 collector.collect(n_step=2)
-            collector.meanwhile = None
+            collector.overlap = None
             collector.resume()
         assert (collector.env_step, collector.envs.call("_clock")) == (6, [3, 3])
     finally:
@@ -204,7 +206,7 @@ def test_in_the_middle_of_a_step_environments_are_not_to_be_asked_nor_saved() ->
 
 def test_its_time_is_not_the_environments() -> None:
     collector = collector_of(tk.make_envs(Waits, 2))
-    collector.meanwhile = lambda: time.sleep(0.05)
+    collector.overlap = lambda: time.sleep(0.05)
     stats = collector.collect(n_step=6)
     assert stats.seconds < 0.05
     assert stats.env_ms is not None
@@ -212,4 +214,4 @@ def test_its_time_is_not_the_environments() -> None:
 
 
 def test_without_work_nothing_is_called_and_by_default_there_is_none() -> None:
-    assert collector_of(tk.make_envs(Waits, 2)).meanwhile is None
+    assert collector_of(tk.make_envs(Waits, 2)).overlap is None

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.doubles import Ledger, Player, Still, one_by_one
 from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward, rows_of, stored
 from trainkit.buffer import ReplayBuffer
-from trainkit.collector import Collector, Watch
+from trainkit.collector import Collector, EpisodeEvents
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
@@ -322,7 +322,7 @@ def test_callbacks_are_notified_of_every_agent_that_took_part() -> None:
     envs, _ = made(1)
     collector = Collector(Player(), envs)
     watched = Watched()
-    collector.watch = Watch(envs.n, one_by_one(watched), ["on_episode_end"])
+    collector.events = EpisodeEvents(envs.n, one_by_one(watched), ["on_episode_end"])
     collector.collect(n_episode=6)
     true = [
         (agent, sum(end - start for start, end, _ in plan_of(0, episode)[name]), returns_of(0, episode)[agent])
@@ -581,7 +581,7 @@ def test_late_rewards_count_in_returns_and_in_no_row(processors: Any, caplog: py
         if event == "on_episode_end":
             totals[episode.env_id].append(episode.total_reward)
 
-    collector.watch = Watch(3, one_by_one(tell), ["on_episode_end"])
+    collector.events = EpisodeEvents(3, one_by_one(tell), ["on_episode_end"])
     stats = collector.collect(n_episode=n_games)
 
     def paid(episode: int, agent: int) -> float:

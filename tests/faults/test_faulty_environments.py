@@ -17,7 +17,7 @@ from tests.faults.faulty import EPISODE, FAULTS, FAULTY, STEP, Fault, FaultyEnv,
 from tests.helpers.doubles import Still, one_by_one
 from trainkit.buffer import ReplayBuffer, RolloutBuffer
 from trainkit.collector import Collector
-from trainkit.collector.events import Watch
+from trainkit.collector.events import EpisodeEvents
 from trainkit.core.data import Transition
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
 from trainkit.core.seeding import episode_seed
@@ -283,7 +283,8 @@ def test_listeners_are_notified_of_the_failed_episode_and_recorders_remove_it(li
 
     events: list[tuple[Any, ...]] = []
     collector = Collector(Still(), faulty_envs(FAULTS[0], "sync", lives, on_error="restart"))
-    collector.watch = Watch(3, one_by_one(lambda *news: events.append(news)), ["on_episode_failed", "on_episode_end"])
+    listener = one_by_one(lambda *call: events.append(call))
+    collector.events = EpisodeEvents(3, listener, ["on_episode_failed", "on_episode_end"])
     recorder = Recorder()
     collector.recorders.append(recorder)
     collector.collect(n_step=60)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tests.helpers.tagged import N_ACTIONS, decode
-from trainkit.collector.events import News, Tell
+from trainkit.collector.events import Calls, Listener
 from trainkit.core import tree
 from trainkit.core.data import ActOutput, ArraySpec, Horizon, Obs, RowSpec, Transition, TransitionBatch
 from trainkit.core.spaces import legal_actions
@@ -133,11 +133,11 @@ class Ledger:
         raise NotImplementedError
 
 
-def one_by_one(tell: Callable[..., object]) -> Tell:
-    """Let a `Watch` call `tell(event, episode, ...)` for every event."""
+def one_by_one(tell: Callable[..., object]) -> Listener:
+    """Let `EpisodeEvents` call `tell(event, episode, ...)` for every event."""
 
-    def listen(event: str, news: News) -> None:
-        for one in news:
+    def listen(event: str, calls: Calls) -> None:
+        for one in calls:
             tell(event, *one)
 
     return listen

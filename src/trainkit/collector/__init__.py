@@ -1,15 +1,15 @@
-"""Collecting: drives a policy through environments and hands every real step to a buffer."""
+"""Collecting: drives a policy through environments and stores every real step in a buffer."""
 
 from typing import TYPE_CHECKING
 
 from trainkit.collector.collector import Collector
-from trainkit.collector.events import Episode, Watch
+from trainkit.collector.events import Episode, EpisodeEvents
 from trainkit.core.former_names import former_names
 
 __all__ = [
     "Collector",
     "Episode",
-    "Watch",
+    "EpisodeEvents",
 ]
 
 if not TYPE_CHECKING:

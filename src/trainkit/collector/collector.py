@@ -1,22 +1,23 @@
-"""The collector: drives a policy through environments and hands every real step to a buffer."""
+"""The collector: steps environments with a policy and stores every real step in a buffer."""
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector.columns import ExtraColumns
-from trainkit.collector.episodes import EpisodeGoal, Episodes, Goal, RewardMetric, StepGoal, Tally
-from trainkit.collector.events import Watch
-from trainkit.collector.overlap import Meanwhile
-from trainkit.collector.resuming import Resumable
+from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Tally
+from trainkit.collector.events import EpisodeEvents
 from trainkit.core import seeding
 from trainkit.core.arrays import any_true
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition
-from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.protocols import NormalActor, Policy, Recorder, Store
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
@@ -25,43 +26,99 @@ from trainkit.envs.agents import whole_games
 from trainkit.envs.backends import Ids
 from trainkit.envs.envs import Envs, VectorStep, rows_of
 from trainkit.envs.ownership import Use
-from trainkit.envs.recovery import left
+from trainkit.envs.recovery import described, left, play_again
 
 _log = logging.getLogger(__name__)
 
-_OpenStep = tuple[Obs, Ids, ActOutput, VectorStep]  # observations before it, who acted, what they did, what came of it
+_OpenStep = tuple[Obs, Ids, ActOutput, VectorStep]  # observations before it, environments, actions and outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """Options of one `collect`; see there."""
+
+    explore: bool = True
+    random: bool = False
+    step: int | None = None
+    seed: int | None = None
+    max_episode_steps: int | None = None
+    render: float | None = None
+
+
+class Overlap:
+    """Work overlapped with one `env.step`; its time is recorded separately and its exceptions are deferred.
+
+    Attributes:
+        seconds: that the work took.
+        is_running: whether it is running, so that environments may be in the middle of a step.
+        error: that it raised, which leaving the context raises.
+    """
+
+    def __init__(self, work: Callable[[], None], tally: Tally) -> None:
+        self._work, self._tally = work, tally
+        self.seconds = 0.0
+        self.is_running = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do the work; raise nothing."""
+        started = time.perf_counter()
+        self.is_running = True
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001  # raised on leaving
+            self.error = error
+        self.is_running = False
+        self.seconds = time.perf_counter() - started
+        self._tally.seconds -= self.seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        own, self.error = self.error, None
+        if own is None:
+            return
+        if error is None or (isinstance(error, Exception) and not isinstance(own, Exception)):  # Ctrl-C comes first
+            raise own
+        error.add_note(f"and the work overlapped with the step raised {own!r}")
 
 
 @checked
-class Collector(Resumable):
+class Collector:
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 
-    Construction checks that the three fit and has the buffer claim its memory, so that every misfit fails here.
+    Construction checks that the three match and has the buffer allocate its memory, so that every mismatch fails here.
     Without a buffer nothing is stored: that is a collector for evaluation.
 
     Args:
         policy: chooses the actions.
-        envs: from `make_envs`. The collector becomes their one owner, until it is released or garbage collected.
+        envs: from `make_envs`. The collector becomes their only owner, until it is released or garbage collected.
         buffer: receives every real step; the transition's arrays are borrowed until the next step.
-        observe: whether the policy's running statistics learn from the steps; default: where there is a buffer, so
+        observe: whether the policy's running statistics are updated by the steps; default: where there is a buffer, so
             that evaluation changes nothing.
-        reward_metric: turns the returns [episodes] of episodes that finished into what statistics show.
+        reward_metric: maps the returns [episodes] of finished episodes to those reported in statistics.
         seed: root of the random actions of `collect(random=True)`, and of the episodes of environments that have no
             seed. None: random actions follow the environments' seed, so that a collector made of a seeded policy and
             seeded environments repeats its steps; a trainer replaces it by a stream of its own seed.
-        extra_columns: {name: default}, stored with every row besides the policy's columns: the value of the step's info
-            under that key, or the default, whose dtype and shape the column has, where there is none. Callbacks may
-            change them by `buffer.rewrite(slots, name=values)`; `Policy.columns` brings them to updates.
+        extra_columns: {name: default}, stored with every row in addition to the policy's columns: the value of the
+            step's info under that key, or the default, whose dtype and shape the column has, where there is none.
+            Callbacks may change them by `buffer.rewrite(slots, name=values)`; `Policy.columns` requests them for
+            updates.
 
     Attributes:
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
-        between_steps: called before every vector step when set; what it raises leaves everything whole, and
-            `resume` goes on.
-        meanwhile: called once in every vector step when set, where they can (processes, ale-py) while environments
-            step, and so without asking them for anything. What it raises comes when they have stepped; the step is
-            stored when `resume` has called it again, for the rest.
-        recorders: hear every transition and every cut, buffer or not.
-        watch: hears of every event in the life of an episode, when set; what it raises leaves everything whole, too.
+        between_steps: called before every vector step when set; after an exception of it everything is whole, and
+            `resume` continues.
+        overlap: called once in every vector step when set, where possible (processes, ale-py) while environments
+            step, and so without calling them. Its exceptions are raised when they have stepped; the step is stored
+            when `resume` has called it again, for the rest.
+        recorders: receive every transition and every cut, with or without a buffer.
+        events: receives every event in the life of an episode, when set; after an exception of it everything is
+            whole, too.
+        is_interrupted: whether a collect has not returned, because of an exception or because it still runs.
     """
 
     def __init__(
@@ -78,8 +135,8 @@ class Collector(Resumable):
         checks = Checks("Collector")
         if seed is not None:
             checks.integer("seed", seed, low=0)
-        known = reward_metric is None or callable(reward_metric)
-        checks.require(known, f".reward_metric must be callable, got {reward_metric!r}")
+        is_metric = reward_metric is None or callable(reward_metric)
+        checks.require(is_metric, f".reward_metric must be callable, got {reward_metric!r}")
         is_stored = buffer is not None or not extra_columns
         checks.require(is_stored, ".extra_columns needs a buffer to store them in: Collector(policy, envs, buffer)")
         checks.done()
@@ -100,10 +157,10 @@ class Collector(Resumable):
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
-        self.meanwhile: Callable[[], None] | None = None
-        self._at_work = Meanwhile()
+        self.overlap: Callable[[], None] | None = None
+        self._current_overlap: Overlap | None = None
         self.recorders: list[Recorder] = []
-        self.watch: Watch | None = None
+        self.events: EpisodeEvents | None = None
         self.is_seeded = False
         self._rng = seeding.generator(envs.root, "collector")  # of random actions
         if seed is not None:
@@ -111,13 +168,13 @@ class Collector(Resumable):
         self._episodes = Episodes(envs.n, reward_metric, envs.agents)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
-        self._open_step: _OpenStep | None = None  # whose overlapped work raised and is not done
-        self._goal: Goal = StepGoal(0)
-        self._options: dict[str, Any] = {"explore": True, "random": False, "step": None, "seed": None}
+        self._open_step: _OpenStep | None = None  # whose overlapped work raised and is not finished
+        self._n_steps_left = 0  # of a collect of steps; negative where the last one overshot
+        self._quota: EpisodeQuota | None = None  # of a collect of episodes
+        self._options = _Options()
         self._std_reader = policy if isinstance(policy, NormalActor) else None
         self._tally = Tally()
-        self._is_open = False  # whether a collect has not returned yet
-        self._has_told_of_cut = False  # of an episode that reached `max_episode_steps`
+        self.is_interrupted = False
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
 
@@ -134,22 +191,36 @@ class Collector(Resumable):
 
     @property
     def extras_spec(self) -> dict[str, ArraySpec]:
-        """Columns stored with every row besides the usual ones: the policy's, and `extra_columns`."""
+        """Columns stored with every row in addition to the usual ones: the policy's, and `extra_columns`."""
         own = {} if self._extra_columns is None else self._extra_columns.spec
         return {**self.policy.extras_spec, **own}
 
     @property
     def collected_slots(self) -> NDArray[np.int64]:
-        """The buffer's names of the rows that the last collect stored, or the one that runs, in their order."""
+        """The buffer's slots of the rows that the last collect stored, or the current one, in their order."""
         return np.concatenate([np.zeros(0, np.int64), *self._tally.slots])
 
     @property
     def open_ids(self) -> Ids:
-        """Environments in the middle of an episode, as the next collect of steps finds them."""
+        """Environments in the middle of an episode that the next collect of steps continues."""
         return self.envs.all_ids[:0] if self._needs_reset else np.flatnonzero(~self._starts)
 
+    @property
+    def n_vector_steps_left(self) -> int:
+        """Vector steps until the current or interrupted collect of steps has its number; 0 without one."""
+        return -(-self._n_steps_left // self.envs.n) if self.is_interrupted else 0
+
+    @property
+    def is_mid_step(self) -> bool:
+        """Whether environments made a step that is not stored yet, because the work overlapped with it raised.
+
+        `resume` calls `overlap` again for the rest of that work and then stores the step, so that updates and rows
+        come in the order of a run in which nothing raised.
+        """
+        return self._open_step is not None
+
     def use_reward_metric(self, metric: RewardMetric) -> None:
-        """Let statistics show `metric(returns [episodes])` of the episodes that finish from now on."""
+        """Report `metric(returns [episodes])` of the episodes that finish from now on."""
         self._episodes.metric = metric
 
     def seed(self, root: int) -> None:
@@ -159,8 +230,23 @@ class Collector(Resumable):
         if not self.envs.is_seeded:
             self.envs.seed(seeding.derive(root, "envs"))
 
+    def release(self) -> None:
+        """Give the environments up, open, to another owner; open episodes end here, and this collector is done."""
+        if self.envs.ownership.owner is self:
+            self.finish_step()
+            self._end_open_episodes(self.envs.all_ids)
+            self._needs_reset = True
+            self.envs.ownership.release(self)
+
+    def close(self) -> None:
+        """Close the environments; a later collect raises a ConfigError."""
+        self._open_step = None
+        self.envs.close()
+
+    # ---- collecting ----
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Cut what is open and begin an episode everywhere; a seed repeats the same episodes."""
+        """Cut open episodes and begin an episode everywhere; a seed repeats the same episodes."""
         use = Use(self)
         try:
             self.envs.ownership.enter(use)
@@ -168,20 +254,9 @@ class Collector(Resumable):
         finally:
             self.envs.ownership.leave(use)
 
-    def _reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
-        self._finish_step()
-        self._break_off(self.envs.all_ids)
-        self._needs_reset = True  # until the reset has succeeded
-        self._to_begin = self.envs.all_ids[:0]
-        if self.watch is not None:
-            self.watch.created(self.envs.all_ids)
-            self.watch.deliver()
-        self.envs.reset(seed=seed, options=options)
-        self._episodes.begin(self.envs.all_ids)
-        self._starts = np.ones(self.envs.n, np.bool_)
-        self._state = None
-        self._needs_reset = False
-        self._tell_of_start(self.envs.all_ids)
+    def require_reset(self) -> None:
+        """Let the next collect cut open episodes and begin an episode everywhere."""
+        self._needs_reset = True
 
     def collect(
         self,
@@ -198,9 +273,9 @@ class Collector(Resumable):
         """Collect a number of steps or of episodes, exactly one of the two.
 
         Args:
-            n_step: steps in all environments together. Ends with the vector step that reaches it; what is over is
-                taken off the next call.
-            n_episode: episodes in all, a fixed quota per environment (10 on 4: 3, 3, 2, 2). Cuts what is open and
+            n_step: steps in all environments together. Ends with the vector step that reaches it; the excess is
+                subtracted from the next call.
+            n_episode: episodes in all, a fixed quota per environment (10 on 4: 3, 3, 2, 2). Cuts open episodes and
                 resets first.
             explore: whether the policy explores. None: it does if the steps are stored, in a buffer or by a recorder
                 (training, recording a dataset); otherwise it does not (evaluation).
@@ -210,28 +285,74 @@ class Collector(Resumable):
             seed: of the reset that `n_episode` begins with: the same episodes each time.
             max_episode_steps: with `n_episode`, truncate episodes that reach this length, as a time limit does; they
                 are counted as any other, and in `n_cut_episodes`. None waits for their end.
-            render: seconds from one picture to the next, at least: call every environment's `render` after each vector
+            render: least seconds from one frame to the next: call every environment's `render` after each vector
                 step. They must be made with env_kwargs={"render_mode": "human"}. None renders nothing.
 
         Raises:
             EnvError: an environment failed; what was stored is whole, and the next collect begins with a reset.
-            BusyError: another thread, or a callback further up in this one, is collecting.
+            BusyError: another thread, or a callback of this collect, is collecting.
         """
-        if n_step is not None and n_episode is None:
-            name, count = "n_step", n_step
-        elif n_episode is not None and n_step is None:
-            name, count = "n_episode", n_episode
-        else:
+        options = self._checked_options(
+            n_step=n_step,
+            n_episode=n_episode,
+            explore=explore,
+            random=random,
+            step=step,
+            seed=seed,
+            max_episode_steps=max_episode_steps,
+            render=render,
+        )
+        use = Use(self)
+        try:
+            self.envs.ownership.enter(use)
+            self._prepare(n_step, n_episode, options)
+            return self._run()
+        finally:
+            self.envs.ownership.leave(use)
+
+    def resume(self) -> CollectStats:
+        """Continue a collect that an exception interrupted; the statistics are of all of it."""
+        use = Use(self)
+        try:
+            self.envs.ownership.enter(use)
+            return self._run()
+        finally:
+            self.envs.ownership.leave(use)
+
+    def finish_step(self) -> None:
+        """Store a step that waits for the rest of its overlapped work, without doing that work."""
+        if self._open_step is None or self._is_overlapping:
+            return
+        use = Use(self)
+        try:
+            self.envs.ownership.enter(use)
+            self._finish_step()
+        finally:
+            self.envs.ownership.leave(use)
+
+    def _checked_options(
+        self,
+        *,
+        n_step: int | None,
+        n_episode: int | None,
+        explore: bool | None,
+        random: bool,
+        step: int | None,
+        seed: int | None,
+        max_episode_steps: int | None,
+        render: float | None,
+    ) -> _Options:
+        """Return the options of a collect, or raise a ConfigError that names every one that is not valid."""
+        if (n_step is None) == (n_episode is None):
             given = {"n_step": n_step, "n_episode": n_episode}
             raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
+        name, count = ("n_episode", n_episode) if n_step is None else ("n_step", n_step)
         if type(count) is not int or count < 1 or max_episode_steps is not None or render is not None:
             _check_counts(name, count, max_episode_steps, render)
         for option, flag in (("explore", explore), ("random", random)):
             if not isinstance(flag, (bool, np.bool_)) and not (option == "explore" and flag is None):
                 rule = "must be True, False or None" if option == "explore" else "must be True or False"
                 raise ConfigError(f"Collector.collect.{option} {rule}, got {flag!r}")
-        if explore is None:
-            explore = self.buffer is not None or len(self.recorders) > 0
         if random and set(self.policy.extras_spec) - {ACTION_PROB}:
             raise ConfigError(
                 f"Collector.collect(random=True) cannot fill the columns {sorted(self.policy.extras_spec)} that "
@@ -239,80 +360,33 @@ class Collector(Resumable):
             )
         if seed is not None and n_episode is None:
             raise ConfigError("Collector.collect(seed=) seeds the reset that n_episode begins with: use reset(seed=)")
-        use = Use(self)
-        try:
-            self.envs.ownership.enter(use)
-            self._options = {"explore": bool(explore), "random": random, "step": step, "seed": seed}
-            self._options |= {"max_episode_steps": max_episode_steps, "render": render}
-            if render is not None:
-                self._check_render_mode()
-            self._episodes.limit_changed()
-            self._tally = Tally()
-            if self._std_reader is not None:
-                self._std_reader.read_action_std()  # of actions asked for outside of a collect
-            if name == "n_episode" or (isinstance(self._goal, EpisodeGoal) and self.is_interrupted):
-                self._needs_reset = True  # a quota given up half-way leaves environments at an episode's end
-            if name == "n_step":
-                self._goal = StepGoal(self._owed + int(count))
-            else:
-                self._goal = EpisodeGoal(int(count), self.envs.n, self.envs.n_agents)
-            self._is_open = True
-            return self._reach_goal()
-        finally:
-            self.envs.ownership.leave(use)
+        if explore is None:
+            explore = self.buffer is not None or len(self.recorders) > 0
+        return _Options(
+            explore=bool(explore),
+            random=random,
+            step=step,
+            seed=seed,
+            max_episode_steps=max_episode_steps,
+            render=render,
+        )
 
-    @property
-    def n_vector_steps_left(self) -> int:
-        """Vector steps until a collect of steps that runs, or was interrupted, has its number; 0 without one."""
-        return -(-self._owed // self.envs.n) if self._is_open else 0
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a collect was left unfinished by an exception."""
-        return self._is_open
-
-    def resume(self) -> CollectStats:
-        """Go on with a collect that an exception interrupted; the statistics are of all of it."""
-        use = Use(self)
-        try:
-            self.envs.ownership.enter(use)
-            return self._reach_goal()
-        finally:
-            self.envs.ownership.leave(use)
-
-    def _reach_goal(self) -> CollectStats:
-        """Step until the goal is reached."""
-        began, spent = time.perf_counter(), self.envs.spent
-        before = spent.obs, spent.action, spent.render
-        try:
-            if self._open_step is not None:
-                with self._working() as meanwhile:
-                    meanwhile.work and meanwhile.work()
-                self._finish_step()
-            if self._needs_reset and not self._goal.is_reached:
-                self._reset(self._options["seed"])
-                self._options["seed"] = None  # should a later reset be needed, not the same episodes again
-                rendering = spent.render - before[2]  # by callbacks
-                self._tally.env_seconds += time.perf_counter() - began - rendering
-            self._settle()
-            pause_s, shown = self._options.get("render"), began
-            while not self._goal.is_reached:
-                if self.between_steps is not None:
-                    self.between_steps()
-                with self._working() as meanwhile:
-                    self._vector_step(self._tally, meanwhile)
-                self._settle()
-                if pause_s is not None:
-                    shown = self._show(shown + pause_s)
-        finally:
-            self._tally.seconds += time.perf_counter() - began
-            self._tally.obs_seconds += spent.obs - before[0]
-            self._tally.action_seconds += spent.action - before[1]
-            self._tally.render_seconds += spent.render - before[2]
-        self._is_open = False
-        self._needs_reset |= isinstance(self._goal, EpisodeGoal)
-        std = NO_VALUES if self._std_reader is None else self._std_reader.read_action_std()
-        return self._tally.stats(self._episodes.recent_returns, std)
+    def _prepare(self, n_step: int | None, n_episode: int | None, options: _Options) -> None:
+        """Note what a collect has to reach, and start its counts."""
+        self._options = options
+        if options.render is not None:
+            self._check_render_mode()
+        self._tally = Tally()
+        if self._std_reader is not None:
+            self._std_reader.read_action_std()  # of actions outside of a collect
+        if n_step is None or (self._quota is not None and self.is_interrupted):
+            self._needs_reset = True  # an interrupted quota leaves environments at an episode's end
+        if n_step is not None:
+            self._n_steps_left, self._quota = self._n_steps_left + int(n_step), None
+        elif n_episode is not None:
+            self._n_steps_left = 0
+            self._quota = EpisodeQuota(int(n_episode), self.envs.n, self.envs.n_agents)
+        self.is_interrupted = True
 
     def _check_render_mode(self) -> None:
         """Raise a ConfigError where environments do not render for a person to see."""
@@ -324,97 +398,125 @@ class Collector(Resumable):
                 f"{self.envs.name} has {had}; Envs.render and RecordVideo give arrays"
             )
 
+    @property
+    def _is_done(self) -> bool:
+        return self._n_steps_left <= 0 if self._quota is None else self._quota.is_filled
+
+    @property
+    def _is_overlapping(self) -> bool:
+        return self._current_overlap is not None and self._current_overlap.is_running
+
+    def _run(self) -> CollectStats:
+        """Step until the requested number of steps or episodes is reached."""
+        started, spent = time.perf_counter(), self.envs.spent
+        before = spent.obs, spent.action, spent.render
+        try:
+            if self._open_step is not None:
+                self._resume_step()
+            if self._needs_reset and not self._is_done:
+                self._reset(self._options.seed)
+                self._options = replace(self._options, seed=None)  # a later reset must not repeat these episodes
+                rendering = spent.render - before[2]  # by callbacks
+                self._tally.env_seconds += time.perf_counter() - started - rendering
+            self._flush()
+            shown = started
+            while not self._is_done:
+                if self.between_steps is not None:
+                    self.between_steps()
+                if self.overlap is None:
+                    self._vector_step(None)
+                else:
+                    with self._new_overlap(self.overlap) as overlap:
+                        self._vector_step(overlap)
+                self._flush()
+                if self._options.render is not None:
+                    shown = self._show(shown + self._options.render)
+        finally:
+            self._tally.seconds += time.perf_counter() - started
+            self._tally.obs_seconds += spent.obs - before[0]
+            self._tally.action_seconds += spent.action - before[1]
+            self._tally.render_seconds += spent.render - before[2]
+        self.is_interrupted = False
+        self._needs_reset |= self._quota is not None
+        std = NO_VALUES if self._std_reader is None else self._std_reader.read_action_std()
+        return self._tally.stats(self._episodes.recent_returns, std)
+
     def _show(self, due: float) -> float:
         """Render every environment, not before a time by `time.perf_counter`, and return the time it is then."""
         time.sleep(max(0.0, due - time.perf_counter()))
         self.envs.call("render")
         return time.perf_counter()
 
-    @property
-    def is_mid_step(self) -> bool:
-        """Whether environments made a step that is not stored yet, because the work overlapped with it raised.
+    def _new_overlap(self, work: Callable[[], None]) -> Overlap:
+        self._current_overlap = Overlap(work, self._tally)
+        return self._current_overlap
 
-        `resume` calls `meanwhile` again for the rest of that work and then stores the step, so that updates and rows
-        come in the order of a run in which nothing raised.
-        """
-        return self._open_step is not None
-
-    def finish_step(self) -> None:
-        """Store a step that waits for the rest of its overlapped work, without doing that work."""
-        if self._open_step is None or self._at_work.is_at_work:
-            return
-        use = Use(self)
-        try:
-            self.envs.ownership.enter(use)
-            self._finish_step()
-        finally:
-            self.envs.ownership.leave(use)
+    def _resume_step(self) -> None:
+        """Do the rest of the work overlapped with an open step, then store the step."""
+        if self.overlap is not None:
+            with self._new_overlap(self.overlap) as overlap:
+                overlap.run()
+        self._finish_step()
 
     def _finish_step(self) -> None:
+        """Store an open step, if there is one."""
         if self._open_step is not None:
             step, self._open_step = self._open_step, None
             self._needs_reset = True  # should it fail
-            self._store_step(self._tally, *step)
-            self._settle()
+            self._store_step(*step)
+            self._flush()
 
-    def release(self) -> None:
-        """Give the environments up, open, to another owner; open episodes end here, and this collector is done."""
-        if self.envs.ownership.owner is self:
-            self.finish_step()
-            self._break_off(self.envs.all_ids)
-            self._needs_reset = True
-            self.envs.ownership.release(self)
-
-    def close(self) -> None:
-        """Close the environments; a later collect raises a ConfigError."""
-        self._open_step = None
-        self.envs.close()
-
-    def _working(self) -> Meanwhile:
-        """Return what overlaps with a step, ready to be entered."""
-        self._at_work.call, self._at_work.tally = self.meanwhile, self._tally
-        return self._at_work
-
-    @property
-    def _owed(self) -> int:
-        """Steps to be made up for, negative where the last collect went over."""
-        return self._goal.owed if isinstance(self._goal, StepGoal) else 0
-
-    def _vector_step(self, tally: Tally, meanwhile: Meanwhile) -> None:
+    def _vector_step(self, overlap: Overlap | None) -> None:
         """Act, step, store: one action in every environment that awaits one."""
-        clock, envs = time.perf_counter, self.envs
-        env_ids = self._goal.open(envs.ready)
+        clock, envs, tally = time.perf_counter, self.envs, self._tally
+        env_ids = envs.ready if self._quota is None else self._quota.unfilled(envs.ready)
         n_rows = len(env_ids)  # 0 where every environment is being reset by its next step
         obs = envs.obs if n_rows == envs.n else rows_of(envs.obs, env_ids)
-        began = clock()
+        started = clock()
         try:
             output = self._act(obs, env_ids)
         except NoLegalActionError as error:
             raise self.envs.explain_no_action(error) from error.__cause__
         acted = clock()
         self._needs_reset = True  # should anything fail before the step is whole
-        outcome = envs.step(output.action, env_ids, meanwhile.work)
-        tally.act_seconds += acted - began
-        tally.env_seconds += clock() - acted - meanwhile.seconds
-        if meanwhile.has_failed:  # it raises on leaving; rows added before the rest of it would change what it draws
-            self._open_step, self._needs_reset = (obs, env_ids, output, outcome), False
+        outcome = envs.step(output.action, env_ids, None if overlap is None else overlap.run)
+        tally.act_seconds += acted - started
+        tally.env_seconds += clock() - acted - (0.0 if overlap is None else overlap.seconds)
+        if overlap is not None and overlap.error is not None:  # raised on leaving; rows stored before the rest of the
+            self._open_step, self._needs_reset = (obs, env_ids, output, outcome), False  # work would change its draws
         else:
-            self._store_step(tally, obs, env_ids, output, outcome)
+            self._store_step(obs, env_ids, output, outcome)
 
-    def _store_step(self, tally: Tally, obs: Obs, env_ids: Ids, output: ActOutput, outcome: VectorStep) -> None:
-        """Store what a vector step gave, and count it."""
-        clock, envs, n_rows = time.perf_counter, self.envs, len(env_ids)
+    def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
+        """Return the policy's actions, or random ones."""
+        options = self._options
+        if options.random or len(env_ids) == 0:
+            action = random_actions(self.envs.action_space, obs, len(env_ids), self._rng, env_ids)
+            names = self.policy.extras_spec if options.random else ()
+            extras = {name: random_probability(self.envs.action_space, obs, len(env_ids)) for name in names}
+            return ActOutput(action, extras, self._state)
+        return self.policy.act(
+            obs,
+            step=self.env_step if options.step is None else options.step,
+            explore=options.explore,
+            state=self._state,
+            starts=self._starts if len(env_ids) == self.envs.n else self._starts[env_ids],
+            env_ids=env_ids,
+        )
+
+    def _store_step(self, obs: Obs, env_ids: Ids, output: ActOutput, outcome: VectorStep) -> None:
+        """Store the rows of a vector step, and count it."""
+        clock, envs, tally = time.perf_counter, self.envs, self._tally
         stepped = clock()
         if outcome.failed:
             obs, output = left(env_ids, outcome.env_ids, obs, output)
-            env_ids, n_rows = outcome.env_ids, len(outcome.env_ids)
-            self._starts = self._starts.copy()  # the policy was given it as it was
-        limit = self._options.get("max_episode_steps")
-        if limit is not None and n_rows:
-            outcome = self._limited(outcome, limit, tally)
+            env_ids = outcome.env_ids
+        n_rows = len(env_ids)
+        if self._options.max_episode_steps is not None and n_rows:
+            outcome = self._truncate_at(self._options.max_episode_steps, outcome)
         transition: Transition | None = None
         slots: NDArray[np.int64] | None = None
-        if n_rows and (self.buffer is not None or self._observes or self.recorders or self.watch is not None):
+        if n_rows and (self.buffer is not None or self._observes or self.recorders or self.events is not None):
             made = outcome.reward, outcome.next_obs, outcome.terminated, outcome.truncated
             extras = output.extras
             if self._extra_columns is not None:
@@ -431,119 +533,185 @@ class Collector(Resumable):
         self.env_step += n_rows
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
-        if n_rows == envs.n:
-            self._starts = outcome.ended.copy()
-        else:
-            self._starts[env_ids] = outcome.ended
-        self._goal.step(n_rows)
-        self._episodes.step(env_ids, outcome.reward)
-        if outcome.late_rewards:
-            self._episodes.add_rewards(outcome.late_rewards)
+        self._starts = self._starts.copy()  # the policy may keep the array it was given
+        self._starts[env_ids] = outcome.ended
+        if self._quota is None:
+            self._n_steps_left -= n_rows
+        self._episodes.step(env_ids, outcome.reward, outcome.late_rewards)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
-            if self.watch is not None:
-                self.watch.stepped(transition, outcome.infos, slots, outcome.late_rewards)
+            if self.events is not None:
+                self.events.stepped(transition, outcome.infos, slots, outcome.late_rewards)
         if any_true(outcome.over):
-            self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents), tally)
+            self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents))
         if outcome.failed:
-            self._lose_episodes(outcome.failed)
+            self._drop_failed_episodes(outcome.failed)
         self._needs_reset = False
 
-    def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
-        if self._options["random"] or len(env_ids) == 0:
-            action = random_actions(self.envs.action_space, obs, len(env_ids), self._rng, env_ids)
-            names = self.policy.extras_spec if self._options["random"] else ()
-            told = {name: random_probability(self.envs.action_space, obs, len(env_ids)) for name in names}
-            return ActOutput(action, told, self._state)
-        step = self._options["step"]
-        return self.policy.act(
-            obs,
-            step=self.env_step if step is None else step,
-            explore=self._options["explore"],
-            state=self._state,
-            starts=self._starts if len(env_ids) == self.envs.n else self._starts[env_ids],
-            env_ids=env_ids,
-        )
+    # ---- the ends and starts of episodes ----
 
-    def _limited(self, outcome: VectorStep, limit: int, tally: Tally) -> VectorStep:
+    def _reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
+        self._finish_step()
+        self._end_open_episodes(self.envs.all_ids)
+        self._needs_reset = True  # until the reset has succeeded
+        self._to_begin = self.envs.all_ids[:0]
+        if self.events is not None:
+            self.events.created(self.envs.all_ids)
+            self.events.deliver()
+        self.envs.reset(seed=seed, options=options)
+        self._episodes.start(self.envs.all_ids)
+        self._starts = np.ones(self.envs.n, np.bool_)
+        self._state = None
+        self._needs_reset = False
+        self._report_starts(self.envs.all_ids)
+
+    def _truncate_at(self, limit: int, outcome: VectorStep) -> VectorStep:
         """Truncate the episodes that reach a length with this step."""
         env_ids = outcome.env_ids
-        at_limit = self._episodes.reach(limit, env_ids)
-        if at_limit is None:
+        cut = self._episodes.will_reach(limit, env_ids) & ~outcome.over
+        if not any_true(cut):
             return outcome
-        cut = at_limit & ~outcome.over
         games = np.unique(env_ids[cut] // self.envs.n_agents)
-        if not len(games):
-            return outcome
-        tally.n_cut_episodes += len(games)
-        can_go_on = self.envs.takes_options  # else environments reset themselves, at their own episodes' ends only
-        if not can_go_on and isinstance(self._goal, EpisodeGoal):
-            self._goal.give_up(env_ids[cut])
-        if not self._has_told_of_cut:
-            self._has_told_of_cut = True
-            _log.warning(
-                "%s: an episode (env %d) is truncated at max_episode_steps=%s, and counts with its return so far; "
-                "n_cut_episodes counts such episodes%s",
-                *(self.envs.name, games[0], f"{limit:,}"),
-                "" if can_go_on else "; no other follows there, as the vector environment resets itself only",
-            )
+        self._tally.n_cut_episodes += len(games)
+        can_continue = self.envs.takes_options  # else environments reset themselves, at their own episodes' ends only
+        if not can_continue and self._quota is not None:
+            self._quota.end_with_current(env_ids[cut])
+        self._episodes.warn_of_cut(limit, games[0], self.envs.name, can_continue=can_continue)
         flags = {name: getattr(outcome, name) | cut for name in ("truncated", "ended", "over")}
         return outcome._replace(**flags)
 
-    def _end_episodes(self, env_ids: Ids, tally: Tally) -> None:
-        """Write finished episodes down, and note where the next ones shall begin."""
-        played = self._episodes.finish(env_ids, tally)
+    def _end_episodes(self, env_ids: Ids) -> None:
+        """Count finished episodes, and note where the next ones begin."""
+        played = self._episodes.finish(env_ids, self._tally)
         self._starts[env_ids] = True
-        self._to_begin = self._goal.finish(env_ids)
-        if self.watch is not None:
-            self.watch.ended(played)
-            self.watch.created(self._to_begin)
+        self._to_begin = env_ids if self._quota is None else self._quota.finish(env_ids)
+        if self.events is not None:
+            self.events.ended(played)
+            self.events.created(self._to_begin)
 
-    def _break_off(self, env_ids: Ids, *, drops: bool = False) -> None:
-        """Have all who follow episodes end the open ones here, or take them back."""
-        for keeper in [*([] if self.buffer is None else [self.buffer]), *self.recorders]:
-            (keeper.drop if drops else keeper.cut)(env_ids)
+    def _end_open_episodes(self, env_ids: Ids, *, drop: bool = False) -> None:
+        """Cut (or drop) the open episodes in the buffer, the recorders and the policy."""
+        for store in [*([] if self.buffer is None else [self.buffer]), *self.recorders]:
+            (store.drop if drop else store.cut)(env_ids)
         if self._observes:
             self.policy.cut(env_ids)
 
-    def _lose_episodes(self, lost: Mapping[int, EnvError]) -> None:
-        """Give up the open episodes of environments that failed, and note that their next ones shall begin."""
-        env_ids = np.array(sorted(lost))
-        self._break_off(env_ids, drops=self.envs.restarts.drops)
-        self._episodes.begin(env_ids)
+    def _drop_failed_episodes(self, failed: Mapping[int, EnvError]) -> None:
+        """End the open episodes of environments that failed, and note that their next ones begin."""
+        env_ids = np.array(sorted(failed))
+        self._end_open_episodes(env_ids, drop=self.envs.restarts.drops)
+        self._episodes.start(env_ids)
         self._starts[env_ids] = True
         self._tally.n_faulty_episodes += len(env_ids)
         self._to_begin = np.union1d(self._to_begin, env_ids)
-        if self.watch is not None:
-            self.watch.failed(lost)
+        if self.events is not None:
+            self.events.failed(failed)
 
-    def _settle(self) -> None:
-        """Tell what happened in a step that is whole, and begin the episodes that follow it.
+    def _flush(self) -> None:
+        """Deliver the events of a step that is whole, and begin the episodes that follow it.
 
-        A listener may raise at any point: what is not told or begun yet is when this is called again.
+        A listener may raise at any point: the next call continues there.
         """
-        if self.watch is not None:
-            self.watch.deliver()
+        if self.events is not None:
+            self.events.deliver()
         if not len(self._to_begin):
             return
-        began = time.perf_counter()
+        started = time.perf_counter()
         self._needs_reset = True  # should it fail
         self.envs.begin(self._to_begin)
         self._needs_reset = False
         begun, self._to_begin = self._to_begin, self._to_begin[:0]
-        self._tally.env_seconds += time.perf_counter() - began
-        self._tell_of_start(begun)
+        self._tally.env_seconds += time.perf_counter() - started
+        self._report_starts(begun)
 
-    def _tell_of_start(self, env_ids: Ids) -> None:
-        """Count the environments that were made anew, and tell of them and of the episodes that have begun."""
-        remade = self.envs.restarts.take_remade()
-        self._tally.n_env_restarts += len(remade)
+    def _report_starts(self, env_ids: Ids) -> None:
+        """Count the environments that were rebuilt, and deliver the events of the episodes that have started."""
+        rebuilt = self.envs.restarts.take_remade()
+        self._tally.n_env_restarts += len(rebuilt)
         self._tally.n_faulty_episodes += self.envs.restarts.take_failed_resets()
-        if self.watch is not None:
-            self.watch.remade(self.envs, remade)
-            self.watch.started(env_ids, self.envs.obs)
-            self.watch.deliver()
+        if self.events is not None:
+            self.events.rebuilt(self.envs, rebuilt)
+            self.events.started(env_ids, self.envs.obs)
+            self.events.deliver()
+
+    # ---- saving and resuming ----
+
+    def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
+        """Return counts and generators, how to replay the open episodes, and the rest of a collect; may be views.
+
+        Raises:
+            BusyError: the environments are in the middle of a step.
+        """
+        if self._is_overlapping:
+            raise BusyError(
+                "a collector cannot be saved in the middle of a step, where `overlap` is called, and with "
+                "overlap=True on_train_batch and on_update_end: save when it is whole, as in on_collect_end"
+            )
+        if self._open_step is not None:
+            raise BusyError(
+                "a collector cannot be saved between a step and the rest of the work overlapped with it, which raised: "
+                "call resume() first, or finish_step(); Trainer.save does so"
+            )
+        with_running = with_running and not self._needs_reset
+        quota = self._quota
+        return {
+            "env_step": self.env_step,
+            "_is_open": self.is_interrupted,
+            "_options": asdict(self._options),
+            "_starts": self._starts,
+            "_to_begin": self._to_begin,
+            "goal": {"owed": self._n_steps_left} if quota is None else quota.state_dict(),
+            "tally": self._tally.state_dict() if self.is_interrupted else {},
+            "episodes": self._episodes.state_dict(),
+            "envs": self.envs.state_dict(with_running=with_running),
+            "rng": self._rng.bit_generator.state,
+            "needs_reset": not with_running,
+            "has_state": self._state is not None,
+            "watch": [] if self.events is None else self.events.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved clock, and the open episodes where they can be replayed.
+
+        Where not, the next collect cuts them and begins others, with a warning.
+        """
+        self._open_step = None
+        self.env_step, self.is_interrupted = state["env_step"], state["_is_open"]
+        self._options = _Options(**state["_options"])
+        self._starts, self._to_begin = copy.copy(state["_starts"]), copy.copy(state["_to_begin"])
+        self._state, goal = None, state["goal"]
+        self._n_steps_left = goal.get("owed", 0)
+        self._quota = None if "owed" in goal else EpisodeQuota.from_state(goal)
+        self._tally = Tally(**state["tally"])
+        self._episodes.load_state_dict(state["episodes"])
+        self.envs.load_state_dict(state["envs"])
+        self._rng.bit_generator.state = state["rng"]
+        self._needs_reset = True
+        if state["needs_reset"]:
+            return
+        reason: str | None = "what the policy keeps from step to step cannot be saved"
+        if not state["has_state"]:
+            use = Use(self)
+            try:
+                self.envs.ownership.enter(use)
+                reason = play_again(self.envs, state["envs"], self._episodes.have_returns)
+            finally:
+                self.envs.ownership.leave(use)
+        if reason is not None:
+            _log.warning("%s: %s; the episodes that ran are cut and others begin", self.envs.name, reason)
+            return
+        self._needs_reset = False
+        changed = self.envs.lost_attributes(state["envs"])
+        if changed:
+            _log.warning(
+                "%s: the run may not continue with the same bits: after the open episodes were replayed, attributes of "
+                "the environments differ from those saved: %s. What an environment keeps from one episode to the next "
+                "is not saved: set it in reset(), or derive it from the episode's seed",
+                *(self.envs.name, described(changed, "game" if self.envs.agents else "env")),
+            )
+        if self.events is not None:
+            self.events.load_state_dict(state["watch"], self.envs.obs)
 
 
 def _check_counts(name: str, count: object, max_episode_steps: object, render: object) -> None:

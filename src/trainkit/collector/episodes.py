@@ -1,10 +1,11 @@
-"""Counting episodes: returns and lengths that are exact across calls, and the time each part took."""
+"""Episode accounting: exact returns and lengths across collects, quotas of episodes, and the time each part took."""
 
 import copy
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,39 +16,41 @@ from trainkit.core.stats import NO_VALUES, CollectStats, Summary
 
 _log = logging.getLogger(__name__)
 
-LONGEST_EPISODE = 30_000  # steps that an evaluation allows unless told otherwise; Atari's games end after 27,000
-_ENDLESS = 100_000  # steps of an episode that hardly was meant to be so long
+LONGEST_EPISODE = 30_000  # default limit of an evaluation's episodes, in steps; Atari's games end after 27,000
+_ENDLESS = 100_000  # steps after which an episode is reported as one that may never end
 _RECENT = 100  # episodes in `recent_returns`
 
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
+@dataclass(kw_only=True)
 class Tally:
-    """What happens during one `collect`, interruptions left out."""
+    """Counts and times of one `collect`, without the time between an interruption and `resume`."""
 
-    def __init__(self) -> None:
-        self.n_faulty_episodes = self.n_env_restarts = self.n_cut_episodes = 0
-        self.seconds = 0.0
-        self.n_step = self.n_vector_step = 0
-        self.act_seconds = self.env_seconds = self.store_seconds = 0.0
-        self.obs_seconds = self.action_seconds = 0.0  # parts of `env_seconds`
-        self.render_seconds = 0.0
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
-        self.durations: list[float] = []
-        self.slots: list[NDArray[np.int64]] = []  # of the rows that were stored, step by step
-        self.agent_returns: dict[str, list[float]] = {}  # {agent: of the games it took part in}
+    n_step: int = 0
+    n_vector_step: int = 0
+    n_faulty_episodes: int = 0
+    n_env_restarts: int = 0
+    n_cut_episodes: int = 0
+    seconds: float = 0.0
+    act_seconds: float = 0.0
+    env_seconds: float = 0.0
+    obs_seconds: float = 0.0  # part of `env_seconds`
+    action_seconds: float = 0.0  # part of `env_seconds`
+    store_seconds: float = 0.0
+    render_seconds: float = 0.0
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+    slots: list[NDArray[np.int64]] = field(default_factory=list)  # of the stored rows, step by step
+    agent_returns: dict[str, list[float]] = field(default_factory=dict)  # {agent: of the games it took part in}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that was counted."""
+        """Return all counts and times."""
         return copy.deepcopy(vars(self))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved count."""
-        vars(self).update(state)
-
     def stats(self, recent_returns: Summary, action_std: Summary = NO_VALUES) -> CollectStats:
-        """Tell what was counted."""
+        """Return the statistics of the collect."""
         other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds - self.render_seconds
         own_seconds = self.env_seconds - self.obs_seconds - self.action_seconds
         steps = self.n_vector_step
@@ -81,12 +84,12 @@ class Tally:
 
 
 class Episodes:
-    """The running episode of each environment; where agents share a game, each has its return in the game's episode.
+    """The current episode of each environment; where agents share a game, each has its return in the game's episode.
 
     Args:
         n_envs: N, rows.
-        reward_metric: from returns [episodes], of agents [episodes, agents], to what is shown [episodes]; None shows
-            them as they are, of agents their mean.
+        reward_metric: from returns [episodes], of agents [episodes, agents], to the reported ones [episodes]; None
+            reports them as they are, of agents their mean.
         agents: names of the rows of each game, in order; empty where an environment has one.
     """
 
@@ -95,53 +98,38 @@ class Episodes:
         self._game_lengths = np.zeros(n_envs // self._n_agents, np.int64)  # so far; only where agents share games
         self._returns = np.zeros(n_envs, np.float64)  # [N], so far
         self._lengths = np.zeros(n_envs, np.int64)  # [N], so far
-        self._began = np.full(n_envs, time.perf_counter())  # [N]
+        self._started = np.full(n_envs, time.perf_counter())  # [N]
         self.metric = reward_metric
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._recent_summary: Summary | None = None  # made when asked for
+        self._recent_summary: Summary | None = None  # computed when it is read
         self.n_finished = 0
         self._n_vector_steps = 0
-        self._has_warned = False  # of an episode without end
-        self._n_calls_below = 0  # of `reach`, in which no episode can reach the limit
+        self._has_warned_of_endless = False
+        self._has_warned_of_cut = False
 
-    def step(self, env_ids: NDArray[np.intp], reward: NDArray[np.float64]) -> None:
-        """Count one step of these environments."""
-        if len(env_ids) == len(self._returns):
-            self._returns += reward
-        else:
-            self._returns[env_ids] += reward
+    def step(
+        self, env_ids: NDArray[np.intp], reward: NDArray[np.float64], late_rewards: Mapping[int, float] | None = None
+    ) -> None:
+        """Count one step of these environments, and rewards, by row, of agents that did not act."""
+        self._returns[env_ids] += reward
         self._lengths[env_ids] += 1
         if self._agents:
             self._game_lengths[np.unique(env_ids // self._n_agents)] += 1
+        if late_rewards:
+            for env_id, late_reward in late_rewards.items():
+                self._returns[env_id] += late_reward
         self._n_vector_steps += 1
-        if self._n_vector_steps % _ENDLESS == 0:  # now and then: a step pays nothing for it
+        if self._n_vector_steps % _ENDLESS == 0:
             self._warn_of_endless()
 
-    def add_rewards(self, rewards: Mapping[int, float]) -> None:
-        """Add rewards, by row, to the returns of agents that did not act."""
-        for env_id, reward in rewards.items():
-            self._returns[env_id] += reward
-
-    def reach(self, limit: int, env_ids: NDArray[np.intp]) -> NDArray[np.bool_] | None:
-        """Return which episodes [K] reach this length with a step about to be counted, None where none does.
-
-        Call it before each step: lengths are compared only when the longest episode can have reached the limit.
-        """
-        if self._n_calls_below > 0:
-            self._n_calls_below -= 1
-            return None
+    def will_reach(self, limit: int, env_ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which episodes [K] reach this length with a step that is about to be counted."""
         lengths = self._game_lengths[env_ids // self._n_agents] if self._agents else self._lengths[env_ids]
-        every = self._game_lengths if self._agents else self._lengths
-        at_limit: NDArray[np.bool_] = lengths + 1 >= limit
-        self._n_calls_below = max(0, limit - 2 - int(every.max()))
-        return at_limit if at_limit.any() else None
-
-    def limit_changed(self) -> None:
-        """Let `reach` compare at its next call."""
-        self._n_calls_below = 0
+        reaches: NDArray[np.bool_] = lengths >= limit - 1
+        return reaches
 
     def finish(self, env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.intp]:
-        """Write finished episodes into the tally, begin to count the next ones, and return the rows that had steps.
+        """Add finished episodes to the tally, start to count the next ones, and return the rows that had steps.
 
         Where agents share a game, the rows are of whole games.
         """
@@ -163,11 +151,11 @@ class Episodes:
                 )
         tally.returns += returns.tolist()
         tally.lengths += lengths.tolist()
-        tally.durations += (now - self._began[firsts]).tolist()
+        tally.durations += (now - self._started[firsts]).tolist()
         self._recent.extend(returns.tolist())
         self._recent_summary = None
         self.n_finished += len(firsts)
-        self.begin(env_ids, now)
+        self.start(env_ids, now)
         return played
 
     def _of_agents(self, returns: NDArray[np.float64], env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.float64]:
@@ -178,120 +166,68 @@ class Episodes:
             tally.agent_returns.setdefault(name, []).extend(column[~np.isnan(column)].tolist())
         return by_agent
 
-    def begin(self, env_ids: NDArray[np.intp], now: float | None = None) -> None:
-        """Forget what ran here."""
+    def start(self, env_ids: NDArray[np.intp], now: float | None = None) -> None:
+        """Count from 0 in these environments."""
         self._returns[env_ids] = 0.0
         self._lengths[env_ids] = 0
         if self._agents:
             self._game_lengths[env_ids // self._n_agents] = 0
-        self._began[env_ids] = time.perf_counter() if now is None else now
+        self._started[env_ids] = time.perf_counter() if now is None else now
 
     @property
     def recent_returns(self) -> Summary:
-        """The last 100 finished episodes."""
+        """The returns of the last 100 finished episodes."""
         if self._recent_summary is None:
             self._recent_summary = Summary.of(self._recent)
         return self._recent_summary
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the count, the recent returns and the episodes that run."""
+        """Return the number of episodes, the recent returns and the current episodes."""
         return {
             "n_finished": self.n_finished,
             "recent": list(self._recent),
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
             "game_lengths": self._game_lengths.copy(),
-            "seconds": time.perf_counter() - self._began,
+            "seconds": time.perf_counter() - self._started,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved count; the episodes that ran go on."""
+        """Restore a saved state; the episodes that were current continue."""
         self.n_finished = state["n_finished"]
         self._recent = deque(state["recent"], maxlen=_RECENT)
         self._recent_summary = None
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
         self._game_lengths[:] = state["game_lengths"]
-        self._began = time.perf_counter() - state["seconds"]
-        self._n_calls_below = 0
+        self._started = time.perf_counter() - state["seconds"]
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
-        """Whether the episodes that run have these returns [N], to the last bit."""
-        runs = self._lengths > 0
-        return self._returns[runs].tobytes() == returns[runs].tobytes()
+        """Return whether the current episodes have these returns [N], to the last bit."""
+        has_steps = self._lengths > 0
+        return self._returns[has_steps].tobytes() == returns[has_steps].tobytes()
 
     def _warn_of_endless(self) -> None:
         """Warn, once, of an episode that has too many steps already."""
-        lengths = self._lengths
-        endless = np.flatnonzero(lengths >= _ENDLESS)
-        if len(endless) and not self._has_warned:
-            self._has_warned = True
+        endless = np.flatnonzero(self._lengths >= _ENDLESS)
+        if len(endless) and not self._has_warned_of_endless:
+            self._has_warned_of_endless = True
             _log.warning(
-                "env %d has made %s steps without an episode's end, so its return waits for ever: let it terminate, "
-                "or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
+                "env %d has made %s steps without an episode's end, so its return is never complete: let it "
+                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
                 endless[0] // self._n_agents,
-                f"{lengths[endless[0]]:,}",
+                f"{self._lengths[endless[0]]:,}",
             )
 
-
-class StepGoal:
-    """Reach a number of steps in all; what one collect goes over is taken off the next."""
-
-    def __init__(self, owed: int) -> None:
-        self.owed = owed
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"owed": self.owed}
-
-    @property
-    def is_reached(self) -> bool:
-        return self.owed <= 0
-
-    def open(self, ready: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Let every environment go on."""
-        return ready
-
-    def step(self, n_rows: int) -> None:
-        self.owed -= n_rows
-
-    def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return where another episode shall begin."""
-        return env_ids
-
-
-class EpisodeGoal:
-    """Finish a fixed quota of episodes in each environment, so that short ones do not count more than others."""
-
-    def __init__(self, n_episode: int, n_envs: int, n_agents: int = 1) -> None:
-        n_games = n_envs // n_agents
-        share, rest = divmod(n_episode, n_games)
-        self.quota = share + (np.arange(n_games) < rest)  # of each, 10 on 4 environments: 3, 3, 2, 2
-        self._n_agents = n_agents
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"quota": self.quota.copy(), "n_agents": self._n_agents}
-
-    @property
-    def is_reached(self) -> bool:
-        return not self.quota.any()
-
-    def open(self, ready: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Let go on those that still owe an episode."""
-        return ready[self.quota[ready // self._n_agents] > 0]
-
-    def step(self, n_rows: int) -> None:
-        """Count episodes, not steps."""
-
-    def give_up(self, env_ids: NDArray[np.intp]) -> None:
-        """Let the episodes that run be the last here."""
-        self.quota[env_ids // self._n_agents] = 1
-
-    def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return where another episode shall begin."""
-        self.quota[env_ids // self._n_agents] -= 1
-        return self.open(env_ids)
-
-
-Goal = StepGoal | EpisodeGoal
+    def warn_of_cut(self, limit: int, game: int, name: str, *, can_continue: bool) -> None:
+        """Warn, once, of an episode that is truncated at the limit of an evaluation."""
+        if not self._has_warned_of_cut:
+            self._has_warned_of_cut = True
+            _log.warning(
+                "%s: an episode (env %d) is truncated at max_episode_steps=%s, and counts with its return so far; "
+                "n_cut_episodes counts such episodes%s",
+                *(name, game, f"{limit:,}"),
+                "" if can_continue else "; no other follows there, as the vector environment resets itself only",
+            )
 
 
 def _mean_of_agents(returns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -300,10 +236,43 @@ def _mean_of_agents(returns: NDArray[np.float64]) -> NDArray[np.float64]:
     return mean
 
 
-def saved_goal(state: dict[str, Any]) -> Goal:
-    """Return the goal whose `state_dict` this is."""
-    if "owed" in state:
-        return StepGoal(state["owed"])
-    goal = EpisodeGoal(0, len(state["quota"]) * state["n_agents"], state["n_agents"])
-    goal.quota = state["quota"]
-    return goal
+class EpisodeQuota:
+    """A fixed number of episodes of each environment, so that short episodes do not count more than long ones.
+
+    Attributes:
+        left: episodes still to finish, of each game.
+    """
+
+    def __init__(self, n_episode: int, n_envs: int, n_agents: int = 1) -> None:
+        n_games = n_envs // n_agents
+        share, rest = divmod(n_episode, n_games)
+        self.left = share + (np.arange(n_games) < rest)  # 10 on 4 environments: 3, 3, 2, 2
+        self._n_agents = n_agents
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"quota": self.left.copy(), "n_agents": self._n_agents}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "EpisodeQuota":
+        """Return the quota whose `state_dict` this is."""
+        quota = cls(0, len(state["quota"]) * state["n_agents"], state["n_agents"])
+        quota.left = state["quota"]
+        return quota
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether every environment has finished its episodes."""
+        return not self.left.any()
+
+    def unfilled(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those environments that have an episode left to finish."""
+        return env_ids[self.left[env_ids // self._n_agents] > 0]
+
+    def end_with_current(self, env_ids: NDArray[np.intp]) -> None:
+        """Make the current episodes of these environments their last ones."""
+        self.left[env_ids // self._n_agents] = 1
+
+    def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Count finished episodes and return the environments that start another."""
+        self.left[env_ids // self._n_agents] -= 1
+        return self.unfilled(env_ids)

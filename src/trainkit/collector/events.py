@@ -1,4 +1,4 @@
-"""What callbacks are told of the episodes that run: one object each, from before its reset to its end."""
+"""Episode events: one `Episode` object for each episode, from before its reset to its end, for callbacks."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ _NO_REWARDS: Mapping[int, float] = {}
 
 @dataclass(slots=True, eq=False, repr=False)
 class Episode:
-    """One episode of one environment. What it shows of its last step is borrowed until the next.
+    """One episode of one environment. What it returns of its last step is borrowed until the next.
 
     Attributes:
         env_id: of its environment.
         in_evaluation: whether it is played to evaluate.
         length: steps so far.
         total_reward: undiscounted return so far.
-        user_data: empty at first, for callbacks to keep what they like in.
+        user_data: empty at first; callbacks may store anything in it.
     """
 
     env_id: int
@@ -44,14 +44,14 @@ class Episode:
 
     @property
     def obs(self) -> Obs:
-        """The observation it stands at, None before its reset."""
+        """The current observation, None before its reset."""
         if self._last is not None:
             return _row(self._last[0].next_obs, self._row)
         return None if self._first_obs is None else _row(self._first_obs, self.env_id)
 
     @property
     def action(self) -> Any:
-        """The last action, as the policy gave it; None before the first."""
+        """The last action, as the policy returned it; None before the first."""
         return self._of_last("action")
 
     @property
@@ -61,7 +61,7 @@ class Episode:
 
     @property
     def terminated(self) -> bool:
-        """Whether the last step terminated it; a lost life may, for the learner, while the game goes on."""
+        """Whether the last step terminated it; a lost life may, for the learner, while the game continues."""
         return bool(self._of_last("terminated"))
 
     @property
@@ -71,43 +71,45 @@ class Episode:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the environment told with the last step; empty before the first."""
+        """The environment's info of the last step; empty before the first."""
         if self._last is None:
             return {}
         return self._last[1].row(self._row)
 
     @property
     def slots(self) -> NDArray[np.int64] | None:
-        """The buffer's names of its rows [length], for `buffer.rewrite`; None where nothing is stored."""
+        """The slots of its rows in the buffer [length], for `buffer.rewrite`; None where nothing is stored."""
         return np.array(self._slots, np.int64) if self._slots else None
 
     def _of_last(self, column: str) -> Any:
         return None if self._last is None else getattr(self._last[0], column)[self._row]
 
 
-News = Iterator[tuple[Any, ...]]
-Tell = Callable[[str, News], None]
+Calls = Iterator[tuple[Any, ...]]  # the arguments of each call of an event's listeners: the episode, and what else
+Listener = Callable[[str, Calls], None]
 
 
-class Watch:
-    """Keep the episodes that run, and tell of their events in order, each once, whatever a listener raises.
+class EpisodeEvents:
+    """The current episode of each environment, and the events to deliver: in order, each once, despite exceptions.
 
     Args:
         n_envs: N.
-        tell: called with an event's name and an iterator over what there is to say: the episode, and what else. It
-            takes them one by one; what an exception leaves there is told when it is called again.
-        heard: the events anybody wants to hear.
+        listener: called with an event's name and an iterator over the arguments of its calls, which it consumes one by
+            one; those that an exception leaves there are delivered when it is called again.
+        subscribed: the events that have subscribers.
         in_evaluation: whether the episodes are played to evaluate.
     """
 
-    def __init__(self, n_envs: int, tell: Tell, heard: Collection[str], *, in_evaluation: bool = False) -> None:
-        self._tell, self._heard, self._in_evaluation = tell, frozenset(heard), in_evaluation
+    def __init__(
+        self, n_envs: int, listener: Listener, subscribed: Collection[str], *, in_evaluation: bool = False
+    ) -> None:
+        self._listener, self._subscribed, self._in_evaluation = listener, frozenset(subscribed), in_evaluation
         self._episodes = [self._new(env_id) for env_id in range(n_envs)]
-        self._waiting: set[int] = set()  # environments whose episode was created and has not begun
-        self._untold: deque[tuple[str, News]] = deque()  # what `tell` shall be called with
+        self._waiting: set[int] = set()  # environments whose episode was created and has not started
+        self._pending: deque[tuple[str, Calls]] = deque()
 
     def created(self, env_ids: NDArray[np.intp]) -> None:
-        """Note that episodes are about to begin; a reset that failed is made again without another word."""
+        """Note that episodes are about to start; repeating a reset that failed creates no other ones."""
         new = [env_id for env_id in env_ids.tolist() if env_id not in self._waiting]
         self._waiting.update(new)
         for env_id in new:
@@ -115,12 +117,12 @@ class Watch:
         self._note("on_episode_created", new)
 
     def started(self, env_ids: NDArray[np.intp], obs: Obs) -> None:
-        """Note that they have begun, at observations [N, ...]."""
-        begun = env_ids.tolist()
-        self._waiting.difference_update(begun)
-        for env_id in begun:
+        """Note that they have started, at observations [N, ...]."""
+        ids = env_ids.tolist()
+        self._waiting.difference_update(ids)
+        for env_id in ids:
             self._episodes[env_id]._first_obs = obs
-        self._note("on_episode_start", begun)
+        self._note("on_episode_start", ids)
 
     def stepped(
         self,
@@ -129,10 +131,10 @@ class Watch:
         slots: NDArray[np.int64] | None,
         late_rewards: Mapping[int, float] = _NO_REWARDS,
     ) -> None:
-        """Note a step of K environments, and what agents were paid that did not act."""
+        """Note a step of K environments, and the rewards of agents that did not act."""
         last, env_ids = (step, infos), step.env_ids.tolist()
-        names = repeat(None) if slots is None else slots.tolist()
-        for row, (env_id, reward, slot) in enumerate(zip(env_ids, step.reward.tolist(), names, strict=False)):
+        slot_of_row = repeat(None) if slots is None else slots.tolist()
+        for row, (env_id, reward, slot) in enumerate(zip(env_ids, step.reward.tolist(), slot_of_row, strict=False)):
             episode = self._episodes[env_id]
             episode.length += 1
             episode.total_reward += reward
@@ -148,19 +150,27 @@ class Watch:
         self._note("on_episode_end", env_ids.tolist())
 
     def failed(self, errors: Mapping[int, Exception]) -> None:
-        """Note that environments failed in the middle of their episodes, and that others are about to begin."""
-        if "on_episode_failed" in self._heard:
-            told = [(self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
-            self._untold.append(("on_episode_failed", iter(told)))
+        """Note that environments failed in the middle of their episodes, and that others are about to start."""
+        if "on_episode_failed" in self._subscribed:
+            calls = [(self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
+            self._pending.append(("on_episode_failed", iter(calls)))
         self.created(np.array(sorted(errors)))
 
-    def remade(self, envs: Envs, env_ids: Iterable[int]) -> None:
-        """Note that environments were made anew."""
-        if "on_env_created" in self._heard:
-            self._untold.append(("on_env_created", iter([(envs, env_id) for env_id in env_ids])))
+    def rebuilt(self, envs: Envs, env_ids: Iterable[int]) -> None:
+        """Note that environments were rebuilt."""
+        if "on_env_created" in self._subscribed:
+            self._pending.append(("on_env_created", iter([(envs, env_id) for env_id in env_ids])))
+
+    def deliver(self) -> None:
+        """Call the listener with all events noted so far."""
+        while self._pending:
+            first = self._pending[0]
+            self._listener(*first)
+            if self._pending and self._pending[0] is first:  # else a callback had it delivered
+                self._pending.popleft()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return what is known of the episodes that run; of what callbacks keep in them, what has a name."""
+        """Return the current episodes; of their user data, entries whose keys are strings."""
         return [
             {
                 "length": episode.length,
@@ -172,23 +182,15 @@ class Watch:
         ]
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]], obs: Obs) -> None:
-        """Take over saved episodes, which stand at `obs` [N, ...]; nobody is told."""
+        """Restore saved episodes, whose current observations are `obs` [N, ...]; no event is delivered."""
         for episode, state in zip(self._episodes, states, strict=False):
             episode.length, episode.total_reward = state["length"], state["total_reward"]
             episode._slots, episode.user_data = list(state["slots"]), dict(state["user_data"])
             episode._first_obs, episode._last = obs, None
 
-    def deliver(self) -> None:
-        """Tell all that was noted."""
-        while self._untold:
-            first = self._untold[0]
-            self._tell(*first)
-            if self._untold and self._untold[0] is first:  # else a listener had it delivered
-                self._untold.popleft()
-
     def _note(self, event: str, env_ids: list[int]) -> None:
-        if event in self._heard:
-            self._untold.append((event, zip([self._episodes[env_id] for env_id in env_ids])))
+        if event in self._subscribed:
+            self._pending.append((event, zip([self._episodes[env_id] for env_id in env_ids])))
 
     def _new(self, env_id: int) -> Episode:
         return Episode(env_id, in_evaluation=self._in_evaluation)

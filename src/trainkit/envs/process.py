@@ -140,7 +140,7 @@ class ProcessBackend:
             raise BusyError(FORKED)
         if self._is_stepping:
             raise BusyError(
-                f"environments cannot be {action} in the middle of a step, where `Collector.meanwhile` is called, and "
+                f"environments cannot be {action} in the middle of a step, where `Collector.overlap` is called, and "
                 "with overlap=True on_train_batch and on_update_end: wait until it is whole, as in on_collect_end"
             )
 

@@ -572,7 +572,7 @@ class Trainer(Generic[TraineeT]):
         checks.done()
         self._complete()
         if at == "episode_end" and self.train_collector is not None:
-            self.train_collector.begin_anew()
+            self.train_collector.require_reset()
         written = self._checkpoint().write(path, include, exclude)
         self._callbacks.fire("on_checkpoint_saved", self, written)
         return written

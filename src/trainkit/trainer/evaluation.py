@@ -345,11 +345,11 @@ class EvaluationSchedule:
     @staticmethod
     @contextmanager
     def _without_episode_events(evaluation: Evaluation) -> Iterator[None]:
-        watch, evaluation.collector.watch = evaluation.collector.watch, None
+        events, evaluation.collector.events = evaluation.collector.events, None
         try:
             yield
         finally:
-            evaluation.collector.watch = watch
+            evaluation.collector.events = events
 
     def _is_best(self, score: float | None, stats: CollectStats, trainer: "Trainer") -> bool:
         """Record a score above all before; ties keep the first, and no score is never the best."""

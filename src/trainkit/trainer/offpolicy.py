@@ -180,7 +180,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
             self._share_left = None
         collector.between_steps = self._interrupt.check
-        collector.meanwhile = self._perform_share if self.overlap else None
+        collector.overlap = self._perform_share if self.overlap else None
         try:
             if collector.is_interrupted:
                 return collector.resume()
@@ -188,7 +188,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             is_random = self._warmup == "random" and collector.env_step < self._learns_from
             return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect, random=is_random)
         finally:
-            collector.between_steps = collector.meanwhile = None  # for the user's own calls of `collect`
+            collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
 
     def _must_update(self, least: int) -> bool:
         """Return whether a round has begun, or at least that many updates are pending."""

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from trainkit.collector import Collector, Watch
+from trainkit.collector import Collector, EpisodeEvents
 from trainkit.core import tree
 from trainkit.core.data import EpochResult, Lookup, Rollout, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
@@ -92,7 +92,9 @@ class Dispatcher:
         def deliver(event: str, occurrences: Occurrences) -> None:
             self._deliver(event, trainer, occurrences, receivers[event])
 
-        collector.watch = Watch(collector.envs.n, deliver, received, in_evaluation=in_evaluation) if received else None
+        collector.events = (
+            EpisodeEvents(collector.envs.n, deliver, received, in_evaluation=in_evaluation) if received else None
+        )
 
     def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
         """Fire the start of training, and then every environment there is."""
