@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode, legal, length, reward
 from tests.helpers.told import OBS, STEP, ToldEnv, answer
-from tests.helpers.truth import IN_PROCESS, ask, assert_rows_are_real, tagged_envs
+from tests.helpers.truth import IN_PROCESS, assert_rows_are_real, tagged_envs
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector, EpisodeEvents
 from trainkit.core.data import ACTION_MASK, ActOutput, ArraySpec
@@ -31,16 +31,16 @@ def return_of(env: int, episode: int) -> float:
     return sum(reward(env, episode, step) for step in range(length(env, episode)))
 
 
-def assert_tells_of(summary: Summary, values: list[float]) -> None:
+def assert_summarizes(summary: Summary, values: list[float]) -> None:
     """Check a summary of whole numbers, whose sum is exact in any order."""
-    told = (summary.mean, summary.min, summary.max, summary.count)
-    assert told == (sum(values) / len(values), min(values), max(values), len(values))
+    got = (summary.mean, summary.min, summary.max, summary.count)
+    assert got == (sum(values) / len(values), min(values), max(values), len(values))
 
 
 # ---- binding ----
 
 
-def test_binding_tells_the_buffer_its_rows_single_frames_and_the_policys_columns() -> None:
+def test_binding_gives_the_buffer_its_rows_single_frames_and_the_policys_columns() -> None:
     ledger = Ledger()
     Collector(Player(has_extras=True), tagged_envs("sync", 3, "masked", stack=4), ledger)
     assert ledger.spec is not None
@@ -53,7 +53,7 @@ def test_binding_tells_the_buffer_its_rows_single_frames_and_the_policys_columns
     assert ledger.spec.extras == {"wish": ArraySpec(shape=(2,), dtype=np.dtype(np.float32))}
 
 
-def test_a_policy_made_for_other_spaces_is_refused_before_the_buffer_claims_memory() -> None:
+def test_a_policy_for_other_spaces_is_rejected_before_the_buffer_claims_memory() -> None:
     class Picky(Player):
         def check_spaces(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
             raise ConfigError("made for 4 actions, got 3")
@@ -64,7 +64,7 @@ def test_a_policy_made_for_other_spaces_is_refused_before_the_buffer_claims_memo
     assert buffer.nbytes == 0
 
 
-def test_a_buffer_of_other_rows_or_too_small_is_refused() -> None:
+def test_a_buffer_of_other_rows_or_too_small_is_rejected() -> None:
     buffer = ReplayBuffer(100)
     Collector(Player(), tagged_envs("sync", 2), buffer)
     with pytest.raises(ConfigError, match="ReplayBuffer holds rows of"):
@@ -82,7 +82,7 @@ def test_environments_must_come_from_make_envs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("amount", "message"),
     [
         ({}, "exactly one of n_step and n_episode, got .*None"),
         ({"n_step": 1, "n_episode": 1}, "exactly one of n_step and n_episode, got .*1"),
@@ -96,27 +96,27 @@ def test_environments_must_come_from_make_envs() -> None:
         ({"n_step": 1, "random": None}, r"Collector.collect.random must be True or False, got None"),
     ],
 )
-def test_a_collect_is_of_steps_or_of_episodes(asked: dict[str, Any], message: str) -> None:
+def test_a_collect_is_of_steps_or_of_episodes(amount: dict[str, Any], message: str) -> None:
     collector = Collector(Player(), tagged_envs("sync", 2))
     with pytest.raises(ConfigError, match=message):
-        collector.collect(**asked)
+        collector.collect(**amount)
     assert collector.env_step == 0
 
 
-@pytest.mark.parametrize("asked", [{}, {"explore": None}])
-def test_by_default_the_policy_explores_if_the_steps_are_stored(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("amount", [{}, {"explore": None}])
+def test_by_default_the_policy_explores_if_the_steps_are_stored(amount: dict[str, Any]) -> None:
     player = Player()
-    Collector(player, tagged_envs("sync", 2), Ledger()).collect(n_step=4, **asked)
+    Collector(player, tagged_envs("sync", 2), Ledger()).collect(n_step=4, **amount)
     recorded = Collector(player, tagged_envs("sync", 2))
     recorded.recorders.append(Ledger())
-    recorded.collect(n_step=4, **asked)
+    recorded.collect(n_step=4, **amount)
     assert [call.explore for call in player.calls] == [True] * 4
 
 
-@pytest.mark.parametrize("asked", [{}, {"explore": None}])
-def test_by_default_the_policy_is_greedy_if_no_step_is_stored(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("amount", [{}, {"explore": None}])
+def test_by_default_the_policy_is_greedy_if_no_step_is_stored(amount: dict[str, Any]) -> None:
     player = Player()
-    Collector(player, tagged_envs("sync", 2)).collect(n_episode=2, **asked)
+    Collector(player, tagged_envs("sync", 2)).collect(n_episode=2, **amount)
     assert {call.explore for call in player.calls} == {False}
 
 
@@ -149,11 +149,11 @@ def test_what_one_collect_goes_over_is_taken_off_the_next() -> None:
 
 
 @every_way_here
-def test_steps_of_many_collects_are_exactly_those_asked_for(way: str) -> None:
+def test_steps_of_many_collects_are_exactly_those_requested(way: str) -> None:
     collector = Collector(Player(), tagged_envs(way, 3))
-    asked = [1 + 7 * number % 11 for number in range(100)]
-    done = [collector.collect(n_step=n).n_step for n in asked]
-    over = np.cumsum(done) - np.cumsum(asked)
+    requested = [1 + 7 * number % 11 for number in range(100)]
+    done = [collector.collect(n_step=n).n_step for n in requested]
+    over = np.cumsum(done) - np.cumsum(requested)
     assert over.min() >= 0
     assert over.max() < 3
 
@@ -171,8 +171,8 @@ def test_each_environment_plays_its_quota_of_whole_episodes(way: str, n_episode:
     played = [(env, episode) for env, n in enumerate(quota) for episode in range(n)]
     assert stats.n_episode == n_episode
     assert stats.n_step == collector.env_step == len(rows.reward) == sum(length(*one) for one in played)
-    assert_tells_of(stats.returns, [return_of(*one) for one in played])
-    assert_tells_of(stats.lengths, [length(*one) for one in played])
+    assert_summarizes(stats.returns, [return_of(*one) for one in played])
+    assert_summarizes(stats.lengths, [length(*one) for one in played])
 
 
 def one_for_short_and_hundred_for_long(env: Any, episode: Any) -> Any:
@@ -185,7 +185,7 @@ def test_short_episodes_do_not_count_more_than_long_ones() -> None:
     assert stats.lengths == Summary(mean=50.5, std=49.5, min=1.0, max=100.0, count=20)  # by finish order: about 1
 
 
-def test_collecting_episodes_cuts_what_is_open_and_begins_anew() -> None:
+def test_collecting_episodes_cuts_open_episodes_and_resets() -> None:
     ledger = Ledger()
     collector = Collector(Player(), tagged_envs("sync", 3), ledger)
     collector.collect(n_step=3)  # environment 0's first episode has one step, the others' go on
@@ -199,7 +199,7 @@ def test_collecting_episodes_cuts_what_is_open_and_begins_anew() -> None:
 
 
 @every_way_here
-def test_collecting_steps_after_episodes_begins_anew(way: str) -> None:
+def test_collecting_steps_after_episodes_resets(way: str) -> None:
     ledger = Ledger()
     collector = Collector(Player(), tagged_envs(way, 3), ledger)
     for _ in range(5):
@@ -235,7 +235,7 @@ def test_returns_and_lengths_are_exact_across_calls(way: str) -> None:
     parts = [collector.collect(n_step=5) for _ in range(60)]
     together = CollectStats.merge(parts)
     assert together is not None
-    logs = ask(collector.envs, "log")
+    logs = collector.envs.call("log")
     ended = [
         (env, ep) for env, log in enumerate(logs) for ep, actions in log.items() if len(actions) == length(env, ep)
     ]
@@ -277,9 +277,9 @@ def test_times_add_up_and_each_part_is_where_it_was_spent() -> None:
             return OBS, {}
 
     class Slower(Still):
-        def act(self, obs: Any, **asked: Any) -> ActOutput:
+        def act(self, obs: Any, **options: Any) -> ActOutput:
             time.sleep(0.004)
-            return super().act(obs, **asked)
+            return super().act(obs, **options)
 
     class Slowest(Ledger):
         def add(self, transition: Any) -> Any:
@@ -349,11 +349,11 @@ def test_processing_and_rendering_are_timed_apart_from_environments(monkeypatch:
     assert stats.other_ms == pytest.approx(0)
 
 
-# ---- what the policy is told ----
+# ---- the policy's arguments ----
 
 
 @every_way_here
-def test_the_policy_hears_whose_episode_begins_and_gets_its_state_back(way: str) -> None:
+def test_the_policy_receives_the_starts_of_episodes_and_its_state(way: str) -> None:
     player = Player()
     collector = Collector(player, tagged_envs(way, 3))
     collector.collect(n_step=100, explore=True)
@@ -383,8 +383,8 @@ def test_a_reset_gives_the_policy_no_state_and_says_that_all_begin() -> None:
 def test_environments_whose_quota_is_done_are_not_acted_for() -> None:
     player = Player()
     Collector(player, tagged_envs("SyncVectorEnv SAME_STEP", 3)).collect(n_episode=3)
-    asked = np.concatenate([call.env_ids for call in player.calls])
-    assert np.bincount(asked).tolist() == [length(env, 0) for env in range(3)]
+    acted = np.concatenate([call.env_ids for call in player.calls])
+    assert np.bincount(acted).tolist() == [length(env, 0) for env in range(3)]
 
 
 def test_extras_are_stored_with_their_step() -> None:
@@ -398,7 +398,7 @@ def test_extras_are_stored_with_their_step() -> None:
 
 
 @pytest.mark.parametrize("mask_key", [None, "legal"])
-def test_random_collecting_asks_no_policy_and_only_ever_acts_legally(mask_key: str | None) -> None:
+def test_random_collecting_calls_no_policy_and_only_ever_acts_legally(mask_key: str | None) -> None:
     ledger, player = Ledger(), Player()
     envs = tagged_envs("sync", 4, "masked" if mask_key is None else "array", mask_key=mask_key)
     collector = Collector(player, envs, ledger)
@@ -474,7 +474,7 @@ def test_a_collector_with_a_seed_keeps_it_in_a_trainer() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "1", True])
-def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+def test_a_seed_that_is_invalid_is_rejected(seed: Any) -> None:
     with pytest.raises(ConfigError, match=r"Collector.seed must be a whole number >= 0, got"):
         Collector(Player(), tagged_envs("sync", 2), seed=seed)
 
@@ -485,10 +485,10 @@ def test_a_collectors_seed_fills_in_environments_that_have_none() -> None:
         collector = Collector(Player(), envs)
         collector.seed(3)
         collector.collect(n_step=20)
-    assert ask(filled, "seeds") == ask(same, "seeds") != ask(own, "seeds")
+    assert filled.call("seeds") == same.call("seeds") != own.call("seeds")
     again = tagged_envs("sync", 2, seed=8)
     Collector(Player(), again).collect(n_step=20)
-    assert ask(again, "seeds") == ask(own, "seeds")
+    assert again.call("seeds") == own.call("seeds")
 
 
 def test_no_legal_action_is_an_error_that_names_the_environment() -> None:
@@ -544,17 +544,17 @@ def arrays_of(state: Any, path: str = "") -> dict[str, Any]:
     return {path: state.tobytes() if isinstance(state, np.ndarray) else state}
 
 
-@pytest.mark.parametrize("asked", [{"n_step": 101}, {"n_episode": 20}])
+@pytest.mark.parametrize("amount", [{"n_step": 101}, {"n_episode": 20}])
 @every_way_here
-def test_an_interrupted_collect_goes_on_as_if_nothing_had_happened(way: str, asked: dict[str, int]) -> None:
+def test_an_interrupted_collect_continues_as_if_nothing_had_happened(way: str, amount: dict[str, int]) -> None:
     def run(*interrupts: int) -> tuple[Collector, CollectStats]:
         collector = Collector(Player(), tagged_envs(way, 3), ReplayBuffer(64, seed=1))
         collector.between_steps = InterruptAt(*interrupts)
         for _ in interrupts:
             with pytest.raises(KeyboardInterrupt):
-                collector.resume() if collector.is_interrupted else collector.collect(**asked)
+                collector.resume() if collector.is_interrupted else collector.collect(**amount)
             assert collector.is_interrupted
-        stats = collector.resume() if interrupts else collector.collect(**asked)
+        stats = collector.resume() if interrupts else collector.collect(**amount)
         assert not collector.is_interrupted
         return collector, stats
 
@@ -569,7 +569,7 @@ def test_an_interrupted_collect_goes_on_as_if_nothing_had_happened(way: str, ask
     assert whole[0].env_step == pieces[0].env_step
 
 
-def test_the_time_between_an_interruption_and_going_on_does_not_count() -> None:
+def test_the_time_between_an_interruption_and_resuming_does_not_count() -> None:
     collector = Collector(Player(), tagged_envs("sync", 2))
     collector.between_steps = InterruptAt(3)
     with pytest.raises(KeyboardInterrupt):
@@ -605,7 +605,7 @@ def failing(at: int, fault: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("fault", [OSError("gone"), answer(reward=np.nan), answer(terminated=None), STEP[:4]])
-def test_after_a_failure_what_was_stored_is_whole_and_the_next_collect_begins_anew(fault: Any) -> None:
+def test_after_a_failure_what_was_stored_is_whole_and_the_next_collect_resets(fault: Any) -> None:
     ledger, player = Ledger(), Still()
     collector = Collector(player, make_envs(failing(3, fault)), ledger)
     with pytest.raises(EnvError, match=r"env 1.* episode 0 step"):
@@ -629,7 +629,7 @@ def test_seeded_episodes_that_fail_are_not_the_ones_that_follow() -> None:
     assert collector.envs.episodes.tolist() == [1, 1]
 
 
-def test_a_failing_reset_after_an_episodes_end_loses_no_row_and_leaves_nothing_half_begun() -> None:
+def test_a_failing_reset_after_an_episodes_end_loses_no_row_and_leaves_nothing_half_started() -> None:
     ending = partial(ToldEnv, steps=[answer(terminated=True)], resets=[(OBS, {}), OSError("no map"), (OBS, {})])
     ledger = Ledger()
     collector = Collector(Still(), make_envs([ToldEnv, ending]), ledger)
@@ -639,11 +639,11 @@ def test_a_failing_reset_after_an_episodes_end_loses_no_row_and_leaves_nothing_h
     assert collector.n_episode == 1
     stats = collector.collect(n_step=4)
     assert ledger.cuts[-1] == 2
-    assert stats.n_episode == 3  # what was owed is made up for: 3 vector steps
+    assert stats.n_episode == 3  # one step short before, which this collect makes up for: 3 vector steps
     assert collector.env_step == 8
 
 
-def test_a_failing_buffer_makes_the_next_collect_begin_anew() -> None:
+def test_a_failing_buffer_makes_the_next_collect_reset() -> None:
     class Full(Ledger):
         is_full = False
 
@@ -666,11 +666,11 @@ def test_a_failing_buffer_makes_the_next_collect_begin_anew() -> None:
 
 def test_a_failing_policy_loses_nothing() -> None:
     class Moody(Player):
-        def act(self, obs: Any, **asked: Any) -> ActOutput:
+        def act(self, obs: Any, **options: Any) -> ActOutput:
             if len(self.calls) == 5:
                 self.calls.append(self.calls[-1])
                 raise ArithmeticError("diverged")
-            return super().act(obs, **asked)
+            return super().act(obs, **options)
 
     ledger = Ledger()
     collector = Collector(Moody(), tagged_envs("sync", 2), ledger)
@@ -685,7 +685,7 @@ def test_a_policys_bad_action_reaches_no_environment() -> None:
     collector = Collector(Still(3), tagged_envs("sync", 2))
     with pytest.raises(BadEnvDataError, match=r"env 0: the policy produced an action outside Discrete\(3\): 3"):
         collector.collect(n_step=2)
-    assert [log[0] for log in ask(collector.envs, "log")] == [[], []]
+    assert [log[0] for log in collector.envs.call("log")] == [[], []]
 
 
 def test_a_forced_reset_cuts_the_open_episodes() -> None:
@@ -712,7 +712,7 @@ def test_a_reset_with_a_seed_repeats_the_same_rows() -> None:
     np.testing.assert_array_equal(one.next_obs, other.next_obs)
 
 
-def test_a_keyboard_interrupt_in_the_middle_of_a_step_makes_the_next_collect_begin_anew() -> None:
+def test_a_keyboard_interrupt_in_the_middle_of_a_step_makes_the_next_collect_reset() -> None:
     ledger = Ledger()
     collector = Collector(Still(), make_envs(failing(3, KeyboardInterrupt())), ledger)
     with pytest.raises(KeyboardInterrupt):
@@ -725,7 +725,7 @@ def test_a_keyboard_interrupt_in_the_middle_of_a_step_makes_the_next_collect_beg
 # ---- saving ----
 
 
-def test_a_saved_collector_goes_on_with_its_clock_its_counts_and_its_draws() -> None:
+def test_a_saved_collector_continues_with_its_clock_its_counts_and_its_draws() -> None:
     one = Collector(Player(), tagged_envs("sync", 3, seed=1), Ledger())
     one.seed(2)
     one.collect(n_step=50, random=True)
@@ -771,7 +771,7 @@ def test_a_collector_saved_in_the_middle_of_a_collect_makes_up_for_the_rest() ->
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_closing_a_collector_closes_its_environments(mode: AutoresetMode) -> None:
     envs = tagged_envs(f"SyncVectorEnv {mode.name}", 2)
-    inside = ask(envs, "unwrapped")
+    inside = envs.call("unwrapped")
     Collector(Player(), envs).close()
     assert [env.n_closed for env in inside] == [1, 1]
 

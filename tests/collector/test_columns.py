@@ -137,9 +137,9 @@ class TestCollectedSlots:
         assert_array_equal(buffer.get(first).next_obs[:, 0], [1, 1, 1, 2, 2, 2])
         assert_array_equal(buffer.get(train.collected_slots).next_obs[:, 0], [3, 3, 3, 4, 4, 4, 5, 5, 5])
 
-    def test_let_a_callback_change_what_was_collected_before_it_is_learnt_from(self) -> None:
+    def test_let_a_callback_change_what_was_collected_before_it_is_learned_from(self) -> None:
         class Clip(tk.Callback):
-            """Write each row's reward anew, by its place in the collect."""
+            """Overwrite each row's reward by its position in the collect."""
 
             def on_collect_end(self, trainer: Any, stats: tk.CollectStats) -> None:
                 slots = trainer.train_collector.collected_slots
@@ -169,7 +169,7 @@ class TestCollectedSlots:
 
 
 def test_an_episodes_rows_agree_with_what_it_says() -> None:
-    told: list[tuple[int, float]] = []
+    got: list[tuple[int, float]] = []
 
     class Check(tk.Callback):
         def on_episode_step(self, trainer: Any, episode: tk.collector.Episode) -> None:
@@ -181,7 +181,7 @@ def test_an_episodes_rows_agree_with_what_it_says() -> None:
             assert rows.terminated.tolist() == [False] * (episode.length - 1) + [episode.terminated]
 
         def on_episode_end(self, trainer: Any, episode: tk.collector.Episode) -> None:
-            told.append((episode.length, episode.total_reward))
+            got.append((episode.length, episode.total_reward))
 
     envs = lamps()
     policy = tk.DQNPolicy.for_envs(envs, hidden=(4,), device="cpu")
@@ -189,7 +189,7 @@ def test_an_episodes_rows_agree_with_what_it_says() -> None:
     train = tk.Collector(policy, envs, tk.ReplayBuffer(100))
     tk.OffpolicyTrainer(policy, train, **how, show_progress=False, seed=1, callbacks=[Check()]).run()
 
-    assert told == [(LENGTH, LENGTH)] * 12
+    assert got == [(LENGTH, LENGTH)] * 12
 
 
 class TestQValues:

@@ -24,7 +24,7 @@ def test_returns_and_lengths_are_counted_in_each_environment_by_itself() -> None
     assert episodes.n_finished == 3
 
 
-def test_an_episode_that_is_begun_anew_forgets_what_was_counted() -> None:
+def test_an_episode_that_restarts_counts_from_zero() -> None:
     episodes, tally = Episodes(2, None), Tally()
     episodes.step(BOTH, np.array([1.0, 10.0]))
     episodes.start(np.array([0]))
@@ -61,7 +61,7 @@ def test_an_episode_without_end_is_warned_of_once(
     assert "max_episode_steps, which is gymnasium.wrappers.TimeLimit" in message
 
 
-def test_a_saved_count_goes_on_and_the_running_episodes_begin_anew() -> None:
+def test_a_saved_count_continues_and_the_running_episodes_restart() -> None:
     one, other, tally = Episodes(2, None), Episodes(2, None), Tally()
     one.step(BOTH, np.array([1.0, 2.0]))
     one.finish(BOTH, tally)

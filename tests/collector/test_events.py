@@ -14,7 +14,7 @@ from trainkit.collector.events import Calls
 
 
 class Metronome(gym.Env[NDArray[np.float32], int]):
-    """An episode of `length` steps, whose step t pays 10**t and tells t; the observation is t."""
+    """An episode of `length` steps, whose step t pays 10**t and has t in its info; the observation is t."""
 
     observation_space = gym.spaces.Box(0, 99, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -39,24 +39,24 @@ ALL = ("created", "start", "step", "end")
 
 
 def watched(
-    lengths: tuple[int, ...], buffer: tk.ReplayBuffer | None = None, heard: tuple[str, ...] = ALL
+    lengths: tuple[int, ...], buffer: tk.ReplayBuffer | None = None, names: tuple[str, ...] = ALL
 ) -> tuple[tk.Collector, list[tuple[str, int, int, float]]]:
     """Make a collector of environments of these episode lengths, and the list its events are written to."""
     envs = tk.make_envs([factory(length) for length in lengths])
     collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer)
-    told: list[tuple[str, int, int, float]] = []
+    events: list[tuple[str, int, int, float]] = []
 
-    def tell(event: str, episode: Episode) -> None:
-        told.append((event.removeprefix("on_episode_"), episode.env_id, episode.length, episode.total_reward))
+    def note(event: str, episode: Episode) -> None:
+        events.append((event.removeprefix("on_episode_"), episode.env_id, episode.length, episode.total_reward))
 
-    collector.events = EpisodeEvents(envs.n, one_by_one(tell), [f"on_episode_{name}" for name in heard])
-    return collector, told
+    collector.events = EpisodeEvents(envs.n, one_by_one(note), [f"on_episode_{name}" for name in names])
+    return collector, events
 
 
 def test_each_environment_has_its_events_in_order_with_exact_counts() -> None:
-    collector, told = watched((1, 2))
+    collector, events = watched((1, 2))
     collector.collect(n_step=6)
-    assert told == [
+    assert events == [
         ("created", 0, 0, 0.0),
         ("created", 1, 0, 0.0),
         ("start", 0, 0, 0.0),
@@ -83,9 +83,9 @@ def test_each_environment_has_its_events_in_order_with_exact_counts() -> None:
 
 
 def test_a_quota_that_is_met_begins_no_other_episode() -> None:
-    collector, told = watched((1, 2), heard=("start", "end"))
+    collector, events = watched((1, 2), names=("start", "end"))
     collector.collect(n_episode=2)
-    assert [(event, env_id) for event, env_id, *_ in told] == [("start", 0), ("start", 1), ("end", 0), ("end", 1)]
+    assert [(event, env_id) for event, env_id, *_ in events] == [("start", 0), ("start", 1), ("end", 0), ("end", 1)]
 
 
 def test_an_episode_shows_its_last_step_and_its_slots() -> None:
@@ -93,11 +93,11 @@ def test_an_episode_shows_its_last_step_and_its_slots() -> None:
     collector, _ = watched((3,), buffer)
     seen: list[Any] = []
 
-    def tell(event: str, episode: Episode) -> None:
+    def note(event: str, episode: Episode) -> None:
         now = (episode.obs, episode.action, episode.reward, dict(episode.info), episode.terminated, episode.slots)
         seen.append((event, *now))
 
-    collector.events = EpisodeEvents(1, one_by_one(tell), ["on_episode_created", "on_episode_start", "on_episode_end"])
+    collector.events = EpisodeEvents(1, one_by_one(note), ["on_episode_created", "on_episode_start", "on_episode_end"])
     collector.collect(n_step=3)
     created, start, end, *_ = seen
     assert created[1:] == (None, None, None, {}, False, None)
@@ -139,12 +139,12 @@ def test_every_episode_has_user_data_of_its_own() -> None:
     collector, _ = watched((2,))
     found: list[Any] = []
 
-    def tell(event: str, episode: Episode) -> None:
+    def note(event: str, episode: Episode) -> None:
         episode.user_data.setdefault("steps", []).append(episode.length)
         if event == "on_episode_end":
             found.append(episode.user_data["steps"])
 
-    collector.events = EpisodeEvents(1, one_by_one(tell), ["on_episode_step", "on_episode_end"])
+    collector.events = EpisodeEvents(1, one_by_one(note), ["on_episode_step", "on_episode_end"])
     collector.collect(n_step=4)
     assert found == [[1, 2, 2], [1, 2, 2]]
 
@@ -154,7 +154,7 @@ def test_a_listener_that_raises_loses_no_event_and_no_row(at: int) -> None:
     plain, expected = watched((1, 2))
     plain.collect(n_step=6)
     buffer = tk.ReplayBuffer(20)
-    collector, told = watched((1, 2), buffer)
+    collector, events = watched((1, 2), buffer)
     listened = collector.events
     assert listened is not None
     write = listened._listener
@@ -162,22 +162,22 @@ def test_a_listener_that_raises_loses_no_event_and_no_row(at: int) -> None:
     def raise_once(event: str, calls: Calls) -> None:
         for one in calls:
             write(event, iter([one]))
-            if len(told) == at:
+            if len(events) == at:
                 raise ValueError("not today")
 
     listened._listener = raise_once
     with pytest.raises(ValueError, match="not today"):
         collector.collect(n_step=6)
     collector.resume()
-    assert told == expected
+    assert events == expected
     assert (len(buffer), collector.env_step, collector.n_episode) == (6, 6, 4)
 
 
 @pytest.mark.parametrize("at", range(1, 23))
-def test_a_listener_that_has_the_rest_delivered_hears_it_once_and_in_order(at: int) -> None:
+def test_a_listener_that_has_the_rest_delivered_receives_it_once_and_in_order(at: int) -> None:
     plain, expected = watched((1, 2))
     plain.collect(n_step=6)
-    collector, told = watched((1, 2))
+    collector, events = watched((1, 2))
     listened = collector.events
     assert listened is not None
     write = listened._listener
@@ -185,26 +185,26 @@ def test_a_listener_that_has_the_rest_delivered_hears_it_once_and_in_order(at: i
     def deliver_once(event: str, calls: Calls) -> None:
         for one in calls:
             write(event, iter([one]))
-            if len(told) == at:
+            if len(events) == at:
                 listened.deliver()
 
     listened._listener = deliver_once
     collector.collect(n_step=6)
-    assert told == expected
+    assert events == expected
 
 
 def test_a_cut_episode_has_no_end() -> None:
-    collector, told = watched((5,), heard=("created", "end"))
+    collector, events = watched((5,), names=("created", "end"))
     collector.collect(n_step=2)
     collector.reset()
-    assert [event for event, *_ in told] == ["created", "created"]
+    assert [event for event, *_ in events] == ["created", "created"]
 
 
 def test_episodes_say_whether_they_evaluate() -> None:
     envs = tk.make_envs(factory(1))
     collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
-    told: list[bool] = []
-    tell = one_by_one(lambda event, episode: told.append(episode.in_evaluation))
-    collector.events = EpisodeEvents(1, tell, ["on_episode_end"], in_evaluation=True)
+    events: list[bool] = []
+    note = one_by_one(lambda event, episode: events.append(episode.in_evaluation))
+    collector.events = EpisodeEvents(1, note, ["on_episode_end"], in_evaluation=True)
     collector.collect(n_step=1)
-    assert told == [True]
+    assert events == [True]

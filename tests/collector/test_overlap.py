@@ -1,4 +1,4 @@
-"""Work that is done while environments step: beside those in processes, once per step, and never in a half one."""
+"""Work overlapped with environments: while those in processes step, once per step, and never in a half one."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ from trainkit.core.errors import EnvError
 
 
 class Waits(gym.Env[Any, int]):
-    """A step that only ends when a file is there, which nobody but the work makes."""
+    """A step that only ends when a file is there, which only the work makes."""
 
     observation_space = gym.spaces.Box(-1.0, 1e6, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -34,7 +34,7 @@ class Waits(gym.Env[Any, int]):
         deadline = time.monotonic() + 20.0
         while self._sign is not None and not self._sign.exists():
             if time.monotonic() > deadline:
-                raise TimeoutError("nobody worked meanwhile")
+                raise TimeoutError("no work was done")
             time.sleep(0.001)
         self._clock += 1
         return np.full(1, self._clock, np.float32), 1.0, self._clock == 4, False, {}
@@ -73,7 +73,7 @@ def test_processes_step_while_the_work_is_done(processes: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["sync", "vector", "wrapped", "processed"])
-def test_where_nothing_goes_on_by_itself_the_work_comes_first(kind: str) -> None:
+def test_where_steps_cannot_be_overlapped_the_work_comes_first(kind: str) -> None:
     made: dict[str, Any] = {
         "sync": lambda: tk.make_envs(Waits, 2),
         "vector": lambda: tk.make_envs(gymnasium_s(SyncVectorEnv, None)),
@@ -127,7 +127,7 @@ def test_what_it_raises_leaves_the_step_open_until_resume_has_called_it_again(ba
         collector.close()
 
 
-def test_an_environment_that_fails_beside_work_that_fails_hides_neither() -> None:
+def test_an_environment_and_work_that_fail_together_are_both_reported() -> None:
     collector = collector_of(tk.make_envs(Fails, 1))
     collector.overlap = lambda: [][collector.env_step - 1 :][0] if collector.env_step else None
     with pytest.raises(EnvError, match="on purpose") as raised:
@@ -190,7 +190,7 @@ def test_only_a_step_that_is_known_is_taken_in_two(kind: Any) -> None:
         collector.close()
 
 
-def test_in_the_middle_of_a_step_environments_are_not_to_be_asked_nor_saved() -> None:
+def test_in_the_middle_of_a_step_environments_cannot_be_called_nor_saved() -> None:
     collector = collector_of(tk.make_envs(Waits, 2, backend="async"))
     try:
         for forbidden in (lambda: collector.envs.call("spec"), collector.envs.reset, collector.state_dict):

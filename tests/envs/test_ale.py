@@ -44,9 +44,9 @@ class Turns(Still):
         self.turns = np.arange(N_ENVS)  # [N]
         self.starts: list[bool] = []
 
-    def act(self, obs: Obs, *, env_ids: NDArray[np.intp] | None = None, **asked: Any) -> ActOutput:
+    def act(self, obs: Obs, *, env_ids: NDArray[np.intp] | None = None, **requested: Any) -> ActOutput:
         assert env_ids is not None
-        self.starts += asked["starts"].tolist()
+        self.starts += requested["starts"].tolist()
         action = self.turns[env_ids] % self.n_actions
         self.turns[env_ids] += 1
         return ActOutput(action, {}, None)
@@ -67,8 +67,8 @@ def driven_by_hand(game: str, mode: AutoresetMode, n_vector_step: int) -> Iterat
         for env in np.flatnonzero(~was_over):
             next_obs = infos["final_obs"] if is_over[env] and mode is AutoresetMode.SAME_STEP else after
             is_lost = not is_over[env] and infos["lives"][env] < lives[env]
-            told = bool(is_over[env]), bool(truncated[env]), bool(is_lost)
-            yield Row(int(env), obs[env].copy(), actions[env], reward[env], next_obs[env].copy(), *told)
+            got = bool(is_over[env]), bool(truncated[env]), bool(is_lost)
+            yield Row(int(env), obs[env].copy(), actions[env], reward[env], next_obs[env].copy(), *got)
         obs, lives = after.copy(), infos["lives"].copy()
         was_over = is_over & (mode is AutoresetMode.NEXT_STEP)
     venv.close()
@@ -107,7 +107,7 @@ def test_rows_of_atari_games_are_what_ale_py_played(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_stacks_of_breakout_begin_anew_where_a_life_is_lost_acting_and_on_read(mode: AutoresetMode) -> None:
+def test_stacks_of_breakout_restart_where_a_life_is_lost_acting_and_on_read(mode: AutoresetMode) -> None:
     arguments = {**ARGUMENTS, "autoreset_mode": mode}
     envs = make_envs(
         "ALE/Breakout-v5", N_ENVS, backend="vector", seed=SEED, lives_key="lives", stack=4, env_kwargs=arguments

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.helpers.doubles import Ledger, Player
 from tests.helpers.tagged import TaggedEnv, decode, is_terminated, is_truncated, reward
-from tests.helpers.truth import ask, assert_nothing_is_missing
+from tests.helpers.truth import assert_nothing_is_missing
 from trainkit.collector import Collector
 from trainkit.envs import Envs, make_envs
 
@@ -25,7 +25,7 @@ Lengths = list[list[int]]  # [N][episode], taken in turn
 
 
 class Lasting:
-    """Tell how long an episode is, by a table."""
+    """Return an episode's length, by a table."""
 
     def __init__(self, lengths: Lengths) -> None:
         self.lengths = lengths
@@ -69,8 +69,8 @@ def follow(way: str, lengths: Lengths, program: list[tuple[str, int]]) -> None:
         if name == "reset":
             collector.reset()
             continue
-        asked = {"steps": "n_step", "episodes": "n_episode"}[name]
-        stats = collector.collect(**{asked: count})  # type: ignore[arg-type]  # counts
+        requested = {"steps": "n_step", "episodes": "n_episode"}[name]
+        stats = collector.collect(**{requested: count})  # type: ignore[arg-type]  # counts
         assert stats.n_step == len(ledger) - before
         if name == "episodes":
             assert stats.n_episode == count
@@ -89,17 +89,17 @@ def follow(way: str, lengths: Lengths, program: list[tuple[str, int]]) -> None:
         np.testing.assert_array_equal(rows.truncated, ends & is_truncated(env, episode))
         assert int(ends.sum()) == n_over
         assert_steps_follow_each_other(env, episode, step, ends)
-        assert_nothing_is_missing(rows, ask(envs, "log"), has_idle_steps=way not in ("sync", "async"))
+        assert_nothing_is_missing(rows, envs.call("log"), has_extra_steps=way not in ("sync", "async"))
     envs.close()
 
 
 def lasting(lengths: Lengths, env: NDArray[Any], episode: NDArray[Any]) -> NDArray[np.int64]:
-    tell = Lasting(lengths)
-    return np.array([tell(e, k) for e, k in zip(env.tolist(), episode.tolist(), strict=True)])
+    note = Lasting(lengths)
+    return np.array([note(e, k) for e, k in zip(env.tolist(), episode.tolist(), strict=True)])
 
 
 def assert_steps_follow_each_other(env: Any, episode: Any, step: Any, ends: Any) -> None:
-    """Check in each environment that a row goes on where the one before was, or begins a later episode."""
+    """Check in each environment that a row continues the one before, or begins a later episode."""
     for one in np.unique(env):
         here = env == one
         for (a, s, over), (b, t) in zip(

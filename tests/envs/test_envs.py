@@ -1,4 +1,4 @@
-"""N environments as one: stacks, masks, seeds, and nothing let through that must not be learnt from."""
+"""N environments as one: stacks, masks, seeds, and and data that must not be learned from rejected."""
 
 import itertools
 import random
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode
 from tests.helpers.told import OBS, STEP, ToldEnv, ToldVectorEnv, answer
-from tests.helpers.truth import ask, tagged_envs
+from tests.helpers.truth import tagged_envs
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import BadEnvDataError, EnvError
 from trainkit.core.seeding import episode_seed
@@ -23,13 +23,13 @@ from trainkit.envs.validation import ActionValidator
 ZEROS = np.zeros(2, np.int64)
 
 
-def told_envs(*steps: Any, **options: Any) -> Envs:
+def scripted_envs(*steps: Any, **options: Any) -> Envs:
     """Make a faultless environment 0 and an environment 1 that answers these steps."""
     return make_envs([partial(ToldEnv, **options), partial(ToldEnv, steps=steps or (STEP,), **options)], seed=7)
 
 
 def play(envs: Envs, *actions: Any) -> list[Any]:
-    """Reset and step all environments, with zeros unless told otherwise."""
+    """Reset and step all environments, with zeros unless actions are given."""
     envs.reset()
     return [envs.step(np.asarray(action), envs.all_ids) for action in actions or (ZEROS,)]
 
@@ -86,7 +86,7 @@ def test_every_leaf_is_stacked_but_the_mask() -> None:
 # ---- masks ----
 
 
-def test_a_mask_is_lifted_from_info_beside_an_array() -> None:
+def test_a_mask_from_info_is_put_alongside_an_array() -> None:
     envs = tagged_envs("sync", 3, mask_key="legal")
     obs = envs.reset()
     assert sorted(obs) == [ACTION_MASK, "obs"]
@@ -133,7 +133,7 @@ def test_a_mask_may_be_bools_or_whole_numbers(mask: Any) -> None:
         (["yes", "no"], r"<U3 \(2,\)"),
     ],
 )
-def test_a_mask_that_is_none_is_refused_by_the_name_of_its_environment(mask: Any, got: str) -> None:
+def test_a_mask_that_is_invalid_is_rejected_by_the_name_of_its_environment(mask: Any, got: str) -> None:
     message = rf"env 1: info\['legal'\] must be 2 bools, one per action, in every reset and step, got {got}"
     with pytest.raises(BadEnvDataError, match=f"{message} at episode 0 step 0"):
         masked(mask).reset()
@@ -146,7 +146,7 @@ def test_a_mask_that_is_none_is_refused_by_the_name_of_its_environment(mask: Any
 
 def resets_of(envs: Envs) -> list[list[int]]:
     """Return the seeds each environment was reset with."""
-    return [list(seeds) for seeds in ask(envs, "seeds")]
+    return [list(seeds) for seeds in envs.call("seeds")]
 
 
 def play_episodes(envs: Envs, n_vector_step: int = 60) -> None:
@@ -240,7 +240,7 @@ def test_sub_environments_of_an_adapted_one_never_share_a_seed() -> None:
 def test_options_reach_every_environment() -> None:
     envs = tagged_envs("sync", 2)
     envs.reset(options={"level": 3})
-    assert ask(envs, "options") == [[{"level": 3}], [{"level": 3}]]
+    assert envs.call("options") == [[{"level": 3}], [{"level": 3}]]
 
 
 class Chaotic(ToldEnv):
@@ -273,7 +273,7 @@ def test_a_discrete_space_starts_at_zero_for_the_policy_and_where_it_likes_for_t
     envs = make_envs(partial(ToldEnv, action_space=space), 2)
     assert envs.action_space == gym.spaces.Discrete(3)
     play(envs, [0, 2])
-    assert ask(envs, "actions") == [[5], [7]]
+    assert envs.call("actions") == [[5], [7]]
 
 
 @pytest.mark.parametrize(
@@ -292,11 +292,13 @@ def test_a_discrete_space_starts_at_zero_for_the_policy_and_where_it_likes_for_t
         (gym.spaces.Box(-1, 1, (2,)), [[-np.inf, 0], [0, 0]], "env 0: the policy produced action -inf"),
     ],
 )
-def test_an_action_no_environment_can_take_is_refused_before_one_sees_it(space: Any, action: Any, message: str) -> None:
+def test_an_action_no_environment_can_take_is_rejected_before_one_sees_it(
+    space: Any, action: Any, message: str
+) -> None:
     envs = make_envs(partial(ToldEnv, action_space=space), 2)
     with pytest.raises(EnvError, match=message):
         play(envs, action)
-    assert ask(envs, "actions") == [[], []]
+    assert envs.call("actions") == [[], []]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
@@ -321,7 +323,7 @@ def test_actions_are_counted_from_their_start_whatever_their_dtype(dtype: Any) -
 def test_actions_are_passed_on_as_they_are(space: Any, action: NDArray[Any]) -> None:
     envs = make_envs(partial(ToldEnv, action_space=space), 2)
     play(envs, action)
-    for env, (given,) in enumerate(ask(envs, "actions")):
+    for env, (given,) in enumerate(envs.call("actions")):
         np.testing.assert_array_equal(given, action[env])
 
 
@@ -329,33 +331,33 @@ def test_actions_are_passed_on_as_they_are(space: Any, action: NDArray[Any]) -> 
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
-def test_a_reward_that_is_not_finite_is_refused(reward: float) -> None:
-    envs = told_envs(STEP, STEP, answer(reward=reward))
+def test_a_reward_that_is_not_finite_is_rejected(reward: float) -> None:
+    envs = scripted_envs(STEP, STEP, answer(reward=reward))
     message = rf"^env 1: returned reward {reward}, at episode 0 step 3 \(action 1\), episode seed \d+$"
     with pytest.raises(BadEnvDataError, match=message):
         play(envs, [0, 0], [0, 0], [0, 1])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_observation_that_is_not_finite_is_refused_by_its_index(value: float) -> None:
+def test_an_observation_that_is_not_finite_is_rejected_by_its_index(value: float) -> None:
     bad = np.array([0.0, value, -value], np.float32)
     with pytest.raises(
         BadEnvDataError, match=rf"^env 1: returned observation {value} at index \(1,\), at episode 0 step 1"
     ):
-        play(told_envs(answer(obs=bad)))
+        play(scripted_envs(answer(obs=bad)))
 
 
-def test_a_dict_observation_that_is_not_finite_is_refused_by_its_key() -> None:
+def test_a_dict_observation_that_is_not_finite_is_rejected_by_its_key() -> None:
     space = gym.spaces.Dict(a=gym.spaces.Tuple((gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2, 2)))))
     obs = {"a": (0, np.zeros((2, 2), np.float32))}
     bad = {"a": (0, np.array([[0, 0], [np.nan, 0]], np.float32))}
-    envs = told_envs(answer(obs=bad), observation_space=space, resets=[(obs, {})])
+    envs = scripted_envs(answer(obs=bad), observation_space=space, resets=[(obs, {})])
     envs._backend.envs[0].steps = [answer(obs=obs)]  # type: ignore[attr-defined]  # it is a SyncBackend
     with pytest.raises(BadEnvDataError, match=r"^env 1: returned observation\[a.1\] nan at index \(1, 0\)"):
         play(envs)
 
 
-def test_a_first_observation_that_is_not_finite_is_refused() -> None:
+def test_a_first_observation_that_is_not_finite_is_rejected() -> None:
     bad = (np.full(3, np.nan, np.float32), {})
     envs = make_envs([ToldEnv, partial(ToldEnv, resets=[bad])])
     with pytest.raises(BadEnvDataError, match=r"^env 1: returned observation nan at index \(0,\), at episode 0 step 0"):
@@ -365,7 +367,7 @@ def test_a_first_observation_that_is_not_finite_is_refused() -> None:
 def test_finite_numbers_whose_squares_overflow_are_fine() -> None:
     space = gym.spaces.Box(-np.inf, np.inf, (3,))
     large = np.full(3, 3e38, np.float32)
-    (outcome,) = play(told_envs(answer(obs=large, reward=1e300), observation_space=space))
+    (outcome,) = play(scripted_envs(answer(obs=large, reward=1e300), observation_space=space))
     np.testing.assert_array_equal(outcome.next_obs[1], large)
     assert outcome.reward[1] == 1e300
 
@@ -385,19 +387,19 @@ def test_finite_numbers_whose_squares_overflow_are_fine() -> None:
         (STEP[:4], "returned 4 values from step"),
     ],
 )
-def test_an_answer_that_breaks_the_contract_is_refused_saying_who_when_and_after_what(step: Any, message: str) -> None:
+def test_an_answer_that_breaks_the_contract_is_rejected_saying_who_when_and_after_what(step: Any, message: str) -> None:
     where = rf"at episode 0 step 1 \(action 1\), episode seed {episode_seed(7, 1, 0)}$"
     with pytest.raises(BadEnvDataError, match=f"^env 1 {message}.*{where}"):
-        play(told_envs(STEP, step), [0, 0], [0, 1])
+        play(scripted_envs(STEP, step), [0, 0], [0, 1])
 
 
-def test_an_observation_whose_shape_drifts_is_refused_at_that_step() -> None:
+def test_an_observation_whose_shape_drifts_is_rejected_at_that_step() -> None:
     steps = [STEP] * 5 + [answer(obs=np.zeros((1, 3), np.float32))]
     with pytest.raises(BadEnvDataError, match=r"env 1 returned observation of shape \(1, 3\).* at episode 0 step 5"):
-        play(told_envs(*steps), *[ZEROS] * 6)
+        play(scripted_envs(*steps), *[ZEROS] * 6)
 
 
-def test_a_reset_without_info_is_refused() -> None:
+def test_a_reset_without_info_is_rejected() -> None:
     envs = make_envs([ToldEnv, partial(ToldEnv, resets=[OBS])], seed=7)
     with pytest.raises(
         BadEnvDataError, match=r"^env 1 returned ndarray from reset, not \(obs, info\).*, at episode 0 step 0"
@@ -419,7 +421,7 @@ def test_an_environment_may_write_into_its_own_array_again_and_again() -> None:
 
 
 def test_nan_in_an_info_is_the_users_affair() -> None:
-    (outcome,) = play(told_envs(answer(info={"score": np.nan})))
+    (outcome,) = play(scripted_envs(answer(info={"score": np.nan})))
     assert np.isnan(outcome.infos.row(1)["score"])
 
 
@@ -433,9 +435,9 @@ def test_infos_keep_the_type_each_environment_gave() -> None:
 # ---- environments that raise ----
 
 
-def test_an_environment_that_raises_in_a_step_is_told_with_everything_to_repeat_it() -> None:
+def test_an_environment_that_raises_in_a_step_is_reported_with_everything_to_repeat_it() -> None:
     fault = ZeroDivisionError("no wheels")
-    envs = told_envs(STEP, fault)
+    envs = scripted_envs(STEP, fault)
     where = rf"at episode 0 step 1 \(action 1\), episode seed {episode_seed(7, 1, 0)}"
     with pytest.raises(EnvError, match=f"^env 1 raised ZeroDivisionError in step: no wheels, {where}$") as caught:
         play(envs, [0, 0], [0, 1])
@@ -443,7 +445,7 @@ def test_an_environment_that_raises_in_a_step_is_told_with_everything_to_repeat_
     assert not isinstance(caught.value, BadEnvDataError)
 
 
-def test_an_environment_that_raises_in_a_reset_is_told_with_its_seed() -> None:
+def test_an_environment_that_raises_in_a_reset_is_reported_with_its_seed() -> None:
     fault = OSError("no map")
     envs = make_envs([ToldEnv, partial(ToldEnv, resets=[(OBS, {}), fault])], seed=7)
     envs.reset()
@@ -463,7 +465,7 @@ def test_a_vector_environment_that_raises_keeps_its_cause() -> None:
 
 def test_closing_twice_closes_once() -> None:
     envs = tagged_envs("sync", 2)
-    inside = ask(envs, "unwrapped")
+    inside = envs.call("unwrapped")
     envs.close()
     envs.close()
     assert [env.n_closed for env in inside] == [1, 1]
@@ -483,7 +485,7 @@ def test_box_actions_reach_the_environments_clipped_and_the_buffer_as_they_were_
         observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
         action_space = gym.spaces.Box(np.float32(-0.5), np.float32(0.25), (1,), np.float32)
 
-        def reset(self, **asked: Any) -> Any:
+        def reset(self, **requested: Any) -> Any:
             return np.zeros(1, np.float32), {}
 
         def step(self, action: Any) -> Any:

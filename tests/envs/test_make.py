@@ -14,7 +14,6 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.told import ToldEnv
-from tests.helpers.truth import ask
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
 from trainkit.envs import factories, make_envs
@@ -77,7 +76,7 @@ def test_wrappers_apply_from_the_inside_out_and_arguments_reach_the_constructor(
     space = spaces.Discrete(7)
     inner = partial(Outer, word="inner")
     envs = make_envs(ToldEnv, 2, wrappers=[inner, Outer], env_kwargs={"action_space": space})
-    assert ask(envs, "words") == [["inner", "outer"]] * 2
+    assert envs.call("words") == [["inner", "outer"]] * 2
     assert envs.action_space == space
 
 

@@ -65,8 +65,8 @@ def test_nothing_else_steps_the_environments_of_a_collector(way: str, use: Calla
     collector, ledger = owned(way)
     with pytest.raises(ConfigError, match="belong to a Collector"):
         use(collector)
-    collector.collect(n_step=1_000)
-    assert len(ledger) >= 1_000
+    collector.collect(n_step=200)
+    assert len(ledger) >= 200
     assert_rows_are_real(ledger.rows(), 2)
     collector.close()
 
@@ -198,7 +198,7 @@ def test_one_environment_is_not_for_two_envs(make: Callable[[Any], Any]) -> None
     with pytest.raises(ConfigError, match="belongs to a"):
         make(env)
     first.close()
-    make(env)  # whoever had it is done
+    make(env)  # its driver is done
 
 
 def test_one_environment_wrapped_twice_is_not_for_two_places() -> None:
@@ -271,7 +271,7 @@ def test_a_closed_collector_collects_no_more() -> None:
 
 
 class Waiting(TaggedEnv):
-    """Wait in a step until told to go on."""
+    """Wait in a step until released."""
 
     def __init__(self, env: int) -> None:
         super().__init__(env)
@@ -358,7 +358,7 @@ def test_an_environment_may_be_called_in_a_collect() -> None:
 
 
 @forks
-def test_daemonic_processes_are_told_why_they_can_start_no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemonic_processes_get_the_reason_why_they_can_start_no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     process = multiprocessing.current_process()
     monkeypatch.setitem(process._config, "daemon", True)  # type: ignore[attr-defined]  # as Pool does
     with pytest.raises(ConfigError, match=r'"async" cannot start processes in a daemonic process, .*backend="sync"'):
@@ -381,7 +381,7 @@ def test_an_environment_may_start_processes_of_its_own() -> None:
     envs.close()
 
 
-def test_running_out_of_file_descriptors_is_told_with_the_limit_to_raise() -> None:
+def test_running_out_of_file_descriptors_is_reported_with_the_limit_to_raise() -> None:
     before = len(os.listdir("/proc/self/fd"))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before + 12, limits[1]))

@@ -15,7 +15,7 @@ from trainkit.core.spaces import legal_actions
 
 
 class Call(NamedTuple):
-    """What a policy was asked."""
+    """One call of a policy's `act`."""
 
     tags: NDArray[np.int64]  # [K, 4], of the newest frames
     step: int
@@ -69,7 +69,7 @@ class Still(Player):
         super().__init__()
         self.action = np.asarray(action)
 
-    def act(self, obs: Obs, *, env_ids: NDArray[np.intp] | None = None, **asked: Any) -> ActOutput:
+    def act(self, obs: Obs, *, env_ids: NDArray[np.intp] | None = None, **options: Any) -> ActOutput:
         assert env_ids is not None
         return ActOutput(np.repeat(self.action[None], len(env_ids), axis=0), {}, None)
 
@@ -133,11 +133,11 @@ class Ledger:
         raise NotImplementedError
 
 
-def one_by_one(tell: Callable[..., object]) -> Listener:
-    """Let `EpisodeEvents` call `tell(event, episode, ...)` for every event."""
+def one_by_one(note: Callable[..., object]) -> Listener:
+    """Let `EpisodeEvents` call `note(event, episode, ...)` for every event."""
 
     def listen(event: str, calls: Calls) -> None:
         for one in calls:
-            tell(event, *one)
+            note(event, *one)
 
     return listen

@@ -1,4 +1,4 @@
-"""Environments that answer what they are told to, right or wrong."""
+"""Environments that return scripted data, valid or not."""
 
 from collections.abc import Sequence
 from typing import Any

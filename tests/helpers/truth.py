@@ -25,11 +25,6 @@ def tagged_envs(way: str, n: int, form: Form = "array", **options: Any) -> Envs:
     return make_envs(vector_env(factories, autoreset_mode=AutoresetMode[mode]), **options)
 
 
-def ask(envs: Envs, name: str) -> list[Any]:
-    """Return an attribute of each of the environments themselves, wherever they are."""
-    return envs.call(name)
-
-
 def assert_rows_are_real(rows: Transition, n_envs: int, *, counts_lives: bool = False) -> int:
     """Check that every row is a step that happened, with its true successor, none twice; return how many are open.
 
@@ -69,17 +64,17 @@ def assert_rows_are_real(rows: Transition, n_envs: int, *, counts_lives: bool = 
     return n_open
 
 
-def assert_nothing_is_missing(rows: Transition, logs: list[dict[int, list[int]]], *, has_idle_steps: bool) -> None:
+def assert_nothing_is_missing(rows: Transition, logs: list[dict[int, list[int]]], *, has_extra_steps: bool) -> None:
     """Check that each episode was stored as its environment logged it, and none was left out.
 
-    With `has_idle_steps` environments also made steps nobody asked for (a vector environment whose quota was done).
+    With `has_extra_steps` environments also made steps nothing requested: a vector environment whose quota was filled.
     """
     stored: dict[tuple[int, int], list[int]] = {}
     newest = decode(rows.obs).reshape(len(rows.action), -1, 4)[:, -1]
     for (env, episode, _, _), action in zip(newest.tolist(), rows.action.tolist(), strict=True):
         stored.setdefault((env, episode), []).append(action)
     logged = {(env, episode): log for env, logs in enumerate(logs) for episode, log in logs.items() if log}
-    assert stored.items() <= logged.items() if has_idle_steps else stored == logged
+    assert stored.items() <= logged.items() if has_extra_steps else stored == logged
 
 
 def assert_batch_is_true(

@@ -1,4 +1,4 @@
-"""Single environments can be told a task at their next reset, asked for what they know, and rendered."""
+"""Options of the next reset, calls of single environments' methods, and rendering."""
 
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
 class Seen(ToldEnv):
-    """Render what it is told to."""
+    """Render a given image."""
 
     def __init__(self, frame: Any = None) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Seen(ToldEnv):
     def add(self, first: int, second: int) -> int:
         return first + second
 
-    def refuse(self) -> None:
+    def fail(self) -> None:
         raise LookupError("not today")
 
 
@@ -47,13 +47,13 @@ def test_options_reach_each_environment_at_its_next_reset_whenever_that_is(way: 
     collector = Collector(Player(), envs)
     collector.collect(n_step=3)
     envs.options = {"level": 2}
-    n_before = [len(told) for told in envs.call("options")]
+    n_before = [len(options) for options in envs.call("options")]
     collector.collect(n_step=120)
     envs.options = None
     collector.reset()
-    told = envs.call("options")
+    received = envs.call("options")
     envs.close()
-    for options, n in zip(told, n_before, strict=True):
+    for options, n in zip(received, n_before, strict=True):
         assert len(options) > n + 3
         assert not any(options[:n])
         assert options[n:-1] == [{"level": 2}] * (len(options) - n - 1)
@@ -84,7 +84,7 @@ def test_an_environment_that_empties_its_options_takes_nothing_from_the_others()
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_environments_that_reset_themselves_refuse_options(mode: AutoresetMode) -> None:
+def test_environments_that_reset_themselves_reject_options(mode: AutoresetMode) -> None:
     envs = tagged_envs(f"SyncVectorEnv {mode.name}", 2)
     with pytest.raises(
         ConfigError, match=r"Envs.options cannot reach the environments of SyncVectorEnv, which reset th"
@@ -125,12 +125,10 @@ def test_a_vector_environment_is_only_called_as_a_whole() -> None:
         make_envs(ToldVectorEnv(AutoresetMode.NEXT_STEP)).call("log")
 
 
-def test_what_a_method_raises_is_told_with_its_environment() -> None:
+def test_what_a_method_raises_is_reported_with_its_environment() -> None:
     envs = make_envs([ToldEnv, Seen])
-    with pytest.raises(
-        EnvError, match=r"^env 1 raised LookupError in refuse: not today, at episode -1 step 0"
-    ) as caught:
-        envs.call("refuse", env_ids=np.array([1]))
+    with pytest.raises(EnvError, match=r"^env 1 raised LookupError in fail: not today, at episode -1 step 0") as caught:
+        envs.call("fail", env_ids=np.array([1]))
     assert isinstance(caught.value.__cause__, LookupError)
     with pytest.raises(EnvError, match="env 0 raised TypeError in n_closed: n_closed is a int, which cannot be called"):
         envs.call("n_closed", 1)
@@ -142,7 +140,7 @@ def test_what_a_method_raises_is_told_with_its_environment() -> None:
 
 
 @pytest.mark.parametrize("backend", ["sync", pytest.param("async", marks=forks)])
-def test_pictures_are_arrays_of_colours(backend: Any) -> None:
+def test_images_are_arrays_of_colors(backend: Any) -> None:
     envs = make_envs("CartPole-v1", 2, env_kwargs={"render_mode": "rgb_array"}, backend=backend)
     pytest.importorskip("pygame", reason="CartPole draws with it")
     Collector(Still(1), envs).collect(n_step=2)
@@ -167,7 +165,7 @@ def test_a_vector_environment_renders_as_a_whole() -> None:
         (np.zeros((3, 2, 4), np.uint8), r"uint8 \(3, 2, 4\)"),
     ],
 )
-def test_what_is_no_picture_is_refused_with_what_to_do(frame: Any, got: str) -> None:
+def test_what_is_no_image_is_rejected_with_the_remedy(frame: Any, got: str) -> None:
     envs = make_envs(lambda: Seen(frame), 2)
     with pytest.raises(
         ConfigError, match=rf'env 1 must render uint8 .* got {got}: make it .*"render_mode": "rgb_array"'
@@ -177,7 +175,7 @@ def test_what_is_no_picture_is_refused_with_what_to_do(frame: Any, got: str) -> 
 
 @pytest.mark.filterwarnings("ignore:.*without specifying any render mode:UserWarning")  # gymnasium says so, too
 @pytest.mark.parametrize("backend", ["sync", "vector"])
-def test_environments_made_without_a_render_mode_are_refused(backend: Any) -> None:
+def test_environments_made_without_a_render_mode_are_rejected(backend: Any) -> None:
     envs = make_envs("CartPole-v1", 2, backend=backend)
     envs.reset()
     with pytest.raises(ConfigError, match=r"env 0 must render uint8 arrays .* got NoneType"):

@@ -26,7 +26,7 @@ class Shown(ToldEnv):
         self.n_shown += 1
 
 
-def test_environments_are_rendered_after_every_vector_step_and_not_sooner_than_asked() -> None:
+def test_environments_are_rendered_after_every_vector_step_and_not_sooner_than_requested() -> None:
     envs = make_envs(Shown, 2)
     collector = Collector(Still(), envs)
     began = time.perf_counter()

@@ -1,6 +1,7 @@
-"""What environments return is read strictly: as the space says, or not at all."""
+"""Data of environments match their spaces, API and bounds, or are rejected."""
 
 import logging
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -8,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.doubles import Still
+from trainkit.collector import Collector
+from trainkit.core.errors import BadEnvDataError
+from trainkit.envs import check_env, make_envs
 from trainkit.envs.backends import ListInfos
-from trainkit.envs.validation import RowReader
-from trainkit.envs.vector import VectorInfos
+from trainkit.envs.validation import RowReader, StepValidator
 
 ONE_TO_SIX = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)
 SPACE = gym.spaces.Box(-9, 9, (2, 3), np.float32)
@@ -72,7 +76,7 @@ def test_an_observation_is_copied_whatever_its_layout(obs: Any) -> None:
         (gym.spaces.Dict(a=gym.spaces.Tuple((SPACE,))), {"a": (0,)}, r"observation\['a'\]\[0\] of shape \(\)"),
     ],
 )
-def test_an_observation_that_is_not_as_the_space_says_is_refused(space: Any, obs: Any, message: str) -> None:
+def test_an_observation_that_is_not_as_the_space_says_is_rejected(space: Any, obs: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         written(space, obs)
 
@@ -88,7 +92,7 @@ def test_float64_is_cast_and_warned_of_once(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_number_too_large_for_float32_becomes_infinite_in_silence() -> None:
-    # Infinity is refused a moment later, by the name of its environment.
+    # Infinity is rejected a moment later, by the name of its environment.
     assert np.isinf(written(gym.spaces.Box(-np.inf, np.inf, (1,), np.float32), np.array([1e300]))).all()
 
 
@@ -109,7 +113,7 @@ def test_a_reward_is_any_one_number(reward: Any) -> None:
 
 
 @pytest.mark.parametrize("reward", [None, "2", "nan", np.array([1.0, 2.0]), np.array([]), [2.0], 2j, np.complex64(2)])
-def test_a_reward_that_is_no_number_is_refused(reward: Any) -> None:
+def test_a_reward_that_is_no_number_is_rejected(reward: Any) -> None:
     with pytest.raises(TypeError, match=r"returned reward .*, which is not a number"):
         RowReader(SPACE).reward(reward)
 
@@ -120,7 +124,7 @@ def test_a_flag_may_be_numpys_or_a_one(flag: Any) -> None:
 
 
 @pytest.mark.parametrize("flag", [None, 2, -1, float("nan"), 1.0, "True", np.array([True]), [True]])
-def test_a_flag_that_is_no_bool_is_refused(flag: Any) -> None:
+def test_a_flag_that_is_no_bool_is_rejected(flag: Any) -> None:
     with pytest.raises(TypeError, match=r"returned truncated = .*, which is not a bool"):
         RowReader(SPACE).flag("truncated", flag)
 
@@ -129,7 +133,7 @@ def test_a_flag_that_is_no_bool_is_refused(flag: Any) -> None:
     ("result", "got"),
     [((0, 1.0, False, {}), "4 values"), ([0, 1.0, False, False, {}], "a list of 5 values"), (None, "NoneType")],
 )
-def test_the_old_four_values_of_a_step_are_refused_by_the_name_of_the_api(result: Any, got: str) -> None:
+def test_the_old_four_values_of_a_step_are_rejected_by_the_name_of_the_api(result: Any, got: str) -> None:
     with pytest.raises(TypeError, match=f"returned {got}.* from step, not .*Gymnasium API .>= 0.26"):
         RowReader(SPACE).unpack_step(result)
 
@@ -144,7 +148,7 @@ def test_the_old_four_values_of_a_step_are_refused_by_the_name_of_the_api(result
         ([ONE_TO_SIX, {}], r"returned a list of 2 values from reset, not \(obs, info\)"),
     ],
 )
-def test_a_reset_without_its_info_is_refused_by_the_name_of_the_api(result: Any, message: str) -> None:
+def test_a_reset_without_its_info_is_rejected_by_the_name_of_the_api(result: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message + ": .*Gymnasium API .>= 0.26"):
         RowReader(SPACE).unpack_reset(result)
 
@@ -165,7 +169,7 @@ def test_a_named_tuple_is_a_tuple() -> None:
     assert RowReader(SPACE).unpack_reset(Begun())[1] == {}
 
 
-def test_rows_of_a_vector_are_copies_in_the_order_asked_for() -> None:
+def test_rows_of_a_vector_are_copies_in_the_order_requested() -> None:
     reader = RowReader(gym.spaces.Dict(x=gym.spaces.Box(0, 9, (1,), np.float32)))
     column = np.array([[0.0], [1.0], [2.0]], np.float32)
     everyone, some = (reader.rows({"x": column}, 3, np.array(ids))["x"] for ids in ([0, 1, 2], [0, 2]))
@@ -174,47 +178,90 @@ def test_rows_of_a_vector_are_copies_in_the_order_asked_for() -> None:
     np.testing.assert_array_equal(some, [[0], [2]])
 
 
-# Two of three environments have a "score"; environment 1 just ended, and its last info lies in "final_info".
-INFOS = {
-    "score": np.array([10, 0, 30]),
-    "_score": np.array([True, False, True]),
-    "nested": {"deep": np.array([1, 2, 3]), "_deep": np.ones(3, np.bool_)},
-    "_nested": np.ones(3, np.bool_),
-    "dense": np.array([[0], [1], [2]]),
-    "final_info": {"score": np.array([0, 20, 0]), "_score": np.array([False, True, False])},
-    "_final_info": np.array([False, True, False]),
-    "final_obs": np.array([None, 0, None], object),
+# ---- bounds of Box observations ----
+
+BOX = gym.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, np.inf], np.float32))
+TREE = gym.spaces.Dict({"a": gym.spaces.Tuple((BOX, gym.spaces.Discrete(3))), "mask": gym.spaces.MultiBinary(2)})
+
+
+def rows(*numbers: float) -> Any:
+    return np.array([[0.0, 1.0], numbers], np.float32)
+
+
+def validator(space: gym.Space[Any]) -> StepValidator:
+    return StepValidator(space, gym.spaces.Discrete(2))
+
+
+def messages(own: StepValidator, *observations: Any, caplog: pytest.LogCaptureFixture) -> list[str]:
+    with caplog.at_level(logging.WARNING):
+        for obs in observations:
+            own.frames(obs, ListInfos([{}, {}]), np.arange(2), str)
+    return [record.message for record in caplog.records]
+
+
+def test_the_first_value_outside_its_bounds_is_reported_with_them_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (message,) = messages(validator(BOX), *[rows(0.0, -2.0)] * 2_500, caplog=caplog)
+    assert message.startswith("observation is -2.0 at index (1,), and the space says [0.0, inf]")
+
+
+def test_what_is_within_its_bounds_or_on_them_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    assert messages(validator(BOX), rows(1.0, 0.0), rows(-1.0, 1e9), caplog=caplog) == []
+
+
+def test_every_thousandth_look_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    box = validator(BOX)
+    assert messages(box, rows(0, 0), *[rows(9, 9)] * 999, caplog=caplog) == []
+    assert len(messages(box, rows(9, 9), caplog=caplog)) == 1
+
+
+def test_a_leaf_is_named_by_its_path(caplog: pytest.LogCaptureFixture) -> None:
+    obs = {"a": (rows(7, 0), np.array([0, 2])), "mask": np.array([[1, 1], [5, 5]])}
+    (message,) = messages(validator(TREE), obs, caplog=caplog)
+    assert message.startswith("observation[a.0] is 7.0 at index (0,)")
+
+
+# ---- Discrete observations ----
+
+DISCRETE = {
+    "Discrete": (gym.spaces.Discrete(4, start=2), [2, 5], [1, 6]),
+    "MultiDiscrete": (gym.spaces.MultiDiscrete([3, 2]), [[0, 0], [2, 1]], [[0, 2], [3, 0], [-1, 0]]),
 }
 
 
-def test_a_vectors_info_comes_apart_into_rows() -> None:
-    infos = VectorInfos(INFOS, np.array([0, 1]))
-    assert infos.row(0) == {"score": 10, "nested": {"deep": 1}, "dense": 0}
-    assert infos.row(1) == {"nested": {"deep": 2}, "dense": 1}
+class Given(gym.Env[Any, Any]):
+    """Give observations from a list, one for each reset and step."""
+
+    def __init__(self, space: gym.Space[Any], given: list[Any]) -> None:
+        self.observation_space, self.action_space = space, gym.spaces.Discrete(2)
+        self.given = list(given)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.given.pop(0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.given.pop(0), 0.0, False, False, {}
 
 
-def test_the_info_of_an_episodes_last_step_is_the_final_one() -> None:
-    infos = VectorInfos(INFOS, np.array([1, 2]), ended=np.array([False, True, False]))
-    assert infos.row(0) == {"score": 20}
-    assert infos.row(1) == {"score": 30, "nested": {"deep": 3}, "dense": 2}
-    assert infos.column("score") == [20, 30]
-
-
-@pytest.mark.parametrize(
-    ("key", "env_ids", "column"),
-    [
-        ("dense", [0, 2], [[0], [2]]),
-        ("score", [2, 0], [30, 10]),
-        ("score", [0, 1], [10, None]),
-        ("nobody", [0, 1], [None, None]),
-    ],
-)
-def test_a_column_of_infos_has_one_value_per_row_and_none_where_it_is_missing(
-    key: str, env_ids: list[int], column: list[Any]
-) -> None:
-    assert [
-        value if value is None else np.asarray(value).tolist()
-        for value in VectorInfos(INFOS, np.array(env_ids)).column(key)
-    ] == column
-    listed = ListInfos([VectorInfos(INFOS, np.array(env_ids)).row(row) for row in range(2)])
-    assert [value if value is None else np.asarray(value).tolist() for value in listed.column(key)] == column
+@pytest.mark.parametrize("wrap", ["bare", "dict", "tuple"])
+@pytest.mark.parametrize("kind", DISCRETE)
+def test_a_discrete_observation_out_of_range_is_reported_with_its_environment(kind: str, wrap: str) -> None:
+    space, inside, outside = DISCRETE[kind]
+    box = gym.spaces.Box(0, 1, (1,), np.float32)
+    wrapped: dict[str, tuple[gym.Space[Any], Any, str]] = {
+        "bare": (space, lambda value: value, "observation"),
+        "dict": (gym.spaces.Dict(a=space, b=box), lambda value: {"a": value, "b": [0.5]}, r"observation\[.*a.*\]"),
+        "tuple": (gym.spaces.Tuple([box, space]), lambda value: ([0.5], value), r"observation\[.*1.*\]"),
+    }
+    spaces, as_given, name = wrapped[wrap]
+    good = [as_given(np.asarray(value)) for value in inside]
+    for value in outside:
+        bad = as_given(np.asarray(value))
+        for before, when in (([], "episode 0 step 0,"), (good, r"episode 0 step 2 \(action 0\)")):
+            envs = make_envs([partial(Given, spaces, good * 2), partial(Given, spaces, [*before, bad])])
+            with pytest.raises(BadEnvDataError, match=rf"^env 1: returned {name} outside {kind}.*: -?\d+.*, at {when}"):
+                Collector(Still(), envs).collect(n_step=6)
+        (finding, *_) = check_env(Given(spaces, [good[0], bad] * 2), n_steps=1)
+        assert finding.level == "error"
+        assert f"is outside {kind}" in finding.what
