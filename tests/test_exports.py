@@ -28,7 +28,7 @@ NAMESPACES = {
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogInfo RecordVideo SaveBest SaveEvery StopAt
     """,
-    "collector": "Collector Episode Watch",
+    "collector": "Collector Episode EpisodeEvents",
     "datasets": """
         Estimate HasActionProbability from_minari importance_sampling load_dataset weighted_importance_sampling
     """,
