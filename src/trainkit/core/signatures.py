@@ -89,7 +89,7 @@ def _checked_function(function: Function) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        if not REPLACED_OPTIONS.keys().isdisjoint(options):
+        if any(name in REPLACED_OPTIONS for name in options):  # in a form that torch.compile traces
             is_object = bare.__name__ == "__call__"
             known = options_of(args[0]) if is_object else _known_options(bare, _owner(bare, args))[0]
             options = replace_options(_subject(bare, args), options, known)
