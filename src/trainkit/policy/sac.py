@@ -179,7 +179,7 @@ class SACPolicy(Policy):
         if explore:
             self._action_std.add(results["outputs"])
         action = self._scale.to_space(results["unit"])
-        is_finite = np.isfinite(action).reshape(len(action), -1).all(axis=1)
+        is_finite = np.isfinite(action).all(axis=tuple(range(1, action.ndim)))
         check_finite(f"{type(self).__name__} gives action", is_finite, action, env_ids, step)
         return ActOutput(action, {}, state)
 
