@@ -51,7 +51,9 @@ def rows(n_rows: int = 12) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("backup", [tk.MaxBackup(), tk.DoubleBackup(), tk.MunchausenBackup(alpha=0.0)], ids=repr)
+@pytest.mark.parametrize(
+    "backup", [tk.MaxBackup(), tk.DoubleBackup(), tk.MunchausenBackup(alpha=0.0)], ids=lambda part: type(part).__name__
+)
 def test_the_target_is_the_reward_by_hand(backup: Any) -> None:
     network = Answers([-5.0, 10.0, 20.0])
     policy = tk.DQNPolicy(network, backup=backup, observation_space=MASKED, action_space=CHOICE, device="cpu")
