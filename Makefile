@@ -25,7 +25,7 @@ demo: $(READY)  ## train Rainbow on CartPole until it is solved
 	@$(BIN)/python examples/rainbow_cartpole.py
 
 test: $(READY)  ## run the fast tests on all cores, with coverage
-	@$(BIN)/pytest -n auto --cov
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov
 
 test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs,mujoco,notebooks,tune]'

@@ -1,12 +1,14 @@
 """What a loss returns: the number that is minimized, priorities, metrics, and outputs for later losses."""
 
+import dataclasses
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 
-from tests.helpers.learning import Spaces, batch_of
-from trainkit import ConfigError, DQNPolicy
+from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of
+from trainkit import ConfigError, DQNPolicy, SACPolicy
 from trainkit.engine import Loss
 from trainkit.engine.loss import weight_metrics
 
@@ -41,6 +43,10 @@ class Own(DQNPolicy):
         (lambda loss: Loss(loss.per_row.unsqueeze(1)), r"a loss per row, \[B\] = \[8\], got \[8, 1\]"),
         (lambda loss: Loss(loss.per_row, loss.priority.mean()), r"a priority per row, \[8\], got \[\]"),
         (
+            lambda loss: Loss(loss.per_row, metrics={"step": loss.per_row.mean(), "loss": loss.per_row.mean()}),
+            r"the metrics loss, step are the policy's own: rename yours",
+        ),
+        (
             lambda loss: Loss(loss.per_row, metrics={"td": loss.per_row}),
             r"metric 'td' must be a scalar tensor, got \[8\]",
         ),
@@ -53,3 +59,17 @@ def test_what_is_no_loss_per_row_is_rejected(returned: Any, message: str, engine
     with pytest.raises(ConfigError, match=message):
         policy.update(batch_of(8), step=0)
     assert policy.n_updates == 0
+
+
+def test_two_gradient_steps_with_a_metric_of_one_name_are_an_error() -> None:
+    class Twice(SACPolicy):
+        def actor_loss(self, rows: Any) -> Loss:
+            loss = super().actor_loss(rows)
+            return dataclasses.replace(loss, metrics={**loss.metrics, "q_mean": loss.per_row.mean()})
+
+    policy = Twice.for_envs(Spaces(FOUR_NUMBERS, gym.spaces.Box(-1, 1, (2,))), hidden=(8,), seed=0)
+    batch = batch_of(8, action=torch.zeros(8, 2).numpy())
+    with pytest.raises(
+        ConfigError, match="'actor' and one before it have the metrics q_mean: give them different names"
+    ):
+        policy.update(batch, step=0)

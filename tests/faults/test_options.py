@@ -39,7 +39,7 @@ RECORDS |= {
     "TransitionBatch",
     "UpdateResult",
 }
-BASES = {"Callback", "Engine", "Processor", "Trainer", "Watch", "GradientStep", "find_runs"}
+BASES = {"Callback", "Engine", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
 NEEDS_AN_EXTRA = {"from_minari"}
 
 WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]
@@ -72,10 +72,13 @@ def test_every_call_of_the_table_works(table: dict[str, Call]) -> None:
 
 
 def test_an_option_that_does_not_exist_is_refused_everywhere(table: dict[str, Call]) -> None:
+    seen: set[str] = set()  # options that several calls have are misspelled once
     for name, call in table.items():
         with pytest.raises(tk.ConfigError, match=r"unknown option 'zzz'"):
             call(zzz=1)
-        for option in options_of(call.of):
+        new = options_of(call.of).keys() - seen
+        seen |= new
+        for option in sorted(new):
             if len(option) > 5 and option not in call.arguments:
                 misspelt = option[:2] + option[3] + option[2] + option[4:]
                 if misspelt == option:

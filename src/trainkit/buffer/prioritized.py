@@ -20,6 +20,8 @@ from trainkit.core.signatures import checked
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Sample rows in proportion to (priority + eps)**alpha (Schaul et al., 2016).
 
+    The masses are in `samplers.PrioritizedSampler`; `update_priorities` is in `ReplayBuffer`.
+
     Args:
         capacity: transitions in all.
         alpha: how much priority counts, in [0, 1]; 0 is uniform.

@@ -28,7 +28,7 @@ class UniformSampler:
         self._storage = storage
 
     def touch(self, *rows: Rows) -> None:
-        """Receive the rows that were added or removed."""
+        """Receive the rows that were added or removed; their masses are written when the next batch is drawn."""
 
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1

@@ -46,17 +46,18 @@ class _SegmentTree:
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, slots: Index) -> NDArray[np.float64]:
-        return self._levels[0][: self.size][slots]
+    def __getitem__(self, leaves: Index) -> NDArray[np.float64]:
+        return self._levels[0][: self.size][leaves]
 
-    def __setitem__(self, slots: Index, mass: ArrayLike) -> None:
+    def __setitem__(self, leaves: Index, mass: ArrayLike) -> None:
         """Set masses, which are finite and at least 0; of a slot given twice the last mass is kept."""
-        index = np.asarray(slots)
+        index = np.asarray(leaves)
         if index.dtype.kind not in "iu":  # a slice, a mask
-            index = np.arange(self.size)[slots]
+            index = np.arange(self.size)[leaves]
         if index.size and not (index.min() >= -self.size and index.max() < self.size):
-            raise IndexError(f"{type(self).__name__} has slots up to {self.size - 1}, got {index.min()}..{index.max()}")
-        self.put(index.astype(np.int64) % self.size, mass)  # negative slots count from the end
+            name = type(self).__name__
+            raise IndexError(f"{name} has leaves up to {self.size - 1}, got {index.min()}..{index.max()}")
+        self.put(index.astype(np.int64) % self.size, mass)  # negative indices count from the end
 
     def put(self, leaves: NDArray[np.int64], mass: ArrayLike) -> None:
         """Set the masses of leaves [K], each in [0, size), and recompute the blocks they are in, up to the top."""

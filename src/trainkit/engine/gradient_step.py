@@ -70,7 +70,7 @@ class Taken(NamedTuple):
     loss: Scalar  # before it
     norm: Scalar  # the gradient's, before the clip
     skipped: Scalar  # 1.0 where it was not taken, else 0.0
-    shown: Any  # what the loss returned in addition
+    results: Any  # what the loss returned in addition
 
 
 class GradientStep:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from trainkit.core.errors import ConfigError
 
+RESERVED_METRICS = frozenset({"loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"})
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -17,7 +19,7 @@ class Loss:
     Attributes:
         per_row: [B]. The engine minimizes the mean of `rows.weight * per_row`, of `per_row` where rows have no weight.
         priority: [B], for a prioritized buffer; None where there is none.
-        metrics: scalars for dashboards, by name.
+        metrics: scalars for dashboards by name, the same names at every update; not those of `RESERVED_METRICS`.
         outputs: tensors by name that later gradient steps of the same update read in `rows.inputs`.
     """
 
@@ -63,6 +65,8 @@ def _check(subject: str, result: Loss, shape: torch.Size | None) -> None:
         )
     if result.priority is not None and result.priority.shape != given:
         raise ConfigError(f"{subject} must return a priority per row, {list(given)}, got {list(result.priority.shape)}")
+    if reserved := RESERVED_METRICS & result.metrics.keys():
+        raise ConfigError(f"{subject}: the metrics {', '.join(sorted(reserved))} are the policy's own: rename yours")
     for name, metric in result.metrics.items():
         if not isinstance(metric, Tensor) or metric.shape:
             got = list(metric.shape) if isinstance(metric, Tensor) else type(metric).__name__

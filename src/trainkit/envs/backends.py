@@ -148,7 +148,7 @@ class RawStep(NamedTuple):
 
 
 class Backend(Protocol):
-    """Drive N environments."""
+    """Drive N environments: see `sync`, `process`, `vector` and `agents` for the implementations."""
 
     n: int
     observation_space: gym.Space[Any]

@@ -454,6 +454,11 @@ class Policy(nn.Module):
             if gradient_step.loss is None:
                 continue
             outcome = self._take_step(name, (columns, inputs), frames=frames, with_weights=not results, step=step)
+            if repeated := results.keys() & outcome["metrics"].keys():
+                raise ConfigError(
+                    f"{type(self).__name__}: gradient step {name!r} and one before it have the metrics "
+                    f"{', '.join(sorted(repeated))}: give them different names"
+                )
             results |= outcome["metrics"]
             if "priority" in outcome:
                 results["priority"] = outcome["priority"]
@@ -482,7 +487,7 @@ class Policy(nn.Module):
         return with_room(take, f"{type(self).__name__}: update {self.n_updates + 1} at step {step}")
 
     def _record(self, name: str, taken: Taken, step: int) -> Any:
-        """Record the metrics of a gradient step and return its other results; raise if it was not finite."""
+        """Keep loss, norm and skip of a gradient step for `end_update`; return the rest; raise if not finite."""
         pending, is_known = self._metrics.pending, self.device == CPU and isinstance(taken.skipped, float)
         if is_known and taken.skipped and self._divergence.on_nan == "raise":
             pending.clear()
@@ -492,7 +497,7 @@ class Policy(nn.Module):
         pending[f"{prefix}loss"] = taken.loss
         pending[f"{prefix}grad_norm"] = taken.norm
         pending["skipped"] = pending["skipped"] + taken.skipped if "skipped" in pending else taken.skipped
-        return taken.shown
+        return taken.results
 
     def _graph_steps(self, given: Any, frames: Any, *, step: int) -> dict[str, Any]:
         """Take the gradient steps for a CUDA graph, and return all metrics and the priority as tensors."""
