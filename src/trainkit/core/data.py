@@ -1,4 +1,4 @@
-"""What passes between the rooms: rows on their way in, batches on their way out.
+"""Data passed between packages: transitions to the buffer, batches to the policy.
 
 Axis letters, here and everywhere: N environments, K rows, B batch, T time, A actions, W numbers per action.
 """

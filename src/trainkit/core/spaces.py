@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as the rooms need them: which are supported, what a row looks like, random actions."""
+"""Gymnasium spaces: the supported ones, the arrays of a row, random actions."""
 
 import math
 from collections.abc import Mapping, Sequence
