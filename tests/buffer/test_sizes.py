@@ -9,7 +9,7 @@ import pytest
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, replay
 from trainkit.core.data import ArraySpec, RowSpec
 from trainkit.core.errors import ConfigError
-from trainkit.core.reading import memory_left
+from trainkit.core.files import memory_left
 
 
 def spec_of(n_envs: int, stack: int = 1, shape: tuple[int, ...] = (84, 84)) -> RowSpec:
@@ -82,8 +82,8 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr("trainkit.core.reading._PROC", folder / "proc")
-    monkeypatch.setattr("trainkit.core.reading._CGROUPS", folder / "cgroup")
+    monkeypatch.setattr("trainkit.core.files._PROC", folder / "proc")
+    monkeypatch.setattr("trainkit.core.files._CGROUPS", folder / "cgroup")
 
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:          100 kB\nMemAvailable:    2000 kB\n"

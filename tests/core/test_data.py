@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainkit.core.data import ActOutput, ArraySpec, EpochResult, Horizon, RowSpec, Transition, TransitionBatch
+from trainkit.core.data import (
+    ActOutput,
+    ArraySpec,
+    EpochResult,
+    Horizon,
+    RowSpec,
+    Transition,
+    TransitionBatch,
+    any_true,
+    is_finite,
+)
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import CollectStats, EpochStats, RunInfo, TimeStats
 
@@ -137,3 +147,36 @@ def test_an_epochs_result_unpacks_and_has_names() -> None:
     result = EpochResult(2, stats, info)
     epoch, same_stats, same_info = result
     assert (result.epoch, result.stats, result.info) == (epoch, same_stats, same_info) == (2, stats, info)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_bad_number_anywhere_is_seen(dtype: type, bad: float) -> None:
+    for at in range(6):
+        array = np.zeros((3, 2), dtype)
+        array.flat[at] = bad
+        assert not is_finite(array)
+        assert not is_finite(array.T)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_whose_squares_overflow_are_finite(dtype: type) -> None:
+    assert is_finite(np.full(4, np.finfo(dtype).max, dtype))
+
+
+def test_nothing_is_finite() -> None:
+    assert is_finite(np.zeros((0, 3)))
+
+
+@pytest.mark.parametrize("size", [1, 10, 1_000])
+def test_one_flag_anywhere_is_seen(size: int) -> None:
+    for at in (0, size // 2, size - 1):
+        flags = np.zeros(2 * size, np.bool_)
+        flags[2 * at] = True
+        assert any_true(flags)
+        assert any_true(flags[::2])
+        assert not any_true(flags[1::2])
+
+
+def test_no_flag_is_none_set() -> None:
+    assert not any_true(np.zeros(0, np.bool_))

@@ -8,7 +8,7 @@ import pytest
 
 import trainkit
 import trainkit as tk
-from trainkit.core.parts import Part, from_plain, to_plain
+from trainkit.core.signatures import Part, from_plain, to_plain
 
 
 def described(name: str, **arguments: Any) -> dict[str, Any]:

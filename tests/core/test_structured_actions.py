@@ -23,8 +23,15 @@ import trainkit as tk
 from tests.helpers.engine import note_numpy_passes
 from tests.helpers.rollouts import played
 from trainkit.core import tree
-from trainkit.core.spaces import space_from_plain, space_to_plain
-from trainkit.core.structured_actions import ActionStructure, JointActions, StructuredHybrid, flat_actions, structure_of
+from trainkit.core.spaces import (
+    ActionStructure,
+    JointActions,
+    StructuredHybrid,
+    flat_actions,
+    space_from_plain,
+    space_to_plain,
+    structure_of,
+)
 from trainkit.nets.distributions import Hybrid, distribution_for
 
 CHOICES = spaces.Dict(

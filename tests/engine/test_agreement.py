@@ -30,8 +30,7 @@ from trainkit import (
     SACPolicy,
     Target,
 )
-from trainkit.core.spaces import legal_actions
-from trainkit.core.structured_actions import flat_actions
+from trainkit.core.spaces import flat_actions, legal_actions
 from trainkit.engine.device import to_device
 
 N_FAST, N_ALL = 9, 320  # in the fast tests, one of each kind

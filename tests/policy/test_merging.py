@@ -10,8 +10,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import trainkit as tk
-from trainkit.core.data import Transition
-from trainkit.core.return_scale import ReturnScale
+from trainkit.core.data import ReturnScale, Transition
 from trainkit.core.spaces import Spaces
 from trainkit.nets.preprocess import Normalizer
 

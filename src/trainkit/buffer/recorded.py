@@ -8,11 +8,9 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.arrays import is_finite
-from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, RowSpec
+from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, RowSpec, is_finite
 from trainkit.core.errors import ConfigError, TrainkitError
-from trainkit.core.spaces import discrete_bounds
-from trainkit.core.structured_actions import StructuredHybrid
+from trainkit.core.spaces import StructuredHybrid, discrete_bounds
 
 _BLOCK_BYTES, _MAX_ROWS = 2**20, 2**16
 

@@ -17,7 +17,6 @@ from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler, checked_priority
 from trainkit.buffer.storage import Gather, Storage, checked_slots, rewrite_columns, row_spec, storage_size, take_rows
 from trainkit.core import files, seeding, tree
-from trainkit.core.arrays import all_true
 from trainkit.core.data import (
     ROW_COLUMNS,
     WINDOW_COLUMNS,
@@ -28,6 +27,7 @@ from trainkit.core.data import (
     RowSpec,
     Transition,
     TransitionBatch,
+    any_true,
 )
 from trainkit.core.errors import (
     CheckpointError,
@@ -39,8 +39,8 @@ from trainkit.core.errors import (
     nearest,
     refuse_unknown,
 )
+from trainkit.core.files import check_declared, decoding, memory_left
 from trainkit.core.protocols import EnvSpaces, FrameStore
-from trainkit.core.reading import check_declared, decoding, memory_left
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import Spaces, ToldSpaces
 from trainkit.core.stats import html_table
@@ -337,7 +337,7 @@ class ReplayBuffer(ToldSpaces):
         """
         values = checked_priority(priority, len(slots))
         rows, is_stored = self._storage.find(slots)
-        if not all_true(is_stored):
+        if any_true(~is_stored):
             rows, values = rows[is_stored], values[is_stored]
         self._sampler.set_priority(rows, values)
 

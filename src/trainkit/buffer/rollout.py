@@ -8,10 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.buffer.nstep import LazyColumns, shape_reward
-from trainkit.buffer.storage import checked_slots, rewrite_columns
+from trainkit.buffer.storage import checked_slots, equal_rows, is_equal, rewrite_columns
 from trainkit.core import tree
-from trainkit.core.arrays import any_true, equal_rows, is_equal
-from trainkit.core.data import ArraySpec, Horizon, Obs, RewardRule, Rollout, RowSpec, Transition
+from trainkit.core.data import (
+    ArraySpec,
+    Horizon,
+    Obs,
+    RewardRule,
+    Rollout,
+    RowSpec,
+    Transition,
+    any_true,
+)
 from trainkit.core.errors import (
     CheckpointError,
     ConfigError,
@@ -20,8 +28,7 @@ from trainkit.core.errors import (
     nearest,
     refuse_unknown,
 )
-from trainkit.core.files import copy_into
-from trainkit.core.reading import decoding
+from trainkit.core.files import copy_into, decoding
 from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table
 

@@ -19,11 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit.buffer.recorded import Block
 from trainkit.buffer.rings import Rings, Rows
 from trainkit.core import tree
-from trainkit.core.arrays import all_true, any_true, equal_rows, is_equal
-from trainkit.core.data import ACTION_MASK, ArraySpec, Lookup, Obs, RecordedEpisode, RowSpec, Transition
+from trainkit.core.data import ACTION_MASK, ArraySpec, Lookup, Obs, RecordedEpisode, RowSpec, Transition, any_true
 from trainkit.core.errors import ConfigError
-from trainkit.core.files import copy_into
-from trainkit.core.reading import decoding
+from trainkit.core.files import copy_into, decoding
 
 Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or a `Lookup` that stands for them
 
@@ -88,7 +86,7 @@ class Storage:
     def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
         """Write K rows and return (their slots [K], their rows [K], the rows evicted to make room)."""
         rings, records, envs = self.rings, self.records, step.env_ids
-        if not (all_true(envs[1:] > envs[:-1]) and (len(envs) == 0 or (envs[0] >= 0 and envs[-1] < rings.n_rings))):
+        if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= rings.n_rings)):
             raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
         at = slice(None) if len(envs) == rings.n_rings else envs
         rows = rings.cursors[at]
@@ -608,3 +606,27 @@ def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
         action=ArraySpec.of(np.asarray(step.action)),
         extras={name: ArraySpec.of(column) for name, column in step.extras.items()},
     )
+
+
+_SMALL = 4096  # bytes up to which two arrays are compared as bytes
+
+
+def is_equal(own: NDArray[Any], given: NDArray[Any]) -> bool:
+    """Return whether two arrays [K, ...] have the same values, bit by bit where small; `given` is cast to `own`'s type.
+
+    False is preliminary: `equal_rows` knows that nan is nan and 0.0 is -0.0.
+    """
+    cast = np.asarray(given, own.dtype)
+    if own.nbytes <= _SMALL:
+        return own.tobytes() == cast.tobytes()
+    return bool((own == cast).all())
+
+
+def equal_rows(own: NDArray[Any], given: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows [K] of two arrays [K, ...] have the same values, nan included; `given` is cast as above."""
+    cast = np.asarray(given, own.dtype)
+    same = own == cast
+    if own.dtype.kind in "fcmM":
+        same |= (own != own) & (cast != cast)
+    equal: NDArray[np.bool_] = same.reshape(len(own), int(np.prod(own.shape[1:]))).all(axis=1)
+    return equal

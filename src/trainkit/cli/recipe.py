@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from trainkit.core import reading
+from trainkit.core import files
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import Checks, ConfigError, nearest
 from trainkit.core.schedules import Linear
@@ -119,11 +119,11 @@ def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
     """Return the settings of a TOML file and of `name=value` words, which count more, as texts."""
     settings: dict[str, str] = {}
     if file is not None:
-        text = reading.read_text(file, max_bytes=_LARGEST_CONFIG, error=ConfigError)
-        with reading.decoding(file, "TOML", remedy="correct it", error=ConfigError):
+        text = files.read_text(file, max_bytes=_LARGEST_CONFIG, error=ConfigError)
+        with files.decoding(file, "TOML", remedy="correct it", error=ConfigError):
             values = tomllib.loads(text)
-            if reading.is_deeper(values, reading.MAX_DEPTH):
-                raise ValueError(f"nested deeper than {reading.MAX_DEPTH} levels")
+            if files.is_deeper(values, files.MAX_DEPTH):
+                raise ValueError(f"nested deeper than {files.MAX_DEPTH} levels")
         settings |= {name: value if isinstance(value, str) else repr(value) for name, value in values.items()}
     for word in words:
         name, equals, text = word.partition("=")

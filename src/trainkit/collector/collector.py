@@ -15,8 +15,7 @@ from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
 from trainkit.core import seeding
-from trainkit.core.arrays import any_true
-from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition
+from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.protocols import NormalActor, Policy, Recorder, Store
 from trainkit.core.signatures import checked

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from trainkit.core import files, reading
+from trainkit.core import files
 from trainkit.core.errors import CheckpointError, MissingExtraError
 from trainkit.core.signatures import checked
 
@@ -175,8 +175,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """
     path = Path(folder) / MANIFEST
     try:
-        text = reading.read_bytes(path)
-        manifest = reading.parse_json(text, path)
+        text = files.read_bytes(path)
+        manifest = files.parse_json(text, path)
         _check_fields(path, manifest)
     except CheckpointError as problem:
         raise CheckpointError(f"{folder} holds no readable checkpoint: {problem}") from problem
@@ -242,13 +242,13 @@ def _signed(manifest: Mapping[str, Any]) -> bytes:
 def _checked(folder: Path, entry: Mapping[str, Any]) -> Path:
     """Return where a component is; raise if it is not as it was written."""
     path = folder / Path(entry["file"]).name  # never out of the folder
-    with reading.open_regular(path) as file:
+    with files.open_regular(path) as file:
         n_bytes = os.fstat(file.fileno()).st_size
         if n_bytes != entry["bytes"]:
             raise CheckpointError(
                 f"{path} is damaged: it has {n_bytes} of {entry['bytes']} bytes; take an older checkpoint"
             )
-        with reading.decoding(path, "bytes"):
+        with files.decoding(path, "bytes"):
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != entry["sha256"]:
         raise CheckpointError(f"{path} is damaged: its bytes are not those written; take an older checkpoint")
@@ -272,10 +272,10 @@ def _read(path: Path, max_bytes: int | None) -> Any:
 
 
 def _read_torch(path: Path, max_bytes: int | None = None) -> Any:
-    with reading.open_stored_zip(path) as file:
-        reading.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
+    with files.open_stored_zip(path) as file:
+        files.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
         remedy = "it is damaged, or holds more than tensors and plain values"
-        with reading.decoding(path, "tensors and plain values", remedy=remedy):
+        with files.decoding(path, "tensors and plain values", remedy=remedy):
             return torch.load(file, map_location="cpu", weights_only=True)
 
 
@@ -284,9 +284,9 @@ def _read_safetensors(path: Path, max_bytes: int | None = None) -> dict[str, tor
         from safetensors.torch import load_file
     except ImportError as error:
         raise MissingExtraError(f"{path} needs safetensors to be read: pip install trainkit[safetensors]") from error
-    with reading.open_regular(path) as file:
-        reading.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
-        with reading.decoding(path, "safetensors"):
+    with files.open_regular(path) as file:
+        files.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
+        with files.decoding(path, "safetensors"):
             tensors: dict[str, torch.Tensor] = load_file(path)
     return tensors
 

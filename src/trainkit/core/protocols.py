@@ -170,7 +170,7 @@ class RolloutLearner(Trainee, Protocol):
 class Store(Stateful, Protocol):
     """A buffer as a collector and every trainer use it.
 
-    A trainer gives `load_state_dict` large arrays as `trainkit.core.reading.StoredArray`s, which are read when they are
+    A trainer gives `load_state_dict` large arrays as `trainkit.core.files.StoredArray`s, which are read when they are
     copied (`trainkit.core.files.copy_into`) or converted (`np.asarray`), and only until it returns.
     """
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.parts import Part
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import Part, checked
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ from trainkit.core import files, tree
 from trainkit.core.checkpoint import versions
 from trainkit.core.data import ArraySpec, Obs, RecordedEpisode
 from trainkit.core.errors import CheckpointError
-from trainkit.core.reading import MAX_TEXT_BYTES, check_declared, decoding, open_npz, parse_json
+from trainkit.core.files import MAX_TEXT_BYTES, check_declared, decoding, open_npz, parse_json
 from trainkit.core.spaces import Spaces, array_specs, check_spaces, stacked_space
 from trainkit.datasets.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import CheckpointError, MissingExtraError
-from trainkit.core.reading import MAX_DEPTH, check_declared, decoding, open_regular
+from trainkit.core.files import MAX_DEPTH, check_declared, decoding, open_regular
 
 SUFFIXES = (".hdf5", ".h5")
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32, lzf: those that are built in
@@ -78,7 +78,7 @@ def open_hdf5(
 
     Raises:
         CheckpointError: it is missing or damaged, refers to anything outside of itself, or declares more than
-            `reading.size_limit`.
+            `files.size_limit`.
         MissingExtraError: h5py is not installed.
     """
     path = Path(path)

@@ -13,8 +13,8 @@ from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.core.data import RowSpec
 from trainkit.core.errors import CheckpointError, ConfigError, SpaceMismatchError, refuse_unknown
+from trainkit.core.files import check_declared, decoding
 from trainkit.core.protocols import EnvSpaces
-from trainkit.core.reading import check_declared, decoding
 from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces, array_specs
 from trainkit.datasets.format import Header, read_shard, shard_blocks

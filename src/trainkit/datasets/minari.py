@@ -27,9 +27,8 @@ from trainkit.buffer.recorded import Block, BlockCheck, Column, block_ranges, ro
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec
 from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError
-from trainkit.core.reading import check_declared, decoding, parse_json, read_json
-from trainkit.core.spaces import array_specs, check_spaces, space_from_plain
-from trainkit.core.structured_actions import flat_actions, structure_of
+from trainkit.core.files import check_declared, decoding, parse_json, read_json
+from trainkit.core.spaces import array_specs, check_spaces, flat_actions, space_from_plain, structure_of
 from trainkit.datasets.format import Header
 from trainkit.datasets.hdf5 import H5Column, open_hdf5
 

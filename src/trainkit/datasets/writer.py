@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.arrays import any_true
-from trainkit.core.data import ArraySpec, RecordedEpisode, Transition
+from trainkit.core.data import ArraySpec, RecordedEpisode, Transition, any_true
 from trainkit.core.errors import CheckpointError
 from trainkit.core.spaces import array_specs
 from trainkit.datasets.format import Header, write_shard

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.parts import Part
 from trainkit.core.schedules import Schedule, Scheduled, as_schedule
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import Part, checked
 from trainkit.engine.compiling import Closure, LossGraph, evaluate
 from trainkit.engine.flat_storage import FlatGroup
 

@@ -1,7 +1,7 @@
 """Environments: made, stepped and validated, whatever backend and autoreset mode they have."""
 
 from trainkit.core.protocols import EnvSpaces
-from trainkit.core.structured_actions import ActionStructure, flat_actions
+from trainkit.core.spaces import ActionStructure, flat_actions
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext

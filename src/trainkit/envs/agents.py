@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, ConfigError
-from trainkit.core.spaces import check_spaces
-from trainkit.core.structured_actions import flat_actions, structure_of
+from trainkit.core.spaces import check_spaces, flat_actions, structure_of
 from trainkit.envs.backends import (
     MISREAD,
     Begun,

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import seeding, tree
-from trainkit.core.arrays import any_true
-from trainkit.core.data import ACTION_MASK, Obs
+from trainkit.core.data import ACTION_MASK, Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work

@@ -13,8 +13,7 @@ import numpy as np
 
 from trainkit.core import seeding, tree
 from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
-from trainkit.core.spaces import array_specs, check_space, discrete_bounds
-from trainkit.core.structured_actions import flat_actions, structure_of
+from trainkit.core.spaces import array_specs, check_space, discrete_bounds, flat_actions, structure_of
 from trainkit.envs.agents import check_parallel, is_game
 
 Space = gym.Space[Any]

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import BadEnvDataError, CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import array_specs, check_spaces, discrete_bounds, zeros_of
-from trainkit.core.structured_actions import StructuredHybrid
+from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, discrete_bounds, zeros_of
 from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Spent, Work
 
 _MAX_ACTIONS = 65_536  # of `DiscretizeActions`: rows of its table of combinations

@@ -14,11 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.arrays import any_true, is_finite
-from trainkit.core.data import ACTION_MASK, ArraySpec, Obs
+from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, any_true, is_finite
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
-from trainkit.core.spaces import array_specs, discrete_bounds, leaf_spaces, legal_actions, masked_space
-from trainkit.core.structured_actions import StructuredHybrid
+from trainkit.core.spaces import (
+    StructuredHybrid,
+    array_specs,
+    discrete_bounds,
+    leaf_spaces,
+    legal_actions,
+    masked_space,
+)
 from trainkit.envs.backends import MISREAD, Begun, Column, Failure, Ids, Infos, ListInfos, RawStep
 
 _log = logging.getLogger(__name__)

@@ -12,11 +12,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.arrays import any_true
-from trainkit.core.data import Obs
+from trainkit.core.data import Obs, any_true
 from trainkit.core.errors import BadEnvDataError, BusyError, ConfigError
-from trainkit.core.spaces import check_spaces, zeros_of
-from trainkit.core.structured_actions import flat_actions, structure_of
+from trainkit.core.spaces import check_spaces, flat_actions, structure_of, zeros_of
 from trainkit.envs.backends import (
     FORKED,
     MISREAD,

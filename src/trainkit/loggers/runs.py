@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.core import reading
+from trainkit.core import files
 from trainkit.core.errors import Checks, ConfigError, nearest
 from trainkit.core.files import write_whole
 from trainkit.core.folders import FolderClaim
@@ -98,7 +98,7 @@ class RunFolder:
         if not (folder / NUMBERS).is_file():
             raise ConfigError(f"{folder} is no run: it has no {NUMBERS}, as JsonlLogger and `trainkit train` write it")
         file = folder / CONFIG
-        config = reading.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}
+        config = files.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}
         _check_config(file, config)
         return cls(path=folder, config=config)
 
@@ -124,7 +124,7 @@ class RunFolder:
     def _lines(self) -> list[dict[str, Any]]:
         """The lines of numbers.jsonl, checked; a last line that was not finished is left out."""
         path = self.path / NUMBERS
-        lines = reading.read_bytes(path, max_bytes=_LARGEST_LOG, error=ConfigError).splitlines()
+        lines = files.read_bytes(path, max_bytes=_LARGEST_LOG, error=ConfigError).splitlines()
         read = []
         for number, line in enumerate(lines, 1):
             try:
@@ -188,7 +188,7 @@ def _check_config(path: Path, config: object) -> None:
 
 def _checked_line(line: bytes, where: str) -> dict[str, Any]:
     """Read a line of numbers.jsonl: settings, or a step with its numbers."""
-    value = reading.parse_json(line, where, error=ConfigError)
+    value = files.parse_json(line, where, error=ConfigError)
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must be a JSON object, got a {type(value).__name__}: remove it")
     if "step" not in value:

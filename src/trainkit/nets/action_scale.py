@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.signatures import checked
-from trainkit.core.structured_actions import StructuredHybrid, flat_actions
+from trainkit.core.spaces import StructuredHybrid, flat_actions
 
 ActionBound = Literal["clip", "tanh"]
 Actions = TypeVar("Actions", NDArray[Any], Tensor)

@@ -12,9 +12,8 @@ from torch.nn import functional
 
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import count_actions
+from trainkit.core.spaces import StructuredHybrid, count_actions, flat_actions
 from trainkit.core.stats import NO_VALUES, Summary
-from trainkit.core.structured_actions import StructuredHybrid, flat_actions
 from trainkit.nets.action_scale import ActionBound
 
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.parts import Part
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import Part, checked
 from trainkit.engine.device import TensorBatch
 from trainkit.nets.networks import Prediction
 from trainkit.policy.values import ReturnValue, Value

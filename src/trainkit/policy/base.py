@@ -14,14 +14,12 @@ from torch import Tensor, nn
 
 from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
-from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Horizon, Obs, Transition, TransitionBatch
+from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Horizon, Obs, ReturnScale, Transition, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.protocols import Dataset
-from trainkit.core.return_scale import ReturnScale
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import check_space_keys
+from trainkit.core.spaces import check_space_keys, flat_actions, structure_of
 from trainkit.core.stats import html_table
-from trainkit.core.structured_actions import flat_actions, structure_of
 from trainkit.engine.cuda_graph import CudaGraph
 from trainkit.engine.device import (
     CPU,

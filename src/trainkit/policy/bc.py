@@ -14,8 +14,7 @@ from trainkit.core.data import ActOutput, Obs, TransitionBatch
 from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_flag
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import checked_legal, zeros_of
-from trainkit.core.structured_actions import StructuredHybrid, flat_actions
+from trainkit.core.spaces import StructuredHybrid, checked_legal, flat_actions, zeros_of
 from trainkit.engine.device import TensorBatch, legal_mask, to_device
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss

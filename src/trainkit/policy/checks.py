@@ -14,8 +14,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec
 from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError
-from trainkit.core.spaces import array_specs, count_actions
-from trainkit.core.structured_actions import flat_actions
+from trainkit.core.spaces import array_specs, count_actions, flat_actions
 from trainkit.engine.loss import Loss
 from trainkit.nets.networks import Prediction
 from trainkit.policy.quantiles import DrawnFractions

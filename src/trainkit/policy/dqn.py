@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.arrays import is_finite
 from trainkit.core.data import (
     ACTION_PROB,
     COLUMN_SPECS,
@@ -21,12 +20,12 @@ from trainkit.core.data import (
     Horizon,
     Obs,
     TransitionBatch,
+    is_finite,
 )
 from trainkit.core.errors import Checks, ConfigError, all_made, check_flag
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import checked_legal, count_actions, zeros_of
-from trainkit.core.structured_actions import joint_actions
+from trainkit.core.spaces import checked_legal, count_actions, joint_actions, zeros_of
 from trainkit.engine.device import TensorBatch, blank_row, legal_mask, to_device
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss

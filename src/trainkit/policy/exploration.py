@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import ACTION_PROB, ArraySpec
 from trainkit.core.errors import Checks, ConfigError, DivergedError
-from trainkit.core.parts import Part
 from trainkit.core.schedules import Scheduled, as_schedule
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import Part, checked
 from trainkit.core.spaces import random_legal
 
 Values = NDArray[np.float32]  # [K, A]

@@ -18,8 +18,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, ActOutput, Obs
 from trainkit.core.errors import ConfigError, DivergedError, MissingExtraError
 from trainkit.core.files import write_whole
-from trainkit.core.spaces import random_actions
-from trainkit.core.structured_actions import joint_actions
+from trainkit.core.spaces import joint_actions, random_actions
 from trainkit.engine.device import to_device
 from trainkit.nets.distributions import Categorical, Distribution
 

@@ -13,9 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, read_manifest
 from trainkit.core.errors import CheckpointError, ConfigError
-from trainkit.core.parts import from_plain
-from trainkit.core.reading import decoding
-from trainkit.core.signatures import checked
+from trainkit.core.files import decoding
+from trainkit.core.signatures import checked, from_plain
 from trainkit.core.spaces import Spaces
 from trainkit.policy.base import Policy
 from trainkit.policy.bc import BCPolicy

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from trainkit.core.errors import Checks
-from trainkit.core.parts import Part
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import Part, checked
 
 
 class Penalty(Protocol):

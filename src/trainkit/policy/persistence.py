@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from trainkit.core.checkpoint import load_checkpoint, load_tensors
 from trainkit.core.errors import CheckpointError, Checks, nearest
-from trainkit.core.parts import to_plain
-from trainkit.core.reading import decoding
+from trainkit.core.files import decoding
+from trainkit.core.signatures import to_plain
 from trainkit.core.spaces import space_to_plain
 from trainkit.nets.distributions import SquashedGaussian
 

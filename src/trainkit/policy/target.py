@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from trainkit.core.errors import Checks
-from trainkit.core.parts import Part
 from trainkit.core.schedules import Scheduled, as_schedule
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import Part, checked
 from trainkit.engine.flat_storage import joined, lay_flat
 
 

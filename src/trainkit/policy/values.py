@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.errors import Checks
-from trainkit.core.parts import Part
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import Part, checked
 
 
 class Value(Protocol):

@@ -10,7 +10,7 @@ from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.core.structured_actions import StructuredHybrid
+from trainkit.core.spaces import StructuredHybrid
 from trainkit.envs import Envs
 from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy

@@ -13,8 +13,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_PROB, Transition
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, nearest
 from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Store, Trainee
-from trainkit.core.spaces import array_specs, legal_actions
-from trainkit.core.structured_actions import StructuredHybrid
+from trainkit.core.spaces import StructuredHybrid, array_specs, legal_actions
 
 _log = logging.getLogger(__name__)
 

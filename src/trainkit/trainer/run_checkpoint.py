@@ -9,8 +9,8 @@ from typing import Any
 
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.errors import CheckpointError, Checks
+from trainkit.core.files import decoding
 from trainkit.core.protocols import Trainee
-from trainkit.core.reading import decoding
 from trainkit.core.spaces import space_to_plain
 from trainkit.core.stats import RunInfo
 

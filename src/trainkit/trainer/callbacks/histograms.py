@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.buffer import PrioritizedReplayBuffer
-from trainkit.core.arrays import any_true
-from trainkit.core.data import Transition
+from trainkit.core.data import Transition, any_true
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
