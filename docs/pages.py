@@ -1,7 +1,7 @@
-"""What the site has besides the pages in docs/: whatever they link to, results, examples, and the API reference.
+"""Hooks of MkDocs that add the pages outside docs/: the files that pages link to, benchmarks, examples, API reference.
 
-Hooks of mkdocs (see mkdocs.yml). In the repository links are relative paths, which GitHub follows; on the site a file
-outside docs/ becomes a page of its own, source code as code and notebooks with their outputs.
+In the repository links are relative paths, which GitHub follows. On the site every linked file outside docs/ becomes a
+page: source files are shown as code, notebooks are rendered by mkdocs-jupyter.
 """
 
 import ast
@@ -14,7 +14,7 @@ from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # imported where it is used: a test reads the reference's pages without mkdocs
+if TYPE_CHECKING:  # imported where it is used, so that a test can import this file without MkDocs
     from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +26,19 @@ EQUATION = re.compile(
 )
 LIMITS = re.compile(
     r"<msub>(<mo>(?:max|min)</mo>(?:<mi>\w+</mi>|<mrow>(?:(?!<mrow>).)*?</mrow>))</msub>"
-)  # below, not beside
-WRITTEN = (".md", ".ipynb")  # files whose words have links
+)  # below the operator instead of to its right
+REMOTE_SCRIPT = re.compile(
+    r"<script[^>]*\bsrc=\"https?://.*?</script>|<script type=\"(?:module|text/x-mathjax-config)\">.*?</script>",
+    re.DOTALL,
+)  # MathJax and Mermaid, which our notebooks do not use
+HREF = re.compile(r'(?<= href=")(?P<path>[^":#]+)(?P<anchor>#[^"]*)?(?=")')
+LINKING = (".md", ".ipynb")  # files whose text has links
+MOVED = """<!doctype html>
+<title>Moved</title>
+<link rel="canonical" href="{url}">
+<meta http-equiv="refresh" content="0; url={url}">
+<a href="{url}">This page has moved.</a>
+"""
 NAMESPACES = {
     "envs": "Environments",
     "collector": "Collectors",
@@ -48,10 +59,10 @@ NAMESPACES = {
 
 
 def on_config(config: Any) -> Any:
-    """Fill the parts of the navigation that are made from what is there, and leave out what is not."""
-    made = {"Reference": list(_reference()), "Results": list(_results()), "Examples": list(_examples())}
+    """Add the generated pages to the navigation."""
+    generated = {"API reference": list(_reference()), "Benchmarks": list(_results()), "Examples": list(_examples())}
     config.nav = [
-        {title: _present(pages) + made[title] if title in made else _present(pages)}
+        {title: pages + generated[title] if title in generated else pages}
         for entry in config.nav
         for title, pages in entry.items()
     ]
@@ -59,7 +70,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: "Files", config: Any) -> "Files":
-    """Add the pages that are made, and with them everything that a page links to."""
+    """Add the generated pages and every file that a page links to."""
     from mkdocs.structure.files import File
 
     for uri, text in reference_pages().items():
@@ -73,31 +84,38 @@ def on_files(files: "Files", config: Any) -> "Files":
         seen.add(path)
         if DOCS not in path.parents:
             files.append(_generated(config, path))
-        if path.suffix in WRITTEN:
+        if path.suffix in LINKING:
             text = _notebook_text(path) if path.suffix == ".ipynb" else path.read_text()
             waiting += [_resolved(path, match["path"]) for match in LINK.finditer(FENCED.sub("", text))]
     return files
 
 
+on_files.__dict__["mkdocs_priority"] = 100  # before mkdocs-jupyter, which then finds the notebooks
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: "Files") -> str:
-    """Lead links to where files of the repository are on the site."""
+    """Replace links to files of the repository by links to their pages, and describe pages without a description."""
     source = _source(page.file.src_uri)
-    if source is None or source.suffix not in WRITTEN:
+    page.meta.setdefault("description", f"{_title(markdown, source)}: {_section(page.file)} of trainkit.")
+    if source is None or source.suffix not in LINKING:
         return markdown
 
-    def lead(match: re.Match[str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         target = _resolved(source, match["path"])
         if not target.exists():
             return match[0]
         return posixpath.relpath(_uri(target), posixpath.dirname(page.file.src_uri) or ".") + (match["anchor"] or "")
 
     parts = FENCED.split(markdown)
-    return "".join(part if number % 2 else LINK.sub(lead, part) for number, part in enumerate(parts))
+    return "".join(part if number % 2 else LINK.sub(replaced, part) for number, part in enumerate(parts))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: "Files") -> str:
-    """Turn equations in LaTeX into MathML, which browsers typeset without a script."""
+    """Convert equations to MathML, which browsers typeset without a script; make notebooks self-contained."""
     from latex2mathml.converter import convert
+
+    if page.file.src_uri.endswith(".ipynb"):
+        return _notebook_html(html, page, files)
 
     def typeset(match: re.Match[str]) -> str:
         display = "block" if match["tag"] == "div" else "inline"
@@ -107,12 +125,46 @@ def on_page_content(html: str, page: Any, config: Any, files: "Files") -> str:
     return EQUATION.sub(typeset, html)
 
 
+def on_post_build(config: Any) -> None:
+    """Write a redirect for every former page named in mkdocs.yml."""
+    for former, current in config.extra["redirects"].items():
+        path = Path(config.site_dir, former).with_suffix(".html")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        url = posixpath.relpath(current, posixpath.dirname(former) or ".").removesuffix(".md") + ".html"
+        path.write_text(MOVED.format(url=url))
+
+
+def _notebook_html(html: str, page: Any, files: "Files") -> str:
+    """Remove the scripts that a notebook's page would load from other hosts, and make its links lead to pages."""
+    source = ROOT / page.file.src_uri
+
+    def replaced(match: re.Match[str]) -> str:
+        target = files.get_file_from_path(_uri(_resolved(source, match["path"])))
+        if target is None:
+            raise FileNotFoundError(f"{page.file.src_uri}: the link {match['path']} leads to no page")
+        return target.url_relative_to(page.file) + (match["anchor"] or "")
+
+    return HREF.sub(replaced, REMOTE_SCRIPT.sub("", html))
+
+
+def _title(markdown: str, source: Path | None) -> str:
+    """Return the first heading of a page, or the first line of an example."""
+    if source is not None and source.parent == ROOT / "examples":
+        return _first_line(source).rstrip(".")
+    return next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("# ")), "trainkit")
+
+
+def _section(file: "File") -> str:
+    sections = {"reference": "API reference", "examples": "example", "benchmarks": "benchmark", "src": "source file"}
+    return sections.get(file.src_uri.partition("/")[0], "page")
+
+
 def _resolved(source: Path, link: str) -> Path:
     return Path(os.path.normpath(source.parent / link))
 
 
 def _uri(path: Path) -> str:
-    """Say where a file of the repository is on the site."""
+    """Return the source path on the site of a file of the repository."""
     if path == ROOT / "README.md":
         return "index.md"
     if path.is_dir():
@@ -120,11 +172,11 @@ def _uri(path: Path) -> str:
     if DOCS in path.parents:
         return path.relative_to(DOCS).as_posix()
     uri = path.relative_to(ROOT).as_posix()
-    return f"{uri}.md" if path.suffix in (".py", ".ipynb") or path.name == "LICENSE" else uri
+    return f"{uri}.md" if path.suffix == ".py" or path.name == "LICENSE" else uri
 
 
 def _source(uri: str) -> Path | None:
-    """Say which file of the repository a page was written in, None for one that was made."""
+    """Return the file of the repository that a page comes from, None for a generated page."""
     for path in (DOCS / uri, ROOT / uri, ROOT / uri.removesuffix(".md")):
         if path.is_file():
             return path
@@ -138,7 +190,7 @@ def _generated(config: Any, path: Path) -> "File":
     if path.is_dir():
         return File.generated(config, uri, content=_folder_text(path))
     if path.suffix == ".ipynb":
-        return File.generated(config, uri, content=_notebook_text(path))
+        return File(uri, str(ROOT), config.site_dir, config.use_directory_urls)
     if uri.endswith(".md") and path.suffix != ".md":
         language = "python" if path.suffix == ".py" else "text"
         return File.generated(config, uri, content=f"# {path.name}\n\n````{language}\n{path.read_text()}````\n")
@@ -157,22 +209,9 @@ def _first_line(path: Path) -> str:
 
 
 def _notebook_text(path: Path) -> str:
-    """Write a notebook as a page: its text, its code and what came out of it."""
-    out = []
-    for cell in json.loads(path.read_text())["cells"]:
-        text = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            out.append(text)
-            continue
-        out.append(f"```python\n{text}\n```")
-        for output in cell["outputs"]:
-            data = output.get("data", {})
-            if "image/png" in data:
-                picture = "".join(data["image/png"]).replace("\n", "")
-                out.append(f'<img alt="what the cell draws" src="data:image/png;base64,{picture}">')
-            elif text := "".join(output.get("text", data.get("text/plain", []))):
-                out.append(f"```text\n{text.rstrip()}\n```")
-    return "\n\n".join(out) + "\n"
+    """Return the text cells of a notebook."""
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
 def _shown(folder: Path) -> list[Path]:
@@ -212,11 +251,26 @@ def _reference_text(namespace: str, names: list[str]) -> str:
 
 
 def reference_pages() -> dict[str, str]:
-    """Return {page: text} of the API reference, a page per namespace; `::: name` stands for its documentation."""
-    return {uri: _reference_text(namespace, names) for namespace, uri, names in _pages()}
+    """Return {page: text} of the API reference: an index, and a page per namespace; `::: name` is its documentation."""
+    pages = {uri: _reference_text(namespace, names) for namespace, uri, names in _pages()}
+    return {"reference/index.md": _reference_index(), **pages}
 
 
-def _reference() -> Iterator[dict[str, str]]:
+def _reference_index() -> str:
+    """List every public name by namespace, each with a link to its documentation."""
+    lines = [
+        "# API reference",
+        "Every public name, by namespace. `import trainkit as tk` has the names of everyday use at top level.",
+    ]
+    for namespace, uri, paths in _pages():
+        lines.append(f"## [`tk.{namespace}`]({posixpath.basename(uri)}): {NAMESPACES[namespace].lower()}")
+        names = paths or [f"trainkit.presets.{name}" for name in _exported("presets")]
+        lines.append(", ".join(f"[`{path.rpartition('.')[2]}`][{path}]" for path in names))
+    return "\n\n".join(lines) + "\n"
+
+
+def _reference() -> Iterator[Any]:
+    yield "reference/index.md"
     for namespace, uri, _ in _pages():
         yield {NAMESPACES[namespace]: uri}
 
@@ -233,15 +287,7 @@ def _examples() -> Iterator[Any]:
 
 
 def _all_paths() -> list[Path]:
-    """List what the navigation names outside docs/."""
+    """List the files outside docs/ that the navigation names."""
     folder = ROOT / "examples"
     results = (ROOT / "benchmarks/results").glob("*.md")
     return [folder, *_shown(folder), *results, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
-
-
-def _present(pages: Any) -> Any:
-    """Leave out what is not there yet."""
-    if not isinstance(pages, list):
-        return pages
-    named = [(page if isinstance(page, str) else next(iter(page.values())), page) for page in pages]
-    return [page for uri, page in named if _source(uri) is not None]

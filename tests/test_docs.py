@@ -34,7 +34,7 @@ def test_a_ported_script_is_the_green_side_of_its_diff(page: str) -> None:
 def test_names_side_by_side_are_names_of_ours() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     known = set(re.findall(r"[A-Za-z_]\w*", sources))
-    rows = [line.split("|") for line in (DOCS / "coming_from.md").read_text().splitlines() if line.startswith("| `")]
+    rows = [line.split("|") for line in (DOCS / "migration.md").read_text().splitlines() if line.startswith("| `")]
     assert len(rows) > 60
     ours = [span for row in rows for span in re.findall(r"`([^`]+)`", row[2])]
     named = {name for span in ours for name in re.findall(r"[A-Za-z_]\w*", re.sub(r'"[^"]*"', "", span))}
@@ -72,6 +72,26 @@ def test_lines_of_code_on_the_pages_of_algorithms_are_in_the_sources() -> None:
     assert [one for one in shown if not any(" ".join(one[1].split()) in source for source in sources)] == []
 
 
+def test_every_page_has_a_description_of_its_own() -> None:
+    """Search engines show it: a sentence or two, in the front matter."""
+    found = {
+        page: re.match(r'---\ndescription: (?P<text>"?.+"?)\n---\n\n# ', page.read_text())
+        for page in DOCS.rglob("*.md")
+    }
+    assert [page.name for page, match in found.items() if match is None] == []
+    descriptions = [match["text"].strip('"') for match in found.values() if match is not None]
+    assert len(descriptions) == len(set(descriptions))
+    assert [text for text in descriptions if not 40 < len(text) <= 160] == []
+
+
+def test_former_pages_are_redirected_to_pages_that_exist() -> None:
+    text = (ROOT / "mkdocs.yml").read_text().partition("redirects:")[2].partition("extra_css")[0]
+    redirects = re.findall(r"^    (\S+\.md): (\S+\.md)$", text, re.MULTILINE)
+    assert len(redirects) > 15
+    assert [former for former, _ in redirects if (DOCS / former).exists()] == []
+    assert [current for _, current in redirects if not (DOCS / current).exists()] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text()
     pages = [page.relative_to(DOCS).as_posix() for page in sorted(DOCS.rglob("*.md"))]
@@ -94,12 +114,32 @@ def test_every_public_name_is_on_a_page_of_the_reference() -> None:
     named = [name for text in pages.values() for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE)]
     assert len(named) == len(set(named))
     modules = {name for name in trainkit.__all__ if inspect.ismodule(getattr(trainkit, name))}
-    assert {f"reference/{name}.md" for name in modules} == pages.keys()
+    assert {f"reference/{name}.md" for name in modules} | {"reference/index.md"} == pages.keys()
     documented = {name.rpartition(".")[2] for name in named}
     assert {name for name in trainkit.__all__ if name not in modules} <= documented
     for module in modules - {"presets"}:
         assert set(getattr(trainkit, module).__all__) <= documented
     assert "trainkit.presets" in named
+    listed = set(re.findall(r"\[`(\w+)`\]\[", pages["reference/index.md"]))
+    assert {name for module in modules for name in getattr(trainkit, module).__all__} <= listed
+
+
+def test_every_public_name_and_method_has_a_docstring() -> None:
+    """The reference leaves out what has none."""
+    modules = [getattr(trainkit, name) for name in trainkit.__all__ if inspect.ismodule(getattr(trainkit, name))]
+    public = {id(part): part for module in modules for part in (getattr(module, name) for name in module.__all__)}
+    owners = [part for part in public.values() if inspect.isclass(part) or inspect.isfunction(part)]
+    assert len(owners) > 150
+    assert [part.__name__ for part in owners if not (part.__doc__ or "").strip()] == []
+    methods = [
+        (f"{owner.__name__}.{name}", inspect.getdoc(getattr(owner, name)))
+        for owner in owners
+        if inspect.isclass(owner)
+        for name, member in vars(owner).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property | classmethod))
+    ]
+    assert len(methods) > 300
+    assert [name for name, doc in methods if not doc] == []
 
 
 def test_every_name_on_a_page_of_the_reference_exists() -> None:
@@ -110,7 +150,8 @@ def test_every_name_on_a_page_of_the_reference_exists() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed")
+    for plugin in ("mkdocstrings", "mkdocs_jupyter"):
+        pytest.importorskip(plugin, reason="the extra `docs` is not installed")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
@@ -140,14 +181,36 @@ def test_search_and_reference_know_the_public_names(site: Path) -> None:
     index = json.loads((site / "search/search_index.json").read_text())
     assert "gamma**m after m real steps" in json.dumps(index)
     places = {place["location"] for place in index["docs"]}
-    missing = [name for name in trainkit.__all__ if not any(place.endswith(f".{name}") for place in places)]
-    assert [name for name in missing if not (site / f"reference/{name}.html").is_file()] == []
-    assert any(place.endswith("#trainkit.plot.curves.curves") for place in places)
+    modules = {name: getattr(trainkit, name) for name in trainkit.__all__ if inspect.ismodule(getattr(trainkit, name))}
+    assert [name for name in modules if not (site / f"reference/{name}.html").is_file()] == []
+    documented = {place.rpartition("#")[2].rpartition(".")[2] for place in places}
+    public = {name for module in modules.values() for name in module.__all__} | set(trainkit.__all__) - modules.keys()
+    assert sorted(public - documented) == []
+
+
+@pytest.mark.slow
+def test_search_finds_topics_by_the_words_people_use(site: Path) -> None:
+    titles = {
+        page["location"]: page["title"].lower()
+        for page in json.loads((site / "search/search_index.json").read_text())["docs"]
+    }
+    assert titles["howto/hyperparameter_tuning.html"] == "hyperparameter tuning"
+    assert titles["howto/custom_environments.html"] == "custom environments"
+    assert titles["multi_agent.html"].startswith("multi-agent")
+    assert titles["off_policy_evaluation.html"] == "off-policy evaluation"
+
+
+@pytest.mark.slow
+def test_a_notebook_is_rendered_with_its_tables_and_pictures(site: Path) -> None:
+    page = (site / "examples/quickstart.html").read_text()
+    assert "<table><caption>History of 3 epochs" in page
+    assert page.count("data:image/png") >= 2
+    assert 'href="../concepts.html"' in page
 
 
 def test_every_row_of_the_table_of_what_can_differ_names_tests_that_exist() -> None:
     root = Path(__file__).parents[1]
-    page = (root / "docs" / "howto" / "reproduce.md").read_text()
+    page = (root / "docs" / "howto" / "reproducibility.md").read_text()
     table = re.search(r"\| what changes \|.*\n\|[-|]+\n((?:\|.*\n)+)", page)
     assert table
     rows = table[1].splitlines()

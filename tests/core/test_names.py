@@ -15,7 +15,7 @@ from trainkit.core.signatures import options_by_owner
 from trainkit.trainer.callbacks.base import EVENTS
 from trainkit.trainer.options import CommonOptions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "coming_from.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
 LIBRARIES = pytest.mark.parametrize("library", names.LIBRARIES)
 
 

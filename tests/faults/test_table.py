@@ -1,6 +1,6 @@
 """The table of what goes wrong in a run: every case has a test that shows it, or a reason why there is none.
 
-Ids are those of the list the project was given; docs/faults.md tells the cases as a user meets them.
+Ids are those of the list the project was given; docs/fault_tolerance.md tells the cases as a user meets them.
 """
 
 import ast
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "faults.md"
+PAGE = TESTS.parent / "docs" / "fault_tolerance.md"
 
 # {id: tests as "file::name" under tests/, or a reason beginning with "no:"}
 CASES: dict[int, list[str]] = {
@@ -130,7 +130,7 @@ CASES: dict[int, list[str]] = {
     76: ["buffer/test_sizes.py::test_more_than_there_is_is_refused_with_bytes_before_anything_is_claimed"],
     77: ["envs/test_envs.py::test_an_action_no_environment_can_take_is_rejected_before_one_sees_it",
          "trainer/test_offline.py::test_rows_of_other_spaces_are_refused_by_name"],
-    78: ["no: torch.use_deterministic_algorithms is the user's switch, and left alone (docs/faults.md)"],
+    78: ["no: torch.use_deterministic_algorithms is the user's switch, and left alone (docs/fault_tolerance.md)"],
     # ---- the loop ----
     79: ["trainer/test_interrupt.py::test_many_ctrl_cs_at_random_moments_change_nothing"],
     80: ["trainer/test_signals.py::test_sigterm_at_any_moment_saves_and_ends_and_the_run_goes_on_to_the_same_bits"],

@@ -1,4 +1,4 @@
-"""docs/tags.md names every number a run writes, and no other, in tensorboard's order."""
+"""docs/metrics.md names every number a run writes, and no other, in tensorboard's order."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainkit as tk
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 MAIN, OTHERS = PAGE.split("## What other parts add")
 
 

@@ -1,4 +1,4 @@
-"""What makes two runs of one seed differ, as listed in docs/howto/reproduce.md, and the warnings that say so."""
+"""What makes two runs of one seed differ, as listed in docs/howto/reproducibility.md, and the warnings that say so."""
 
 import logging
 from pathlib import Path

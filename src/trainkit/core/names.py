@@ -1,4 +1,4 @@
-"""Names of other libraries and what trainkit calls the same thing: the table behind hints and docs/coming_from.md.
+"""Names of other libraries and what trainkit calls the same thing: the table behind hints and docs/migration.md.
 
 An entry lists our names, the first that fits where the name was given is suggested; a note says what to do where there
 is no such option. Read from Tianshou 1.2 and 2.0, Stable-Baselines3 2.9, RLlib 2 and CleanRL 1.

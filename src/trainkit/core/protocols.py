@@ -27,10 +27,14 @@ class EnvSpaces(Protocol):
     """Anything with the spaces of one environment."""
 
     @property
-    def observation_space(self) -> Space[Any]: ...
+    def observation_space(self) -> Space[Any]:
+        """Observation space of one environment."""
+        ...
 
     @property
-    def action_space(self) -> Space[Any]: ...
+    def action_space(self) -> Space[Any]:
+        """Action space of one environment."""
+        ...
 
 
 class Stateful(Protocol):
@@ -124,9 +128,13 @@ class Trainee(Policy, Seedable, Protocol):
         """Write what acting needs into a folder."""
         ...
 
-    def training_state(self) -> dict[str, Any]: ...
+    def training_state(self) -> dict[str, Any]:
+        """Return all state of learning, as arrays, tensors and plain values."""
+        ...
 
-    def load_training_state(self, state: Mapping[str, Any]) -> None: ...
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `training_state` returned."""
+        ...
 
     @property
     def n_threads(self) -> int:
@@ -146,13 +154,17 @@ class Trainee(Policy, Seedable, Protocol):
         """Return the means since the last call, and reset them."""
         ...
 
-    def explore_metrics(self, step: int) -> dict[str, float]: ...
+    def explore_metrics(self, step: int) -> dict[str, float]:
+        """Return the exploration's values at `step`, such as epsilon, by name."""
+        ...
 
 
 class Learner(Trainee, Protocol):
     """A policy as an off-policy trainer uses it."""
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult: ...
+    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+        """Learn from a batch; `step` is the trainer's clock."""
+        ...
 
     def study(self, dataset: "Dataset") -> None:
         """Fit running statistics to a whole dataset."""
@@ -240,7 +252,9 @@ class Buffer(Store, Seedable, Protocol):
         """Draw B rows; None returns every row once."""
         ...
 
-    def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None: ...
+    def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
+        """Write the priorities [K] of rows; rows that are no longer stored are ignored."""
+        ...
 
 
 @runtime_checkable
@@ -283,7 +297,9 @@ class Logger(Protocol):
         """Write the run's settings, once."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write what is pending and release the files."""
+        ...
 
 
 @runtime_checkable

@@ -36,7 +36,9 @@ class HasActionProbability(Protocol):
 
     last_step: int
 
-    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]: ...
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return the probability of every action, [K, A], greedy or with exploration as at `step`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

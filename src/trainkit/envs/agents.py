@@ -54,7 +54,7 @@ def check_parallel(env: object) -> None:
             f"make_envs: {env!r} has PettingZoo's turn-based (AEC) API, in which one agent acts at a time, but "
             "trainkit needs the parallel one, in which all act in each step: take the package's parallel_env, or where "
             'all act before the game moves on, pettingzoo.utils.conversions.aec_to_parallel(env). See "Games of turns" '
-            "in docs/agents.md"
+            "in docs/multi_agent.md"
         )
 
 

@@ -18,7 +18,7 @@ from trainkit.loggers.runs import claim_folder
 _log = logging.getLogger(__name__)
 _BINS = 30  # of a histogram
 
-# {group: {title of a chart: its tags, whole, as a regular expression}}; docs/tags.md says what each number means.
+# {group: {title of a chart: its tags, whole, as a regular expression}}; docs/metrics.md says what each number means.
 CHARTS: Mapping[str, Mapping[str, str]] = {
     "returns": {
         "mean return: test, train": "(test|train)/returns/mean",

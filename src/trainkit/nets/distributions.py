@@ -228,16 +228,20 @@ class SquashedGaussian(nn.Module):
         return u.tanh(), (-0.5 * noise.square() - log_std - HALF_LOG_2_PI - _log_derivative(u)).sum(dim=1)
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        """Sample standard normal noise [B, D]."""
         return draw_normal(n_rows, self.n_dimensions, generator)
 
     def sample(self, outputs: Tensor, legal: Tensor | None, noise: Tensor) -> Tensor:
+        """Return the actions [B, ...] that noise [B, D] selects."""
         mean, log_std = self._normal(outputs)
         return (mean + log_std.exp() * noise).tanh().view(-1, *self._shape)
 
     def mode(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        """Return tanh of the mean, [B, ...]."""
         return self._normal(outputs)[0].tanh().view(-1, *self._shape)
 
     def log_prob(self, outputs: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:
+        """Return the log-density [B] of actions in [-1, 1], after the tanh."""
         mean, log_std = self._normal(outputs)
         u = action.reshape(len(action), -1).to(mean.dtype).clamp(_EDGE - 1.0, 1.0 - _EDGE).atanh()
         z = (u - mean) / log_std.exp()

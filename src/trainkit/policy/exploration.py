@@ -29,9 +29,13 @@ class Exploration(Protocol):
 
     def choose(
         self, q: Values, legal: Mask, *, step: int, env_ids: EnvIds, starts: Mask, rng: np.random.Generator
-    ) -> Actions: ...
+    ) -> Actions:
+        """Return the actions [K] to take."""
+        ...
 
-    def metrics(self, step: int) -> dict[str, float]: ...
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return values to log at `step`, such as epsilon, by name."""
+        ...
 
 
 @runtime_checkable
@@ -48,6 +52,7 @@ class Greedy(Part):
     def choose(
         self, q: Values, legal: Mask, *, step: int, env_ids: EnvIds, rng: np.random.Generator, starts: Mask = None
     ) -> Actions:
+        """Return the best action of every row, [K]."""
         best: Actions = q.argmax(axis=1)
         return best
 
@@ -56,6 +61,7 @@ class Greedy(Part):
         return one_hot(q.argmax(axis=1), q.shape[1])
 
     def metrics(self, step: int) -> dict[str, float]:
+        """Return no values: nothing changes with the step."""
         return {}
 
 
@@ -84,6 +90,7 @@ class EpsilonGreedy(Part):
     def choose(
         self, q: Values, legal: Mask, *, step: int, env_ids: EnvIds, rng: np.random.Generator, starts: Mask = None
     ) -> Actions:
+        """Return a random legal action with probability epsilon, else the best one, in every row [K]."""
         n_rows, n_actions = q.shape
         draws = rng.random(2 * n_rows)
         factor = 1.0 if self.per_env is None else self.per_env[slice(n_rows) if env_ids is None else env_ids]
@@ -105,6 +112,7 @@ class EpsilonGreedy(Part):
         return uniform + (1.0 - epsilon) * one_hot(q.argmax(axis=1), q.shape[1])
 
     def metrics(self, step: int) -> dict[str, float]:
+        """Return epsilon at `step`."""
         return {"epsilon": self.epsilon(step)}
 
 
@@ -123,6 +131,7 @@ class SoftQ(Part):
     def choose(
         self, q: Values, legal: Mask, *, step: int, env_ids: EnvIds, rng: np.random.Generator, starts: Mask = None
     ) -> Actions:
+        """Sample an action of every row from softmax(q / temperature), [K]."""
         drawn = self._scaled(q, step) + rng.gumbel(size=q.shape)  # the largest is distributed as the softmax
         action: NDArray[np.int64] = drawn.argmax(axis=1)
         return action
@@ -139,6 +148,7 @@ class SoftQ(Part):
         return below / self.temperature(step)
 
     def metrics(self, step: int) -> dict[str, float]:
+        """Return the temperature at `step`."""
         return {"temperature": self.temperature(step)}
 
 

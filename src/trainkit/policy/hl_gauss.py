@@ -61,6 +61,7 @@ class HLGaussValue(SupportValue):
         self.register_buffer("_edges", torch.arange(bins + 1, dtype=torch.float32), persistent=False)
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return the histogram of the TD target, [B, W]."""
         y = self._td_target(after, reward, discount).clamp(self.v_min, self.v_max)
         distance = self._edges - (y - self.v_min) / self._bin_width  # [B, W + 1]
         if self.target == "two_hot":
@@ -70,11 +71,13 @@ class HLGaussValue(SupportValue):
         return cumulative.diff(dim=1) / (cumulative[:, -1:] - cumulative[:, :1])
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy to the target histogram [B] and the absolute TD error [B]."""
         return self.cross_entropy(chosen, target), self.td_error(chosen, target).detach().abs()
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
+        """Return the TD error, the entropy and the share of TD targets outside the support."""
         y = self._td_target(after, reward, discount).squeeze(1)
         margin = 1e-3 * self._bin_width
         clipped = (y < self.v_min - margin) | (y > self.v_max + margin)

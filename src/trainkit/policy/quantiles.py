@@ -41,6 +41,7 @@ class QuantileValue(ReturnValue):
         return self.quantiles
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the quantile Huber loss [B] and the mean absolute TD error [B] over all pairs of quantiles."""
         return quantile_huber(chosen, target, self.fractions, self.kappa)
 
 

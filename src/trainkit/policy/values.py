@@ -122,14 +122,17 @@ class ExpectedValue(ReturnValue):
         return {"loss": self.kind, "delta": self.delta, "rescale": self.rescale}
 
     def mean(self, outputs: Tensor) -> Tensor:
+        """Return the single output as a return, [...]."""
         return self.returns(outputs).squeeze(-1)
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
+        """Return the mean and maximum of the absolute TD error."""
         return td_metrics(self.returns(target) - self.returns(chosen))
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the Huber or squared loss [B] and the absolute TD error [B]."""
         chosen, target = chosen.squeeze(1), target.squeeze(1)
         priority = (target - chosen).detach().abs()
         if self.kind == "mse":
@@ -202,6 +205,7 @@ class CategoricalValue(SupportValue):
         return self.support.expand_as(probability), probability
 
     def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return the next value's distribution, shifted, scaled and projected onto the support, [B, W]."""
         probability = self._probability(after, discount)
         position = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]
         below = position.floor().clamp(max=self.width - 2)  # so that the atom above is at most the last
@@ -211,6 +215,7 @@ class CategoricalValue(SupportValue):
         return target.scatter_add_(1, index + 1, above_share)
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy to the target [B] and the priority [B]."""
         cross_entropy = self.cross_entropy(chosen, target)
         priority = cross_entropy.detach()
         if self.priority == "kl":
@@ -220,6 +225,7 @@ class CategoricalValue(SupportValue):
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
+        """Return the TD error, the entropy and the share of the target outside the support."""
         moved = self._moved(reward, discount)
         beyond = (moved < self.v_min - 1e-3 * self._gap) | (moved > self.v_max + 1e-3 * self._gap)
         return self.support_metrics(chosen, target, (self._probability(after, discount) * beyond).sum(dim=1))
