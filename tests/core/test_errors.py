@@ -1,13 +1,14 @@
 """Errors say what is wrong, all of it, and are of the built-in kind too."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from trainkit.core import errors
-from trainkit.core.errors import Checks, ConfigError, TrainkitError, nearest, refuse_unknown
+from trainkit.core.errors import Checks, ConfigError, TrainkitError, nearest, reject_unknown
 
 KINDS = {
     "ConfigError": ValueError,
@@ -41,15 +42,26 @@ def test_the_tree_drawn_at_the_top_names_every_error() -> None:
     assert [name for name in KINDS if name not in drawn] == []
 
 
+def problems(check: Callable[[Checks], object], error: type[Exception] = ConfigError) -> list[str]:
+    """Return the lines of the error of a `Checks` block."""
+
+    def block() -> None:
+        with Checks("Thing", errors.SpaceMismatchError) as checks:
+            check(checks)
+
+    with pytest.raises(error) as caught:
+        block()
+    return str(caught.value).splitlines()
+
+
 def test_all_problems_of_an_object_are_raised_at_once() -> None:
-    checks = Checks("Thing")
-    assert not checks.integer("size", 0, low=1)
-    assert checks.integer("depth", 3, low=1)
-    assert not checks.number("rate", -1, low=0, high=1)
-    assert not checks.require(False, " needs a hat, got none")
-    with pytest.raises(ConfigError) as caught:
-        checks.done()
-    assert str(caught.value).splitlines() == [
+    def check(checks: Checks) -> None:
+        assert not checks.integer("size", 0, low=1)
+        assert checks.integer("depth", 3, low=1)
+        assert not checks.number("rate", -1, low=0, high=1)
+        assert not checks.require(False, " needs a hat, got none")
+
+    assert problems(check) == [
         "Thing.size must be a whole number >= 1, got 0",
         "Thing.rate must be in [0, 1], got -1",
         "Thing needs a hat, got none",
@@ -57,16 +69,39 @@ def test_all_problems_of_an_object_are_raised_at_once() -> None:
 
 
 def test_no_problem_raises_nothing() -> None:
-    checks = Checks("Thing")
-    assert checks.require(True, " is fine")
-    checks.done()
+    with Checks("Thing") as checks:
+        assert checks.require(True, " is fine")
 
 
 def test_a_more_special_error_may_be_requested() -> None:
-    checks = Checks("Thing")
-    checks.require(False, " does not fit")
-    with pytest.raises(errors.SpaceMismatchError, match=r"^Thing does not fit$"):
-        checks.done(errors.SpaceMismatchError)
+    assert problems(lambda checks: checks.require(False, " is odd"), errors.SpaceMismatchError) == ["Thing is odd"]
+
+
+def test_problems_that_a_block_raises_are_gathered() -> None:
+    def check(checks: Checks) -> None:
+        checks.require(False, " needs a hat")
+        with checks.gather():
+            raise ConfigError("no dog")
+        checks.require(False, " needs a cat")
+
+    assert problems(check) == ["Thing needs a hat", "no dog", "Thing needs a cat"]
+
+
+def test_an_error_of_another_kind_ends_the_block_at_once() -> None:
+    def check(checks: Checks) -> None:
+        checks.require(False, " needs a hat")
+        raise KeyError("key")
+
+    assert problems(check, KeyError) == ["'key'"]
+
+
+def test_a_block_may_stop_at_the_first_problems() -> None:
+    def check(checks: Checks) -> None:
+        checks.require(False, " needs a hat")
+        checks.done()
+        raise AssertionError
+
+    assert problems(check) == ["Thing needs a hat"]
 
 
 @pytest.mark.parametrize("value", [1, 5, np.int32(3), np.uint8(1)])
@@ -123,6 +158,17 @@ def test_a_range_is_written_as_it_is_meant(options: dict[str, Any], written: str
         assert not checks.number("rate", 0, **options)
 
 
+def test_none_passes_where_an_option_is_optional() -> None:
+    checks = Checks("Thing")
+    assert not checks.integer("size", None)
+    assert not checks.number("rate", None)
+    assert not checks.flag("quick", None)
+    assert checks.integer("size", None, optional=True)
+    assert checks.number("rate", None, optional=True)
+    assert checks.flag("quick", None, optional=True)
+    assert not checks.integer("size", 0.5, optional=True)
+
+
 def test_one_of_a_few_words_with_the_nearest() -> None:
     checks = Checks("Thing")
     assert checks.one_of("mode", "fast", ["fast", "slow"])
@@ -140,7 +186,7 @@ def test_the_nearest_word_is_offered_when_one_is_near() -> None:
 
 
 def test_unknown_options_are_rejected_with_the_nearest_known() -> None:
-    refuse_unknown("dqn", {"lr": 1, "gamma": 2}, {"lr", "gamma", "alpha"})
+    reject_unknown("dqn", {"lr": 1, "gamma": 2}, {"lr", "gamma", "alpha"})
     with pytest.raises(ConfigError) as caught:
-        refuse_unknown("dqn", {"lr": 1, "gama": 2, "zzz": 3}, {"lr", "gamma", "alpha"})
+        reject_unknown("dqn", {"lr": 1, "gama": 2, "zzz": 3}, {"lr", "gamma", "alpha"})
     assert str(caught.value) == "dqn: unknown option 'gama', did you mean 'gamma'?\ndqn: unknown option 'zzz'"

@@ -11,12 +11,12 @@ from trainkit.core.data import ACTION_MASK, ArraySpec
 from trainkit.core.errors import ConfigError, NoLegalActionError
 from trainkit.core.spaces import (
     array_specs,
+    check_mask,
     check_spaces,
     legal_actions,
     masked_space,
     random_actions,
     random_legal,
-    refuse_empty_mask,
     stacked_space,
     zeros_of,
 )
@@ -121,10 +121,10 @@ def test_without_a_mask_there_is_nothing_to_forbid(obs: Any) -> None:
 def test_an_empty_mask_is_rejected_by_the_name_of_its_environment() -> None:
     legal = np.array([[True, False], [False, False]])
     with pytest.raises(NoLegalActionError, match=r"env 7 allows no action: .* end the episode instead"):
-        refuse_empty_mask(legal, np.array([3, 7]))
+        check_mask(legal, np.array([3, 7]))
     with pytest.raises(NoLegalActionError, match="env 1 allows no action"):
-        refuse_empty_mask(legal, None)
-    refuse_empty_mask(legal[:1], None)
+        check_mask(legal, None)
+    check_mask(legal[:1], None)
 
 
 def shares(actions: NDArray[Any], n: int) -> NDArray[np.float64]:

@@ -32,26 +32,23 @@ class MixedBuffer:
     """
 
     def __init__(self, shares: Mapping[ReplayBuffer, float], *, seed: int | None = None) -> None:
-        checks = Checks("MixedBuffer")
-        is_given = isinstance(shares, Mapping) and len(shares) > 0
-        checks.require(is_given, f" needs at least one buffer, {{buffer: share, ...}}, got {shares!r}")
-        checks.done()
-        for position, (source, share) in enumerate(shares.items()):
-            known = isinstance(source, ReplayBuffer)
-            checks.require(known, f".shares[{position}] must be a ReplayBuffer, got {source!r}")
-            without_frames = not known or source.frames is None
-            checks.require(
-                without_frames,
-                f".shares[{position}] has frames on a device, but rows are joined in numpy: omit frames=",
-            )
-            checks.number(f"shares[{position}]", share, low=0, high=1, above_low=True)
-        if seed is not None:
-            checks.integer("seed", seed, low=0)
-        checks.done()
-        total = math.fsum(shares.values())
-        adds_up = math.isclose(total, 1.0, rel_tol=1e-9)
-        checks.require(adds_up, f".shares must add up to 1, got {list(shares.values())}, which is {total:g}")
-        checks.done()
+        with Checks("MixedBuffer") as checks:
+            is_given = isinstance(shares, Mapping) and len(shares) > 0
+            checks.require(is_given, f" needs at least one buffer, {{buffer: share, ...}}, got {shares!r}")
+            checks.done()
+            for position, (source, share) in enumerate(shares.items()):
+                known = isinstance(source, ReplayBuffer)
+                checks.require(known, f".shares[{position}] must be a ReplayBuffer, got {source!r}")
+                checks.require(
+                    not known or source.frames is None,
+                    f".shares[{position}] has frames on a device, but rows are joined in numpy: omit frames=",
+                )
+                checks.number(f"shares[{position}]", share, low=0, high=1, above_low=True)
+            checks.integer("seed", seed, low=0, optional=True)
+            checks.done()
+            total = math.fsum(shares.values())
+            adds_up = math.isclose(total, 1.0, rel_tol=1e-9)
+            checks.require(adds_up, f".shares must add up to 1, got {list(shares.values())}, which is {total:g}")
         self.sources: list[ReplayBuffer] = list(shares)
         self.shares = np.array([share / total for share in shares.values()])  # [sources]
         self._has_own_seed = seed is not None

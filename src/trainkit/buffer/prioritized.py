@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import PrioritizedSampler
-from trainkit.core.errors import ConfigError, nearest, refuse_unknown
+from trainkit.core.errors import ConfigError, nearest, reject_unknown
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.schedules import Scheduled, to_plain
 from trainkit.core.signatures import checked
@@ -113,7 +113,7 @@ def buffer_from_config(config: Mapping[str, Any], *, default: Mapping[str, Any] 
     options = {**base, **config} if is_same else dict(config)
     options.pop("type", None)
     known = inspect.signature(kind).parameters
-    refuse_unknown(f"{subject}: {kind.__name__}", options, known)
+    reject_unknown(f"{subject}: {kind.__name__}", options, known)
     missing = [name for name, one in known.items() if one.default is one.empty and name not in options]
     if missing:
         replaced = ": a config of another type replaces the default, which is not merged into it" if base else ""

@@ -37,7 +37,7 @@ from trainkit.core.errors import (
     MissingRowError,
     SpaceMismatchError,
     nearest,
-    refuse_unknown,
+    reject_unknown,
 )
 from trainkit.core.files import check_declared, decoding, memory_left
 from trainkit.core.protocols import EnvSpaces, FrameStore
@@ -79,14 +79,11 @@ class ReplayBuffer(ToldSpaces):
         frames: FrameStore | None = None,
         seed: int | None = None,
     ) -> None:
-        checks = Checks(type(self).__name__)
-        checks.integer("capacity", capacity, low=1)
-        checks.integer("stack", stack, low=1)
-        if n_envs is not None:
-            checks.integer("n_envs", n_envs, low=1)
-        if seed is not None:
-            checks.integer("seed", seed, low=0)
-        checks.done()
+        with Checks(type(self).__name__) as checks:
+            checks.integer("capacity", capacity, low=1)
+            checks.integer("stack", stack, low=1)
+            checks.integer("n_envs", n_envs, low=1, optional=True)
+            checks.integer("seed", seed, low=0, optional=True)
         self.capacity = int(capacity)
         self._n_envs = n_envs
         self._stack = stack
@@ -364,7 +361,7 @@ class ReplayBuffer(ToldSpaces):
         """
         storage, name = self._storage, type(self).__name__
         rows, is_stored = storage.find(checked_slots(name, slots))
-        refuse_unknown(f"{name}.rewrite", columns, storage.extras)
+        reject_unknown(f"{name}.rewrite", columns, storage.extras)
         values = columns if reward is None else {**columns, "reward": reward}
         rewrite_columns(name, {**storage.extras, "reward": storage.records.reward}, values, rows, is_stored)
 
@@ -485,7 +482,7 @@ class ReplayBuffer(ToldSpaces):
             extras=extras or {},
             action_space=None if given is None else Spaces.of(given).action_space,
         )
-        refuse_unknown(f"{cls.__name__}.from_arrays", options.keys() & {"n_envs"}, ())  # they are one environment's
+        reject_unknown(f"{cls.__name__}.from_arrays", options.keys() & {"n_envs"}, ())  # they are one environment's
         return cls.from_blocks(
             rows.spec(options.get("stack", 1)), rows.ends, rows.blocks(), capacity=capacity, **options
         )
@@ -556,9 +553,8 @@ class ReplayBuffer(ToldSpaces):
 
     def _rows_at(self, rows: Rows, columns: Sequence[str] = (), stack: int | None = None) -> Transition:
         if stack is not None:
-            checks = Checks(f"{type(self).__name__}.get")
-            checks.integer("stack", stack, low=1)
-            checks.done()
+            with Checks(f"{type(self).__name__}.get") as checks:
+                checks.integer("stack", stack, low=1)
         self._check_columns("get", columns, (*ROW_COLUMNS, *self._storage.extras))
         step = self._storage.read(rows, stack)
         return step._replace(extras={**step.extras, **{name: self._storage.column(name, rows) for name in columns}})

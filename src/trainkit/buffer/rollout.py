@@ -26,7 +26,7 @@ from trainkit.core.errors import (
     EmptyBufferError,
     MissingRowError,
     nearest,
-    refuse_unknown,
+    reject_unknown,
 )
 from trainkit.core.files import copy_into, decoding
 from trainkit.core.signatures import checked
@@ -138,7 +138,7 @@ class RolloutBuffer:
         """Change the rewards and stored columns of rows of this rollout, by name; see `ReplayBuffer.rewrite`."""
         is_stored, rows = self.is_stored(slots), checked_slots("RolloutBuffer", slots)
         stored = self._columns.get("extras", {})
-        refuse_unknown("RolloutBuffer.rewrite", columns, stored)
+        reject_unknown("RolloutBuffer.rewrite", columns, stored)
         if is_stored.any():
             values = columns if reward is None else {**columns, "reward": reward}
             targets = {name: _flat(column) for name, column in {**stored, "reward": self._columns["reward"]}.items()}

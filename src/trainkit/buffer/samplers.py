@@ -92,12 +92,11 @@ class PrioritizedSampler(UniformSampler):
         draw: Literal["stratified", "iid"],
     ) -> None:
         owner = "PrioritizedReplayBuffer"
-        checks = Checks(owner)
-        checks.number("alpha", alpha, low=0, high=1)
-        checks.number("eps", eps, low=0, above_low=True)
-        checks.one_of("normalize", normalize, ["batch", "buffer"])
-        checks.one_of("draw", draw, ["stratified", "iid"])
-        checks.done()
+        with Checks(owner) as checks:
+            checks.number("alpha", alpha, low=0, high=1)
+            checks.number("eps", eps, low=0, above_low=True)
+            checks.one_of("normalize", normalize, ["batch", "buffer"])
+            checks.one_of("draw", draw, ["stratified", "iid"])
         self.alpha, self.eps, self.normalize, self.mode = alpha, eps, normalize, draw
         self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
         self.largest_priority = 1.0

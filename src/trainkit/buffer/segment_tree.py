@@ -35,9 +35,8 @@ class _SegmentTree:
     def __init__(
         self, size: int, combine: Callable[[NDArray[np.float64]], NDArray[np.float64]], neutral: float
     ) -> None:
-        checks = Checks(type(self).__name__)
-        checks.integer("size", size, low=1)
-        checks.done()
+        with Checks(type(self).__name__) as checks:
+            checks.integer("size", size, low=1)
         self.size = size
         self._combine = combine
         self._levels = [np.full(length, neutral) for length in _level_lengths(size)]

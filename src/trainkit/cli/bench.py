@@ -3,7 +3,7 @@
 import argparse
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.core.errors import ConfigError, refuse_unknown
+from trainkit.core.errors import ConfigError, reject_unknown
 from trainkit.presets import PRESETS
 
 _EXAMPLES = """\
@@ -27,7 +27,7 @@ def add_bench(commands: "Commands[Parser]") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train shortly by each preset, and print the rates of the second half."""
-    refuse_unknown("trainkit bench", options.presets, PRESETS)
+    reject_unknown("trainkit bench", options.presets, PRESETS)
     n_steps = options.steps or (_QUICK_STEPS if options.quick else _STEPS)
     rows = [["preset", "steps/s", "updates/s", "collect", "update", "env ms", "act ms", "store ms"]]
     for name in options.presets:

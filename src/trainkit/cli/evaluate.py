@@ -71,12 +71,11 @@ def _add_policy(parser: Parser) -> None:
 
 def run_eval(options: argparse.Namespace) -> int:
     """Play, and print returns and lengths."""
-    checks = Checks("trainkit eval")
-    checks.require(options.episodes >= 1, f": --episodes must be >= 1, got {options.episodes}")
-    checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
-    limit = options.max_episode_steps
-    checks.require(limit is None or limit >= 1, f": --max-episode-steps must be >= 1, got {limit}")
-    checks.done()
+    with Checks("trainkit eval") as checks:
+        checks.require(options.episodes >= 1, f": --episodes must be >= 1, got {options.episodes}")
+        checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
+        limit = options.max_episode_steps
+        checks.require(limit is None or limit >= 1, f": --max-episode-steps must be >= 1, got {limit}")
     folder = RunFolder.read(options.run_folder)
     recipe = Recipe.of(folder)
     env = options.env or saved_env(recipe, folder.path)

@@ -79,15 +79,16 @@ class Recipe:
         """
         if not run.config:
             raise ConfigError(f"{run.path} has no config.json: only runs of `trainkit train` can be made again")
-        checks = Checks(str(run.path / CONFIG))
         values = {item.name: run.config[item.name] for item in fields(cls) if item.name in run.config}
-        for item in fields(cls):
-            if checks.require(item.name in values, f" has no {item.name!r}: it was not written by `trainkit train`"):
-                problem = mismatch(values[item.name], item.type)
-                checks.require(problem is None, f".{item.name} {problem}")
-        checks.done()
-        checks.require(all(isinstance(text, str) for text in values["settings"].values()), ".settings must be texts")
-        checks.done()
+        with Checks(str(run.path / CONFIG)) as checks:
+            for item in fields(cls):
+                is_there = item.name in values
+                if checks.require(is_there, f" has no {item.name!r}: it was not written by `trainkit train`"):
+                    problem = mismatch(values[item.name], item.type)
+                    checks.require(problem is None, f".{item.name} {problem}")
+            checks.done()
+            is_text = all(isinstance(text, str) for text in values["settings"].values())
+            checks.require(is_text, ".settings must be texts")
         return cls(**values)
 
     @property
@@ -194,25 +195,26 @@ def short(value: object) -> str:
 
 def _check_env_options(options: Mapping[Any, Any], subject: str) -> None:
     """Reject options of make_envs in a file that are more than plain data."""
-    checks = Checks(subject)
-    for name in options:
-        checks.require(name in _FILE_OPTIONS, f" may not set {short(name)} from a file; allowed: {[*_FILE_OPTIONS]}")
-    stack = options.get("stack", 1)
-    fits = isinstance(stack, int) and 1 <= stack <= _LARGEST_STACK
-    checks.require(fits, f".stack must be an integer in [1, {_LARGEST_STACK}], got {short(stack)}")
-    kwargs = options.get("env_kwargs", {})
-    if checks.require(isinstance(kwargs, dict), f".env_kwargs must be a dict, got {short(kwargs)}"):
-        remedy = "if you trust it, give --env-kwargs on the command line"
-        for name, value in kwargs.items():
-            own = name in _GYMNASIUMS_OWN or (name == "render_mode" and value == "human")
-            checks.require(not own, f".env_kwargs may not set {short(name)} from a file: {remedy}")
-            plain = _is_plain(name) and _is_plain(value)
+    with Checks(subject) as checks:
+        for name in options:
             checks.require(
-                plain,
-                f".env_kwargs[{short(name)}] must be numbers or plain words, which name no module and no path, got "
-                f"{short(value)}: {remedy}",
+                name in _FILE_OPTIONS, f" may not set {short(name)} from a file; allowed: {[*_FILE_OPTIONS]}"
             )
-    checks.done()
+        stack = options.get("stack", 1)
+        fits = isinstance(stack, int) and 1 <= stack <= _LARGEST_STACK
+        checks.require(fits, f".stack must be an integer in [1, {_LARGEST_STACK}], got {short(stack)}")
+        kwargs = options.get("env_kwargs", {})
+        if checks.require(isinstance(kwargs, dict), f".env_kwargs must be a dict, got {short(kwargs)}"):
+            remedy = "if you trust it, give --env-kwargs on the command line"
+            for name, value in kwargs.items():
+                own = name in _GYMNASIUMS_OWN or (name == "render_mode" and value == "human")
+                checks.require(not own, f".env_kwargs may not set {short(name)} from a file: {remedy}")
+                plain = _is_plain(name) and _is_plain(value)
+                checks.require(
+                    plain,
+                    f".env_kwargs[{short(name)}] must be numbers or plain words, which name no module and no path, got "
+                    f"{short(value)}: {remedy}",
+                )
 
 
 def _is_plain(value: object) -> bool:

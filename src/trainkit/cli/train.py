@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
 from trainkit.cli.recipe import Recipe, format_value, read_settings
-from trainkit.core.errors import Checks, ConfigError, refuse_unknown
+from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.stats import RunInfo
 from trainkit.loggers import JsonlLogger, TensorboardLogger
 from trainkit.loggers.runs import CHECKPOINT, CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
@@ -59,12 +59,13 @@ def add_presets(commands: "Commands[Parser]") -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train on every seed."""
-    checks = Checks("trainkit train")
-    checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
-    checks.require(options.seeds >= 1, f": --seeds must be >= 1, got {options.seeds}")
-    checks.require(options.checkpoint_every >= 0, f": --checkpoint-every must be >= 0, got {options.checkpoint_every}")
-    checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
-    checks.done()
+    with Checks("trainkit train") as checks:
+        checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
+        checks.require(options.seeds >= 1, f": --seeds must be >= 1, got {options.seeds}")
+        checks.require(
+            options.checkpoint_every >= 0, f": --checkpoint-every must be >= 0, got {options.checkpoint_every}"
+        )
+        checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
     settings = read_settings(options.config, options.set)
     for seed in range(options.seed, options.seed + options.seeds):
         recipe = Recipe(preset=options.preset, env=options.env, seed=seed, data=options.data, settings=settings)
@@ -146,7 +147,7 @@ def run_presets(options: argparse.Namespace) -> int:
             "\n`trainkit presets NAME` lists its settings; `trainkit train NAME ENV --set name=value` changes one"
         )
         return 0
-    refuse_unknown("trainkit presets", [options.preset], PRESETS)
+    reject_unknown("trainkit presets", [options.preset], PRESETS)
     preset = PRESETS[options.preset]
     tables = {domain: preset.settings(domain) for domain in preset.domains}
     rows = [["setting", *tables]]

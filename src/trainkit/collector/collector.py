@@ -131,14 +131,12 @@ class Collector:
         seed: int | None = None,
         extra_columns: Mapping[str, Any] | None = None,
     ) -> None:
-        checks = Checks("Collector")
-        if seed is not None:
-            checks.integer("seed", seed, low=0)
-        is_metric = reward_metric is None or callable(reward_metric)
-        checks.require(is_metric, f".reward_metric must be callable, got {reward_metric!r}")
-        is_stored = buffer is not None or not extra_columns
-        checks.require(is_stored, ".extra_columns needs a buffer to store them in: Collector(policy, envs, buffer)")
-        checks.done()
+        with Checks("Collector") as checks:
+            checks.integer("seed", seed, low=0, optional=True)
+            is_metric = reward_metric is None or callable(reward_metric)
+            checks.require(is_metric, f".reward_metric must be callable, got {reward_metric!r}")
+            is_stored = buffer is not None or not extra_columns
+            checks.require(is_stored, ".extra_columns needs a buffer to store them in: Collector(policy, envs, buffer)")
         self._extra_columns = ExtraColumns("Collector", extra_columns, policy.extras_spec) if extra_columns else None
         policy.check_spaces(envs.observation_space, envs.action_space)
         self.policy = policy
@@ -715,12 +713,10 @@ class Collector:
 
 def _check_counts(name: str, count: object, max_episode_steps: object, render: object) -> None:
     """Raise `ConfigError` for numbers that `collect` cannot use."""
-    checks = Checks("Collector.collect")
-    checks.integer(name, count, low=1)
-    if max_episode_steps is not None:
-        checks.integer("max_episode_steps", max_episode_steps, low=1)
-        rule = ".max_episode_steps has no effect on n_step: give it to make_envs"
-        checks.require(name == "n_episode", rule)
-    if render is not None:
-        checks.number("render", render, low=0)
-    checks.done()
+    with Checks("Collector.collect") as checks:
+        checks.integer(name, count, low=1)
+        if max_episode_steps is not None:
+            checks.integer("max_episode_steps", max_episode_steps, low=1)
+            rule = ".max_episode_steps has no effect on n_step: give it to make_envs"
+            checks.require(name == "n_episode", rule)
+        checks.number("render", render, low=0, optional=True)

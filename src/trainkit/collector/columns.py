@@ -24,18 +24,17 @@ class ExtraColumns:
     """
 
     def __init__(self, owner: str, defaults: Mapping[str, Any], of_policy: Collection[str]) -> None:
-        checks = Checks(owner)
-        is_mapping = isinstance(defaults, Mapping) and all(isinstance(name, str) for name in defaults)
-        if not checks.require(is_mapping, f".extra_columns must be {{name: default value}}, got {defaults!r}"):
+        with Checks(owner) as checks:
+            is_mapping = isinstance(defaults, Mapping) and all(isinstance(name, str) for name in defaults)
+            checks.require(is_mapping, f".extra_columns must be {{name: default value}}, got {defaults!r}")
             checks.done()
-        self._defaults: dict[str, NDArray[Any]] = {name: np.asarray(default) for name, default in defaults.items()}
-        for name, default in self._defaults.items():
-            is_free = name not in _NAMES and name not in of_policy
-            checks.require(is_free, f".extra_columns: every row has a column {name!r} already, choose another name")
-            is_number = default.dtype.kind in _KINDS
-            problem = f".extra_columns[{name!r}] must be a number or an array of numbers, got {defaults[name]!r}"
-            checks.require(is_number, problem)
-        checks.done()
+            self._defaults: dict[str, NDArray[Any]] = {name: np.asarray(default) for name, default in defaults.items()}
+            for name, default in self._defaults.items():
+                is_free = name not in _NAMES and name not in of_policy
+                checks.require(is_free, f".extra_columns: every row has a column {name!r} already, choose another name")
+                is_number = default.dtype.kind in _KINDS
+                problem = f".extra_columns[{name!r}] must be a number or an array of numbers, got {defaults[name]!r}"
+                checks.require(is_number, problem)
 
     @property
     def spec(self) -> dict[str, ArraySpec]:

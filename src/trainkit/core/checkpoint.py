@@ -2,7 +2,7 @@
 
 Every save writes files of its own, and only then the manifest over the former one, in one move: at every moment the
 manifest names files that are all there. It has the size and the SHA-256 of each, and of itself: what was changed
-since is refused before anything reads it. What else lies in the folder is left alone. Weights and moments are read by
+since is rejected before anything reads it. What else lies in the folder is left alone. Weights and moments are read by
 `torch.load(weights_only=True)`, everything else as arrays and JSON: loading never executes code.
 """
 

@@ -111,7 +111,7 @@ class Lookup:
         return len(self.shape)
 
     def valid_places(self) -> NDArray[np.int64]:
-        """Return the places; refuse where other images may lie there by now.
+        """Return the places; raise if other images may lie there by now.
 
         Raises:
             DeviceError: rows were written there since this was drawn.
@@ -234,10 +234,9 @@ class ReturnScale(Part):
     """
 
     def __init__(self, gamma: float = 0.99, *, clip: float = 10.0) -> None:
-        checks = Checks("ReturnScale")
-        checks.number("gamma", gamma, low=0, high=1)
-        checks.number("clip", clip, low=0, above_low=True)
-        checks.done()
+        with Checks("ReturnScale") as checks:
+            checks.number("gamma", gamma, low=0, high=1)
+            checks.number("clip", clip, low=0, above_low=True)
         self.gamma, self.clip = gamma, clip
         self._running = np.zeros(0)  # [N], R of each environment
         self._count, self._mean, self._square = 0, 0.0, 0.0  # of all R: count, mean, summed squared deviation
@@ -345,24 +344,23 @@ class Horizon(Part):
     reward: RewardRule | None = None
 
     def __post_init__(self) -> None:
-        checks = Checks("Horizon")
-        if isinstance(self.n_step, tuple):
-            if checks.require(len(self.n_step) == 2, f".n_step must be (lo, hi), got {self.n_step}"):
-                lo, hi = self.n_step
-                checks.integer("n_step", lo, low=1)
-                checks.integer("n_step", hi, low=lo)
-        else:
-            checks.integer("n_step", self.n_step, low=1)
-        checks.number("gamma", self.gamma, low=0, high=1)
-        rule = self.reward
-        if isinstance(rule, tuple):
-            ordered = len(rule) == 2 and rule[0] < rule[1]
-            checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
-        elif isinstance(rule, str):
-            checks.one_of("reward", rule, ["sign", "return_scale"])
-        elif rule is not None and not callable(rule):
-            checks.number("reward", rule)
-        checks.done()
+        with Checks("Horizon") as checks:
+            if isinstance(self.n_step, tuple):
+                if checks.require(len(self.n_step) == 2, f".n_step must be (lo, hi), got {self.n_step}"):
+                    lo, hi = self.n_step
+                    checks.integer("n_step", lo, low=1)
+                    checks.integer("n_step", hi, low=lo)
+            else:
+                checks.integer("n_step", self.n_step, low=1)
+            checks.number("gamma", self.gamma, low=0, high=1)
+            rule = self.reward
+            if isinstance(rule, tuple):
+                ordered = len(rule) == 2 and rule[0] < rule[1]
+                checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
+            elif isinstance(rule, str):
+                checks.one_of("reward", rule, ["sign", "return_scale"])
+            elif rule is not None and not callable(rule):
+                checks.number("reward", rule)
 
     @property
     def longest(self) -> int:

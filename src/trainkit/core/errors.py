@@ -19,7 +19,8 @@ Every message names its subject, the rule, what came, and what to do.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
@@ -92,11 +93,32 @@ class BusyError(TrainkitError, RuntimeError):
 
 
 class Checks:
-    """Gather everything that is wrong with one object's arguments, and raise it as one error."""
+    """Checks of one object's arguments: everything that is wrong is raised as one error when the block ends.
 
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
+        with Checks("Clip") as checks:
+            checks.number("limit", limit, low=0, above_low=True)
+            checks.one_of("by", by, ["global_norm", "norm", "value"])
+
+    Args:
+        subject: the object's name, with which each problem begins.
+        error: the class of the error.
+    """
+
+    def __init__(self, subject: str, error: type[ConfigError] = ConfigError) -> None:
+        self.subject, self.error = subject, error
         self.problems: list[str] = []
+
+    def __enter__(self) -> "Checks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.done()
+
+    def done(self) -> None:
+        """Raise one error with every problem noted so far, if there was any; the end of a block calls it."""
+        if self.problems:
+            raise self.error("\n".join(self.problems))
 
     def require(self, holds: bool, problem: str) -> bool:
         """Note `problem` (which follows the subject's name) unless `holds`."""
@@ -104,33 +126,41 @@ class Checks:
             self.problems.append(f"{self.subject}{problem}")
         return holds
 
-    def integer(self, name: str, value: object, *, low: int | None = None) -> bool:
-        """Require a whole number, at least `low`; a bool is not a number."""
-        if isinstance(value, Integral) and not isinstance(value, bool) and (low is None or int(value) >= low):
-            return True
+    def integer(self, name: str, value: object, *, low: int | None = None, optional: bool = False) -> bool:
+        """Require a whole number, at least `low`, or None where the option is `optional`; a bool is not a number."""
+        fits = isinstance(value, Integral) and not isinstance(value, bool) and (low is None or int(value) >= low)
         rule = "must be a whole number" + ("" if low is None else f" >= {low}")
-        return self.require(False, f".{name} {rule}, got {value!r}")
+        return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}")
 
     def number(
-        self, name: str, value: object, *, low: float = -math.inf, high: float = math.inf, above_low: bool = False
+        self,
+        name: str,
+        value: object,
+        *,
+        low: float = -math.inf,
+        high: float = math.inf,
+        above_low: bool = False,
+        optional: bool = False,
     ) -> bool:
-        """Require a finite number in [low, high], or in (low, high] when `above_low`."""
+        """Require a finite number in [low, high], or in (low, high] when `above_low`; or None where `optional`."""
         left = "(" if above_low or math.isinf(low) else "["
         right = ")" if math.isinf(high) else "]"
         rule = f"must be in {left}{low:g}, {high:g}{right}"
         fits = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         fits = fits and low <= float(value) <= high and not (above_low and value == low)  # type: ignore[arg-type]  # fits
-        return self.require(fits, f".{name} {rule}, got {value!r}")
+        return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}")
 
     def flag(self, name: str, value: object, *, optional: bool = False) -> bool:
         """Require True or False, or None where the option is `optional`."""
         rule = "must be True, False or None" if optional else "must be True or False"
-        return self.require(is_flag(value) or (optional and value is None), f".{name} {rule}, got {value!r}")
+        fits = isinstance(value, (bool, np.bool_)) or (optional and value is None)
+        return self.require(fits, f".{name} {rule}, got {value!r}")
 
-    def gather(self, check: Callable[[], object]) -> None:
-        """Note the problems of another check instead of raising them now."""
+    @contextmanager
+    def gather(self) -> Iterator[None]:
+        """Note the problems that a block raises instead of raising them now."""
         try:
-            check()
+            yield
         except ConfigError as error:
             self.problems += str(error).split("\n")
 
@@ -138,16 +168,6 @@ class Checks:
         """Require one of a few words; the error suggests the nearest."""
         words = list(allowed)
         return self.require(value in words, f".{name} must be one of {words}, got {value!r}{nearest(value, words)}")
-
-    def done(self, kind: type[ConfigError] = ConfigError) -> None:
-        """Raise one error with every problem noted, if there was any."""
-        if self.problems:
-            raise kind("\n".join(self.problems))
-
-
-def is_flag(value: object) -> bool:
-    """Return whether a value is True or False, Python's or numpy's."""
-    return isinstance(value, (bool, np.bool_))
 
 
 def check_flag(owner: object, name: str, value: object) -> None:
@@ -158,10 +178,11 @@ def check_flag(owner: object, name: str, value: object) -> None:
 
 def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
     """Make parts, each by a function; raise the errors of all that cannot be made as one."""
-    checks, made = Checks(""), {}
-    for name, make in makers.items():
-        checks.gather(lambda name=name, make=make: made.update({name: make()}))  # type: ignore[misc]  # bound now
-    checks.done()
+    made = {}
+    with Checks("") as checks:
+        for name, make in makers.items():
+            with checks.gather():
+                made[name] = make()
     return made
 
 
@@ -171,7 +192,7 @@ def nearest(word: object, words: Iterable[str]) -> str:
     return "" if close is None else f", did you mean {close!r}?"
 
 
-def refuse_unknown(subject: str, given: Iterable[str], known: Iterable[str]) -> None:
+def reject_unknown(subject: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise `ConfigError` for options that `subject` does not have, with the nearest names."""
     names = sorted(known)
     hints = {name: translate(name, names) or suggest(name, names) for name in given if name not in names}

@@ -26,9 +26,8 @@ class Constant(Part):
     value: float
 
     def __post_init__(self) -> None:
-        checks = Checks("Constant")
-        checks.number("value", self.value)
-        checks.done()
+        with Checks("Constant") as checks:
+            checks.number("value", self.value)
 
     def __call__(self, step: int) -> float:
         return self.value
@@ -50,19 +49,18 @@ class Piecewise(Part):
     knots: Sequence[tuple[int, float]]
 
     def __post_init__(self) -> None:
-        checks = Checks("Piecewise")
-        knots = self.knots
-        pairs = isinstance(knots, Sequence) and len(knots) > 0
-        pairs = pairs and all(isinstance(knot, Sequence) and len(knot) == 2 for knot in knots)
-        if checks.require(pairs, f" needs knots (step, value), at least one, got {knots!r}"):
-            checks.require(knots[0][0] == 0, f"'s first knot must be at step 0, got step {knots[0][0]}")
-            for step, value in knots:
-                checks.integer("knots step", step, low=0)
-                checks.number("knots value", value)
-            steps = [step for step, _ in knots]
-            grows = all(a < b for a, b in itertools.pairwise(steps))
-            checks.require(grows, f"'s steps must grow strictly, got {steps}")
-        checks.done()
+        with Checks("Piecewise") as checks:
+            knots = self.knots
+            pairs = isinstance(knots, Sequence) and len(knots) > 0
+            pairs = pairs and all(isinstance(knot, Sequence) and len(knot) == 2 for knot in knots)
+            if checks.require(pairs, f" needs knots (step, value), at least one, got {knots!r}"):
+                checks.require(knots[0][0] == 0, f"'s first knot must be at step 0, got step {knots[0][0]}")
+                for step, value in knots:
+                    checks.integer("knots step", step, low=0)
+                    checks.number("knots value", value)
+                steps = [step for step, _ in knots]
+                grows = all(a < b for a, b in itertools.pairwise(steps))
+                checks.require(grows, f"'s steps must grow strictly, got {steps}")
 
     def __call__(self, step: int) -> float:
         right = bisect.bisect_right(self.knots, step, key=lambda knot: knot[0])
@@ -90,11 +88,10 @@ class Linear:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        checks = Checks("Linear")
-        checks.number("start", self.start)
-        checks.number("end", self.end)
-        checks.number("share", self.share, low=0, high=1, above_low=True)
-        checks.done()
+        with Checks("Linear") as checks:
+            checks.number("start", self.start)
+            checks.number("end", self.end)
+            checks.number("share", self.share, low=0, high=1, above_low=True)
 
     def over(self, n_steps: int) -> Piecewise:
         """Return the schedule for a run of this many environment steps."""
@@ -148,8 +145,8 @@ def as_schedule(
     Numbers and knots are checked here. A function is checked at step 0 here, and at every step it is called for.
     """
     if isinstance(value, Linear):
-        told = f"{owner}.{name} cannot know the length of the run: give {value}.over(n_steps), or use it in a preset"
-        raise ConfigError(told)
+        problem = f"{owner}.{name} cannot know the length of the run: give {value}.over(n_steps), or use it in a preset"
+        raise ConfigError(problem)
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = Piecewise(value)
     if isinstance(value, Checked):
@@ -158,10 +155,9 @@ def as_schedule(
         checked = Checked(function=value, owner=owner, name=name, low=low, high=high, above_low=above_low)
         checked(0)
         return checked
-    checks = Checks(owner)
-    for number in value.values if isinstance(value, (Constant, Piecewise)) else [value]:
-        checks.number(name, number, low=low, high=high, above_low=above_low)
-    checks.done()
+    with Checks(owner) as checks:
+        for number in value.values if isinstance(value, (Constant, Piecewise)) else [value]:
+            checks.number(name, number, low=low, high=high, above_low=above_low)
     return value if isinstance(value, (Constant, Piecewise)) else Constant(float(value))  # type: ignore[arg-type]  # a number
 
 

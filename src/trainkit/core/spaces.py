@@ -203,11 +203,11 @@ def checked_legal(obs: Obs, env_ids: NDArray[np.intp] | None = None) -> NDArray[
         return None
     mask: NDArray[Any] = obs[ACTION_MASK]
     legal = mask if mask.dtype == np.bool_ else mask != 0
-    refuse_empty_mask(legal, env_ids)
+    check_mask(legal, env_ids)
     return legal
 
 
-def refuse_empty_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> None:
+def check_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> None:
     """Raise for a mask [K, A] one of whose rows allows nothing."""
     any_legal = legal.any(axis=1)
     if not any_legal.all():
@@ -234,7 +234,7 @@ def random_actions(
     if isinstance(space, spaces.Discrete):
         legal = legal_actions(obs)
         if legal is not None:
-            refuse_empty_mask(legal, env_ids)
+            check_mask(legal, env_ids)
             return random_legal(legal, rng)
         return rng.integers(space.n, size=n_rows)
     if isinstance(space, spaces.MultiDiscrete):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.core.data import RowSpec
-from trainkit.core.errors import CheckpointError, ConfigError, SpaceMismatchError, refuse_unknown
+from trainkit.core.errors import CheckpointError, ConfigError, SpaceMismatchError, reject_unknown
 from trainkit.core.files import check_declared, decoding
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, options_of
@@ -52,7 +52,7 @@ def load_dataset(
         MissingExtraError: an HDF5 file needs h5py.
     """
     known = "path", "into", "envs", "max_bytes"
-    refuse_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
+    reject_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
     if isinstance(path, str | Path) and is_minari(path):
         with open_minari(path, max_bytes) as episodes:
             _check_joined(_other_spaces(Path(path), episodes.header, envs))

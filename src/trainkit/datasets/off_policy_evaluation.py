@@ -148,12 +148,10 @@ def _estimate(
     *,
     is_weighted: bool,
 ) -> Estimate:
-    checks = Checks(name)
-    checks.number("gamma", gamma, low=0, high=1)
-    checks.flag("explore", explore)
-    if step is not None:
-        checks.integer("step", step, low=0)
-    checks.done()
+    with Checks(name) as checks:
+        checks.number("gamma", gamma, low=0, high=1)
+        checks.flag("explore", explore)
+        checks.integer("step", step, low=0, optional=True)
     ratios: list[NDArray[np.float64]] = []
     rewards: list[NDArray[np.float64]] = []
     n_left_out = 0

@@ -53,11 +53,10 @@ class Engine:
         self, policy: nn.Module, wanted: EngineName, device: torch.device, ignored: frozenset[str] = frozenset()
     ) -> None:
         subject = type(policy).__name__
-        checks = Checks(subject)
-        is_known = checks.one_of("engine", wanted, list(get_args(EngineName)))
-        if is_known and wanted == "numpy":
-            checks.require(device.type == "cpu", f".engine 'numpy' needs device 'cpu', got {device}: use 'auto'")
-        checks.done()
+        with Checks(subject) as checks:
+            is_known = checks.one_of("engine", wanted, list(get_args(EngineName)))
+            if is_known and wanted == "numpy":
+                checks.require(device.type == "cpu", f".engine 'numpy' needs device 'cpu', got {device}: use 'auto'")
         if wanted == "compile":
             check_compiler(subject, device)
         if wanted == "cuda_graph":

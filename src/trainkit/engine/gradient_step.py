@@ -36,16 +36,16 @@ class Adam(Part):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        checks = Checks("Adam")
-        two = isinstance(self.betas, Sequence) and len(self.betas) == 2
-        if checks.require(two, f".betas must be two numbers, got {self.betas!r}"):
-            for beta in self.betas:
-                checks.number("betas", beta, low=0, high=1)
-                checks.require(beta != 1, ".betas must be below 1, got 1")
-        checks.number("eps", self.eps, low=0, above_low=True)
-        checks.number("weight_decay", self.weight_decay, low=0)
-        checks.gather(lambda: as_schedule("Adam", "lr", self.lr, low=0))
-        checks.done()
+        with Checks("Adam") as checks:
+            two = isinstance(self.betas, Sequence) and len(self.betas) == 2
+            if checks.require(two, f".betas must be two numbers, got {self.betas!r}"):
+                for beta in self.betas:
+                    checks.number("betas", beta, low=0, high=1)
+                    checks.require(beta != 1, ".betas must be below 1, got 1")
+            checks.number("eps", self.eps, low=0, above_low=True)
+            checks.number("weight_decay", self.weight_decay, low=0)
+            with checks.gather():
+                as_schedule("Adam", "lr", self.lr, low=0)
 
 
 @checked
@@ -57,10 +57,9 @@ class Clip(Part):
     by: ClipBy = "global_norm"
 
     def __post_init__(self) -> None:
-        checks = Checks("Clip")
-        checks.number("limit", self.limit, low=0, above_low=True)
-        checks.one_of("by", self.by, ["global_norm", "norm", "value"])
-        checks.done()
+        with Checks("Clip") as checks:
+            checks.number("limit", self.limit, low=0, above_low=True)
+            checks.one_of("by", self.by, ["global_norm", "norm", "value"])
 
 
 class Taken(NamedTuple):

@@ -75,12 +75,11 @@ def check_env(
     Raises:
         ConfigError: `env` is an environment that an `Envs` steps.
     """
-    checks = Checks("check_env")
-    checks.integer("n_steps", n_steps, low=1)
-    checks.integer("seed", seed, low=0)
-    can_validate = validate_env is None or callable(validate_env)
-    checks.require(can_validate, f".validate_env must be a function of an environment, got {validate_env!r}")
-    checks.done()
+    with Checks("check_env") as checks:
+        checks.integer("n_steps", n_steps, low=1)
+        checks.integer("seed", seed, low=0)
+        can_validate = validate_env is None or callable(validate_env)
+        checks.require(can_validate, f".validate_env must be a function of an environment, got {validate_env!r}")
     if isinstance(env, gym.Env):
         check_free(env, "check_env")
     check = _Check(mask_key)

@@ -86,11 +86,10 @@ def make_envs(
     """
     single = EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
     options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
-    checks = Checks("make_envs")
-    _check_options(checks, n, options, processors, single)
-    _check_recovery(checks, on_error, max_restarts, restart_delay_s, faulty)
-    _check_spec(checks, spec, n, backend, options, processors, single, on_error, step_timeout_s)
-    checks.done()
+    with Checks("make_envs") as checks:
+        _check_options(checks, n, options, processors, single)
+        _check_recovery(checks, on_error, max_restarts, restart_delay_s, faulty)
+        _check_spec(checks, spec, n, backend, options, processors, single, on_error, step_timeout_s)
     if isinstance(spec, Envs):
         return spec
     restarts = Restarts(max_restarts, delay_s=restart_delay_s, faulty=faulty) if on_error == "restart" else None
@@ -132,10 +131,8 @@ def _check_options(
     for name in ("mask_key", "lives_key"):
         key = options[name]
         checks.require(key is None or isinstance(key, str), f".{name} must be the name of an info, got {key!r}")
-    if options["seed"] is not None:
-        checks.integer("seed", options["seed"], low=0)
-    if single.max_episode_steps is not None:
-        checks.integer("max_episode_steps", single.max_episode_steps, low=1)
+    checks.integer("seed", options["seed"], low=0, optional=True)
+    checks.integer("max_episode_steps", single.max_episode_steps, low=1, optional=True)
     for index, processor in enumerate(processors):
         is_one = isinstance(processor, Processor)
         checks.require(is_one, f".processors[{index}] must be a Processor, got {processor!r}")

@@ -111,9 +111,8 @@ class TimeFeature(Processor):
     """
 
     def __init__(self, limit: int) -> None:
-        checks = Checks("TimeFeature")
-        checks.integer("limit", limit, low=1)
-        checks.done()
+        with Checks("TimeFeature") as checks:
+            checks.integer("limit", limit, low=1)
         self._limit = limit
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
@@ -145,10 +144,9 @@ class DiscretizeActions(Processor):
     """
 
     def __init__(self, bins: int | Sequence[int]) -> None:
-        checks = Checks("DiscretizeActions")
-        for count in bins if isinstance(bins, Sequence) else [bins]:
-            checks.integer("bins", count, low=2)
-        checks.done()
+        with Checks("DiscretizeActions") as checks:
+            for count in bins if isinstance(bins, Sequence) else [bins]:
+                checks.integer("bins", count, low=2)
         self._bins = bins
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
@@ -397,10 +395,9 @@ class _Layer:
 
 
 def _check_function(owner: str, fn: object, space: object) -> None:
-    checks = Checks(owner)
-    checks.require(callable(fn), f".fn must be callable, got {fn!r}")
-    checks.require(isinstance(space, Space), f".space must be a gymnasium space, got {space!r}")
-    checks.done()
+    with Checks(owner) as checks:
+        checks.require(callable(fn), f".fn must be callable, got {fn!r}")
+        checks.require(isinstance(space, Space), f".space must be a gymnasium space, got {space!r}")
 
 
 def _call_with_zeros(

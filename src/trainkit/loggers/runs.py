@@ -177,13 +177,12 @@ def _check_config(path: Path, config: object) -> None:
         raise ConfigError(
             f"{path} must hold a JSON object, got a {type(config).__name__}: write it again, or remove it"
         )
-    checks = Checks(str(path))
-    for name, types in _FIELDS.items():
-        value = config.get(name)
-        fits = name not in config or (isinstance(value, types) and not isinstance(value, bool))
-        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
-        checks.require(fits, f".{name} must be {expected}, got {value!r:.80}: write it again, or remove it")
-    checks.done()
+    with Checks(str(path)) as checks:
+        for name, types in _FIELDS.items():
+            value = config.get(name)
+            fits = name not in config or (isinstance(value, types) and not isinstance(value, bool))
+            expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
+            checks.require(fits, f".{name} must be {expected}, got {value!r:.80}: write it again, or remove it")
 
 
 def _checked_line(line: bytes, where: str) -> dict[str, Any]:

@@ -48,9 +48,8 @@ class ActionScale(nn.Module):
     def __init__(self, space: Space[Any], *, scaling: bool = True) -> None:
         if not _has_units(space):
             raise SpaceMismatchError(f"ActionScale needs actions in a Box of float32 or float64, got {space}")
-        checks = Checks("ActionScale")
-        checks.require(isinstance(scaling, bool), f".scaling must be True or False, got {scaling!r}")
-        checks.done()
+        with Checks("ActionScale") as checks:
+            checks.require(isinstance(scaling, bool), f".scaling must be True or False, got {scaling!r}")
         super().__init__()
         self.scaling = scaling
         with np.errstate(over="ignore", invalid="ignore"):

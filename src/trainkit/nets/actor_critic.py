@@ -154,9 +154,8 @@ class StackedLinear(nn.Module):
 
 
 def _check_sizes(name: str, *, hidden: Sequence[object], **counts: object) -> None:
-    checks = Checks(name)
-    for option, count in counts.items():
-        checks.integer(option, count, low=1)
-    for size in hidden:
-        checks.integer("hidden sizes", size, low=1)
-    checks.done()
+    with Checks(name) as checks:
+        for option, count in counts.items():
+            checks.integer(option, count, low=1)
+        for size in hidden:
+            checks.integer("hidden sizes", size, low=1)

@@ -155,9 +155,8 @@ class Gaussian(nn.Module):
     """
 
     def __init__(self, space: spaces.Box, *, log_std: float = 0.0) -> None:
-        checks = Checks("Gaussian")
-        checks.number("log_std", log_std)
-        checks.done()
+        with Checks("Gaussian") as checks:
+            checks.number("log_std", log_std)
         super().__init__()
         self._shape = space.shape
         self.width = math.prod(space.shape)
@@ -205,9 +204,8 @@ class SquashedGaussian(nn.Module):
     def __init__(self, space: Space[Any], *, log_std: float | None = 0.0) -> None:
         space = bounded_box("SquashedGaussian", space)
         if log_std is not None:
-            checks = Checks("SquashedGaussian")
-            checks.number("log_std", log_std)
-            checks.done()
+            with Checks("SquashedGaussian") as checks:
+                checks.number("log_std", log_std)
         super().__init__()
         self._shape = space.shape
         self.n_dimensions = math.prod(space.shape)
@@ -370,9 +368,8 @@ def distribution_for(
             a `SquashedGaussian`; of a `StructuredHybrid`, in its Box columns.
         log_std: initial log standard deviation of a Box; None is 0.
     """
-    checks = Checks("distribution_for")
-    checks.one_of("action_bound_method", action_bound_method, get_args(ActionBound))
-    checks.done()
+    with Checks("distribution_for") as checks:
+        checks.one_of("action_bound_method", action_bound_method, get_args(ActionBound))
     is_squashed = action_bound_method == "tanh"
     space = flat_actions(space)
     if isinstance(space, StructuredHybrid):

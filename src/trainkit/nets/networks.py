@@ -67,13 +67,12 @@ class MLP(SeededModule):
         noisy: bool = False,
         sigma0: float = 0.5,
     ) -> None:
-        checks = Checks("MLP")
-        for size in sizes:
-            checks.integer("sizes", size, low=1)
-        checks.require(len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}")  # (in) has no layer
-        checks.number("sigma0", sigma0, low=0)
-        checks.require(callable(activation), f".activation must be callable, got {activation!r}")
-        checks.done()
+        with Checks("MLP") as checks:
+            for size in sizes:
+                checks.integer("sizes", size, low=1)
+            checks.require(len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}")  # (in) has no layer
+            checks.number("sigma0", sigma0, low=0)
+            checks.require(callable(activation), f".activation must be callable, got {activation!r}")
         super().__init__()
         pairs = list(itertools.pairwise(sizes))
         layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else new_linear(a, b) for a, b in pairs]
@@ -104,11 +103,10 @@ class NatureCNN(SeededModule):
     """
 
     def __init__(self, shape: Sequence[int], *, channels_last: bool = False) -> None:
-        checks = Checks("NatureCNN")
-        checks.require(len(shape) == 3, f".shape must be (channels, height, width), got {shape!r}")
-        for size in shape:
-            checks.integer("shape", size, low=1)
-        checks.done()
+        with Checks("NatureCNN") as checks:
+            checks.require(len(shape) == 3, f".shape must be (channels, height, width), got {shape!r}")
+            for size in shape:
+                checks.integer("shape", size, low=1)
         super().__init__()
         channels, height, width = shape
         plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
@@ -238,9 +236,8 @@ class QNetwork(SeededModule):
         channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
-        checks = Checks("QNetwork")
-        check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
-        checks.done()
+        with Checks("QNetwork") as checks:
+            check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
         super().__init__()
         self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, activation=activation, **heads)
@@ -297,10 +294,9 @@ class ImplicitQNetwork(SeededModule):
         channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
-        checks = Checks("ImplicitQNetwork")
-        check_layers(checks, n_actions, width=1, hidden=hidden, **heads)
-        checks.integer("n_cosines", n_cosines, low=1)
-        checks.done()
+        with Checks("ImplicitQNetwork") as checks:
+            check_layers(checks, n_actions, width=1, hidden=hidden, **heads)
+            checks.integer("n_cosines", n_cosines, low=1)
         super().__init__()
         self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
         self.embedding = CosineEmbedding(self.encoder.n_features, n_cosines)

@@ -23,11 +23,10 @@ class NoisyLinear(nn.Module):
     """
 
     def __init__(self, in_features: int, out_features: int, *, sigma0: float = 0.5) -> None:
-        checks = Checks("NoisyLinear")
-        checks.integer("in_features", in_features, low=1)
-        checks.integer("out_features", out_features, low=1)
-        checks.number("sigma0", sigma0, low=0)
-        checks.done()
+        with Checks("NoisyLinear") as checks:
+            checks.integer("in_features", in_features, low=1)
+            checks.integer("out_features", out_features, low=1)
+            checks.number("sigma0", sigma0, low=0)
         super().__init__()
         self.in_features, self.out_features, self.sigma0 = in_features, out_features, sigma0
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.float32))

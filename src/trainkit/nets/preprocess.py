@@ -61,9 +61,8 @@ class Preprocess(nn.Module):
     """
 
     def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
-        checks = Checks("Preprocess")
-        checks.number("clip", clip, low=0, above_low=True)
-        checks.done()
+        with Checks("Preprocess") as checks:
+            checks.number("clip", clip, low=0, above_low=True)
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
@@ -164,10 +163,9 @@ class Normalizer(nn.Module):
     scale: Tensor  # [F], one over the deviation in use
 
     def __init__(self, n_features: int, *, clip: float = 10.0) -> None:
-        checks = Checks("Normalizer")
-        checks.integer("n_features", n_features, low=1)
-        checks.number("clip", clip, low=0, above_low=True)
-        checks.done()
+        with Checks("Normalizer") as checks:
+            checks.integer("n_features", n_features, low=1)
+            checks.number("clip", clip, low=0, above_low=True)
         super().__init__()
         self.clip = clip
         self.known = Moments(n_features)

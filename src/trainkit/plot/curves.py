@@ -75,13 +75,14 @@ def curves(
     """
     groups = _groups(runs)
     band = band or ("interval" if middle == "iqm" else "std")
-    checks = Checks("plot.curves")
-    checks.require(bool(groups) and all(map(len, groups.values())), ".runs must be at least one run per label")
-    checks.one_of("middle", middle, _MIDDLES)
-    checks.one_of("band", band, ["interval", "std", "all", "none"])
-    goes_with = band != "interval" or middle == "iqm"
-    checks.require(goes_with, f'.band "interval" is around the iqm, not the {middle}: choose "std", "all" or "none"')
-    checks.done()
+    with Checks("plot.curves") as checks:
+        checks.require(bool(groups) and all(map(len, groups.values())), ".runs must be at least one run per label")
+        checks.one_of("middle", middle, _MIDDLES)
+        checks.one_of("band", band, ["interval", "std", "all", "none"])
+        goes_with = band != "interval" or middle == "iqm"
+        checks.require(
+            goes_with, f'.band "interval" is around the iqm, not the {middle}: choose "std", "all" or "none"'
+        )
     with blank(width=width, height=height) as (figure, ((axes,),)):
         for (label, own), color in zip(groups.items(), itertools.cycle(COLORS), strict=False):
             _draw_curve(axes, label, [series(run, tag) for run in own], middle, band, color)

@@ -42,10 +42,9 @@ def gae(
         gamma: discount per step.
         lam: 0 is the one-step advantage, 1 the whole return less the value.
     """
-    checks = Checks("gae")
-    checks.number("gamma", gamma, low=0, high=1)
-    checks.number("lam", lam, low=0, high=1)
-    checks.done()
+    with Checks("gae") as checks:
+        checks.number("gamma", gamma, low=0, high=1)
+        checks.number("lam", lam, low=0, high=1)
     advantage = reward + torch.where(terminated, 0.0, gamma * next_value) - value
     weight = gamma * lam * (~(terminated | truncated)).to(advantage.dtype)  # [T, N], of what follows
     n_summed = 1  # rows summed in each advantage, and spanned by its weight; doubles in each pass

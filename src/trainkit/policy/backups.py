@@ -59,11 +59,10 @@ class MunchausenBackup(Part):
     """
 
     def __init__(self, temperature: float = 0.03, *, alpha: float = 0.9, lowest: float = -1.0) -> None:
-        checks = Checks("MunchausenBackup")
-        checks.number("temperature", temperature, low=0, above_low=True)
-        checks.number("alpha", alpha, low=0, high=1)
-        checks.number("lowest", lowest, high=0)
-        checks.done()
+        with Checks("MunchausenBackup") as checks:
+            checks.number("temperature", temperature, low=0, above_low=True)
+            checks.number("alpha", alpha, low=0, high=1)
+            checks.number("lowest", lowest, high=0)
         self.temperature, self.alpha, self.lowest = float(temperature), float(alpha), float(lowest)
 
     def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:

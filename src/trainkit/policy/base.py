@@ -122,11 +122,10 @@ class Policy(nn.Module):
         engine: EngineName = "auto",
     ) -> None:
         name = type(self).__name__
-        checks = Checks(name)
-        if seed is not None:
-            checks.integer("seed", seed, low=0)
-        checks.gather(lambda: check_space_keys(observation_space, f"{name}.observation_space"))
-        checks.done()
+        with Checks(name) as checks:
+            checks.integer("seed", seed, low=0, optional=True)
+            with checks.gather():
+                check_space_keys(observation_space, f"{name}.observation_space")
         super().__init__()
         self.observation_space = observation_space
         self.action_space = None if action_space is None else flat_actions(action_space)

@@ -70,11 +70,12 @@ class BCPolicy(Policy):
     ) -> None:
         flat = flat_actions(action_space)
         is_box = isinstance(flat, spaces.Box)
-        checks = Checks(type(self).__name__)
-        if checks.one_of("loss", loss, ["likelihood", "mse"]):
-            fits = loss == "likelihood" or is_box
-            checks.require(fits, f".loss 'mse' measures distances, which {action_space} has none of: use 'likelihood'")
-        checks.done()
+        with Checks(type(self).__name__) as checks:
+            if checks.one_of("loss", loss, ["likelihood", "mse"]):
+                fits = loss == "likelihood" or is_box
+                checks.require(
+                    fits, f".loss 'mse' measures distances, which {action_space} has none of: use 'likelihood'"
+                )
         super().__init__(action_space=action_space, **options)
         self.distribution = distribution_for(action_space) if distribution is None else distribution
         self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)

@@ -104,12 +104,11 @@ class DiscreteBCQPolicy(DQNPolicy):
         clip: Clip | None = None,
         **parts: Any,
     ) -> None:
-        checks = Checks(type(self).__name__)
-        if checks.number("threshold", threshold, low=0, high=1):
-            checks.require(threshold < 1, ".threshold must be below 1, got 1: no action would be plausible")
-        checks.number("logit_weight", logit_weight, low=0)
-        checks.require(parts.pop("backup", None) is None, " has a backup of its own: leave backup and double out")
-        checks.done()
+        with Checks(type(self).__name__) as checks:
+            if checks.number("threshold", threshold, low=0, high=1):
+                checks.require(threshold < 1, ".threshold must be below 1, got 1: no action would be plausible")
+            checks.number("logit_weight", logit_weight, low=0)
+            checks.require(parts.pop("backup", None) is None, " has a backup of its own: leave backup and double out")
         plausible = Plausible(imitation, float(threshold))
         super().__init__(network, backup=PlausibleBackup(plausible), optimizer=optimizer, clip=clip, **parts)
         self.plausible = plausible.to(self.device)

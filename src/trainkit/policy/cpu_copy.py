@@ -76,11 +76,10 @@ class CpuCopy:
             device: where the policy is.
             can_copy: whether the policy acts as a copy does.
         """
-        checks = Checks(subject)
-        if checks.one_of("act_on", act_on, ["policy", "cpu"]) and act_on != "policy":
-            rule = f".act_on must be 'policy', got {act_on!r}: it has its own action_values, which are not copied"
-            checks.require(can_copy, rule)
-        checks.done()
+        with Checks(subject) as checks:
+            if checks.one_of("act_on", act_on, ["policy", "cpu"]) and act_on != "policy":
+                rule = f".act_on must be 'policy', got {act_on!r}: it has its own action_values, which are not copied"
+                checks.require(can_copy, rule)
         return None if act_on == "policy" or device.type == "cpu" else cls()
 
     def check(self, subject: str, parts: Parts, blank: Obs, *, n_updates: int) -> None:

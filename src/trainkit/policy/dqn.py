@@ -109,9 +109,8 @@ class DQNPolicy(Policy):
     ) -> None:
         super().__init__(action_space=action_space, **options)
         name = type(self).__name__
-        checks = Checks(name)
-        checks.one_of("precision", precision, ["float32", "bf16"])
-        checks.done()
+        with Checks(name) as checks:
+            checks.one_of("precision", precision, ["float32", "bf16"])
         self.precision = precision
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value

@@ -76,10 +76,9 @@ class EpsilonGreedy(Part):
 
     def __init__(self, epsilon: Scheduled, *, per_env: Sequence[float] | None = None) -> None:
         self.epsilon = as_schedule("EpsilonGreedy", "epsilon", epsilon, low=0, high=1)
-        checks = Checks("EpsilonGreedy")
-        for factor in () if per_env is None else per_env:
-            checks.number("per_env", factor, low=0, high=1)
-        checks.done()
+        with Checks("EpsilonGreedy") as checks:
+            for factor in () if per_env is None else per_env:
+                checks.number("per_env", factor, low=0, high=1)
         self.per_env = None if per_env is None else np.asarray(per_env, np.float64)
 
     @classmethod

@@ -47,13 +47,12 @@ class HLGaussValue(SupportValue):
         sigma: float = 0.75,
         target: Literal["hl_gauss", "two_hot"] = "hl_gauss",
     ) -> None:
-        checks = Checks("HLGaussValue")
-        checks.integer("bins", bins, low=2)
-        if checks.number("v_min", v_min) and checks.number("v_max", v_max):
-            checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
-        checks.number("sigma", sigma, low=0, above_low=True)
-        checks.one_of("target", target, ["hl_gauss", "two_hot"])
-        checks.done()
+        with Checks("HLGaussValue") as checks:
+            checks.integer("bins", bins, low=2)
+            if checks.number("v_min", v_min) and checks.number("v_max", v_max):
+                checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+            checks.number("sigma", sigma, low=0, above_low=True)
+            checks.one_of("target", target, ["hl_gauss", "two_hot"])
         bin_width = (v_max - v_min) / bins
         super().__init__(torch.linspace(v_min + bin_width / 2, v_max - bin_width / 2, bins, dtype=torch.float32))
         self.bins, self.v_min, self.v_max, self._bin_width = bins, float(v_min), float(v_max), bin_width

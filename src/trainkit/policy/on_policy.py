@@ -77,13 +77,12 @@ class OnpolicyPolicy(Policy):
         flush_denormals: bool = True,
         **options: Unpack[PolicyOptions],
     ) -> None:
-        checks = Checks(type(self).__name__)
-        checks.number("lam", lam, low=0, high=1)
-        horizon = options.get("horizon")
-        if horizon is not None:
-            one_step = horizon.n_step == 1
-            checks.require(one_step, f".horizon.n_step must be 1, got {horizon.n_step}: lam says how far to look")
-        checks.done()
+        with Checks(type(self).__name__) as checks:
+            checks.number("lam", lam, low=0, high=1)
+            horizon = options.get("horizon")
+            if horizon is not None:
+                one_step = horizon.n_step == 1
+                checks.require(one_step, f".horizon.n_step must be 1, got {horizon.n_step}: lam says how far to look")
         super().__init__(action_space=action_space, **options)
         self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution

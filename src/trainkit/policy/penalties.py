@@ -27,9 +27,8 @@ class ConservativePenalty(Part):
     """
 
     def __init__(self, weight: float = 1.0) -> None:
-        checks = Checks("ConservativePenalty")
-        checks.number("weight", weight, low=0)
-        checks.done()
+        with Checks("ConservativePenalty") as checks:
+            checks.number("weight", weight, low=0)
         self.weight = float(weight)
 
     def __call__(self, q: Tensor, action: Tensor, legal: Tensor | None) -> Tensor:

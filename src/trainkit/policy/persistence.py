@@ -134,21 +134,20 @@ def _renamed(owner: str, given: Mapping[str, Any], key_map: KeyMap) -> dict[str,
     Raises:
         ConfigError: `key_map` maps a name that is not given, two names to one, or a name to no string.
     """
-    checks = Checks(f"{owner}.key_map")
-    is_map = isinstance(key_map, Mapping)
-    if not checks.require(is_map or callable(key_map), f" must be a dict or a function, got {key_map!r}"):
-        checks.done()
-    for name in key_map if isinstance(key_map, Mapping) else ():
-        checks.require(name in given, f" names {name!r}, which is not given{nearest(name, given)}")
     source: dict[str, str] = {}
-    for name in given:
-        own = key_map.get(name, name) if isinstance(key_map, Mapping) else key_map(name)
-        if own is None:
-            continue
-        if checks.require(isinstance(own, str), f" must give a name or None, got {own!r} for {name!r}"):
-            first = source.setdefault(own, name)
-            checks.require(first is name, f" gives both {first!r} and {name!r} the name {own!r}: leave one out")
-    checks.done()
+    with Checks(f"{owner}.key_map") as checks:
+        is_map = isinstance(key_map, Mapping)
+        checks.require(is_map or callable(key_map), f" must be a dict or a function, got {key_map!r}")
+        checks.done()
+        for name in key_map if isinstance(key_map, Mapping) else ():
+            checks.require(name in given, f" names {name!r}, which is not given{nearest(name, given)}")
+        for name in given:
+            own = key_map.get(name, name) if isinstance(key_map, Mapping) else key_map(name)
+            if own is None:
+                continue
+            if checks.require(isinstance(own, str), f" must give a name or None, got {own!r} for {name!r}"):
+                first = source.setdefault(own, name)
+                checks.require(first is name, f" gives both {first!r} and {name!r} the name {own!r}: leave one out")
     return {own: given[name] for own, name in source.items()}
 
 

@@ -49,15 +49,14 @@ class PPOPolicy(OnpolicyPolicy):
         target_kl: float | None = None,
         **parts: Any,
     ) -> None:
-        checks = Checks(type(self).__name__)
         name = type(self).__name__
-        checks.gather(lambda: as_schedule(name, "clip_ratio", clip_ratio, low=0))
-        checks.gather(lambda: as_schedule(name, "entropy_weight", entropy_weight, low=0))
-        checks.number("value_weight", value_weight, low=0)
-        for option, number in (("clip_value", clip_value), ("target_kl", target_kl)):
-            if number is not None:
-                checks.number(option, number, low=0, above_low=True)
-        checks.done()
+        with Checks(name) as checks:
+            for option, schedule in (("clip_ratio", clip_ratio), ("entropy_weight", entropy_weight)):
+                with checks.gather():
+                    as_schedule(name, option, schedule, low=0)
+            checks.number("value_weight", value_weight, low=0)
+            for option, number in (("clip_value", clip_value), ("target_kl", target_kl)):
+                checks.number(option, number, low=0, above_low=True, optional=True)
         super().__init__(network, normalize_advantage=normalize_advantage, **parts)
         self.clip_ratio = as_schedule(name, "clip_ratio", clip_ratio, low=0)
         self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
@@ -126,9 +125,8 @@ class A2CPolicy(OnpolicyPolicy):
         normalize_advantage: bool = False,
         **parts: Any,
     ) -> None:
-        checks = Checks(type(self).__name__)
-        checks.number("value_weight", value_weight, low=0)
-        checks.done()
+        with Checks(type(self).__name__) as checks:
+            checks.number("value_weight", value_weight, low=0)
         super().__init__(network, normalize_advantage=normalize_advantage, **parts)
         self.value_weight = value_weight
         self.entropy_weight = as_schedule(type(self).__name__, "entropy_weight", entropy_weight, low=0)

@@ -27,10 +27,9 @@ class QuantileValue(ReturnValue):
     fractions: Tensor  # [1, N]
 
     def __init__(self, quantiles: int = 200, *, kappa: float = 1.0, rescale: float | None = None) -> None:
-        checks = Checks("QuantileValue")
-        checks.integer("quantiles", quantiles, low=1)
-        checks.number("kappa", kappa, low=0)
-        checks.done()
+        with Checks("QuantileValue") as checks:
+            checks.integer("quantiles", quantiles, low=1)
+            checks.number("kappa", kappa, low=0)
         super().__init__(rescale)
         self.quantiles, self.kappa = quantiles, float(kappa)
         self.register_buffer("fractions", midpoints(quantiles), persistent=False)
@@ -90,12 +89,11 @@ class ImplicitQuantileValue(ReturnValue):
         kappa: float = 1.0,
         rescale: float | None = None,
     ) -> None:
-        checks = Checks("ImplicitQuantileValue")
-        checks.integer("quantiles", quantiles, low=1)
-        checks.integer("target_quantiles", target_quantiles, low=1)
-        checks.integer("acting_quantiles", acting_quantiles, low=1)
-        checks.number("kappa", kappa, low=0)
-        checks.done()
+        with Checks("ImplicitQuantileValue") as checks:
+            checks.integer("quantiles", quantiles, low=1)
+            checks.integer("target_quantiles", target_quantiles, low=1)
+            checks.integer("acting_quantiles", acting_quantiles, low=1)
+            checks.number("kappa", kappa, low=0)
         super().__init__(rescale)
         self.quantiles, self.target_quantiles, self.acting_quantiles = quantiles, target_quantiles, acting_quantiles
         self.kappa = float(kappa)

@@ -83,17 +83,17 @@ class SACPolicy(Policy):
     ) -> None:
         name = type(self).__name__
         box = bounded_box(name, action_space)
-        checks = Checks(name)
-        is_learned = temperature == "auto"
-        checks.number("initial_temperature", initial_temperature, low=0, above_low=True)
-        if target_entropy is not None:
-            checks.number("target_entropy", target_entropy)
-            checks.require(is_learned, f".target_entropy needs temperature='auto', got {temperature!r}")
-        if not is_learned:
-            rule = f".temperature must be 'auto', a number or a schedule, got {temperature!r}"
-            if checks.require(not isinstance(temperature, str), rule):
-                checks.gather(lambda: as_schedule(name, "temperature", temperature, low=0))
-        checks.done()
+        with Checks(name) as checks:
+            is_learned = temperature == "auto"
+            checks.number("initial_temperature", initial_temperature, low=0, above_low=True)
+            if target_entropy is not None:
+                checks.number("target_entropy", target_entropy)
+                checks.require(is_learned, f".target_entropy needs temperature='auto', got {temperature!r}")
+            if not is_learned:
+                rule = f".temperature must be 'auto', a number or a schedule, got {temperature!r}"
+                if checks.require(not isinstance(temperature, str), rule):
+                    with checks.gather():
+                        as_schedule(name, "temperature", temperature, low=0)
         super().__init__(action_space=action_space, **options)
         self.distribution = SquashedGaussian(box, log_std=None)
         self._scale = self.action_scale = ActionScale(box)

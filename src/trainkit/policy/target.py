@@ -29,11 +29,11 @@ class Target(Part):
     tau: Scheduled = 1.0
 
     def __post_init__(self) -> None:
-        checks = Checks("Target")
-        checks.integer("every", self.every, low=1)
-        checks.one_of("unit", self.unit, ["env_steps", "updates"])
-        checks.gather(lambda: as_schedule("Target", "tau", self.tau, low=0, high=1, above_low=True))
-        checks.done()
+        with Checks("Target") as checks:
+            checks.integer("every", self.every, low=1)
+            checks.one_of("unit", self.unit, ["env_steps", "updates"])
+            with checks.gather():
+                as_schedule("Target", "tau", self.tau, low=0, high=1, above_low=True)
 
 
 class TargetNetwork:

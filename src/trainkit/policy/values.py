@@ -62,9 +62,8 @@ class ReturnValue(nn.Module, Part):
 
     def __init__(self, rescale: float | None = None) -> None:
         if rescale is not None:
-            checks = Checks(type(self).__name__)
-            checks.number("rescale", rescale, low=0, above_low=True)
-            checks.done()
+            with Checks(type(self).__name__) as checks:
+                checks.number("rescale", rescale, low=0, above_low=True)
         super().__init__()
         self.rescale = rescale
 
@@ -111,10 +110,9 @@ class ExpectedValue(ReturnValue):
     def __init__(
         self, loss: Literal["huber", "mse"] = "huber", *, delta: float = 1.0, rescale: float | None = None
     ) -> None:
-        checks = Checks("ExpectedValue")
-        checks.one_of("loss", loss, ["huber", "mse"])
-        checks.number("delta", delta, low=0, above_low=True)
-        checks.done()
+        with Checks("ExpectedValue") as checks:
+            checks.one_of("loss", loss, ["huber", "mse"])
+            checks.number("delta", delta, low=0, above_low=True)
         super().__init__(rescale)
         self.kind, self.delta = loss, delta
 
@@ -189,12 +187,11 @@ class CategoricalValue(SupportValue):
     def __init__(
         self, atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0, *, priority: Literal["kl", "ce"] = "kl"
     ) -> None:
-        checks = Checks("CategoricalValue")
-        checks.integer("atoms", atoms, low=2)
-        if checks.number("v_min", v_min) and checks.number("v_max", v_max):
-            checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
-        checks.one_of("priority", priority, ["kl", "ce"])
-        checks.done()
+        with Checks("CategoricalValue") as checks:
+            checks.integer("atoms", atoms, low=2)
+            if checks.number("v_min", v_min) and checks.number("v_max", v_max):
+                checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+            checks.one_of("priority", priority, ["kl", "ce"])
         super().__init__(torch.linspace(v_min, v_max, atoms, dtype=torch.float32))
         self.atoms, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
         self._gap = (self.v_max - self.v_min) / (atoms - 1)

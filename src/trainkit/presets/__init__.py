@@ -12,7 +12,7 @@ return them.
 
 from typing import Any
 
-from trainkit.core.errors import refuse_unknown
+from trainkit.core.errors import reject_unknown
 from trainkit.core.signatures import checked
 from trainkit.presets.base import Preset, PresetConfig, Settings
 from trainkit.presets.off_policy import OffpolicySettings, SACPreset, SACSettings, sac
@@ -98,5 +98,5 @@ __all__ = [
 @checked
 def settings(name: str, domain: str | None = None) -> dict[str, Any]:
     """Return the table of a preset's settings in a domain, "classic", "continuous" or "atari"; None is its first."""
-    refuse_unknown("presets", [name], PRESETS)
+    reject_unknown("presets", [name], PRESETS)
     return PRESETS[name].settings(domain)

@@ -10,7 +10,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector
-from trainkit.core.errors import Checks, ConfigError, refuse_unknown
+from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked
@@ -145,7 +145,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     def table(self, domain: str | None = None) -> SettingsT:
         """Return the settings of a domain, options of the trainer included; None is the first."""
         domain = self.domains[0] if domain is None else domain
-        refuse_unknown(repr(self), [domain], self._tables)
+        reject_unknown(repr(self), [domain], self._tables)
         return self._tables[domain]
 
     def domain_of_id(self, env: object) -> str | None:
@@ -170,11 +170,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def _check_effects(self, options: Mapping[str, Any], settings: SettingsT, table: SettingsT) -> None:
         """Raise `ConfigError` for options without an effect, unless they equal the table, which may be passed back."""
-        checks = Checks(repr(self))
-        for name, value in options.items():
-            reason = self._no_effect(name, settings)
-            checks.require(reason is None or getattr(table, name) == value, f".{name} has no effect: {reason}")
-        checks.done()
+        with Checks(repr(self)) as checks:
+            for name, value in options.items():
+                reason = self._no_effect(name, settings)
+                checks.require(reason is None or getattr(table, name) == value, f".{name} has no effect: {reason}")
 
     def _evaluates(self, options: Mapping[str, Any], env_option: str) -> bool:
         """Return whether to evaluate: unless `evaluation` or `test_collector` is given, as None.

@@ -38,11 +38,10 @@ class FakeVectorEnv(VectorEnv[Any, Any, Any]):
         episode_length: int = 200,
         seed: int = 0,
     ) -> None:
-        checks = Checks("FakeVectorEnv")
-        checks.integer("n", n, low=1)
-        checks.integer("episode_length", episode_length, low=1)
-        checks.integer("seed", seed, low=0)
-        checks.done()
+        with Checks("FakeVectorEnv") as checks:
+            checks.integer("n", n, low=1)
+            checks.integer("episode_length", episode_length, low=1)
+            checks.integer("seed", seed, low=0)
         check_spaces(observation_space, action_space)
         self.num_envs = n
         self.single_observation_space, self.single_action_space = observation_space, action_space

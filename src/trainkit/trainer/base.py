@@ -1,6 +1,5 @@
 """The base class of trainers: an iterator over epochs that can be stopped, interrupted, saved and resumed."""
 
-import functools
 import logging
 import signal
 from collections.abc import Collection, Iterator, Mapping
@@ -200,13 +199,13 @@ class Trainer(Generic[TraineeT]):
     def _open_folders(self) -> None:
         """Claim the callbacks' folders for this run, resume, and open the logger last: a rejected run leaves none."""
         resume_from = self._options.resume_from
-        checks = Checks("")
-        for callback in self._folder_owners:
-            continues = resume_from is not None
-            if isinstance(callback, Checkpoint):
-                continues = callback.continues(resume_from)
-            checks.gather(functools.partial(callback.claim.take, continues=continues))
-        checks.done()
+        with Checks("") as checks:
+            for callback in self._folder_owners:
+                continues = resume_from is not None
+                if isinstance(callback, Checkpoint):
+                    continues = callback.continues(resume_from)
+                with checks.gather():
+                    callback.claim.take(continues=continues)
         if resume_from is not None:
             self.resume(resume_from, self._options.seed)
         self._logger = as_logger(self._options.logger, self._logger.former_folders)
@@ -283,13 +282,12 @@ class Trainer(Generic[TraineeT]):
             frames: [T, H, W, 3], uint8.
             fps: frames per second.
         """
-        checks = Checks("Trainer.log_video")
-        checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
-        checks.number("fps", fps, low=0, above_low=True)
-        array = np.asarray(frames)
-        is_video = array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3 and array.size > 0
-        checks.require(is_video, f".frames must be uint8 [T, H, W, 3], got {array.dtype.name}{list(array.shape)}")
-        checks.done()
+        with Checks("Trainer.log_video") as checks:
+            checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
+            checks.number("fps", fps, low=0, above_low=True)
+            array = np.asarray(frames)
+            is_video = array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3 and array.size > 0
+            checks.require(is_video, f".frames must be uint8 [T, H, W, 3], got {array.dtype.name}{list(array.shape)}")
         self._logger.write_video(self.clock, f"custom/{name}", array, float(fps))
 
     def stop(self, reason: str) -> None:
@@ -567,9 +565,8 @@ class Trainer(Generic[TraineeT]):
             at: "episode_end" ends the open episodes, here as well as where it is loaded: then both continue the same
                 even where environments cannot play their episodes again.
         """
-        checks = Checks("Trainer.save")
-        checks.one_of("at", at, ["now", "episode_end"])
-        checks.done()
+        with Checks("Trainer.save") as checks:
+            checks.one_of("at", at, ["now", "episode_end"])
         self._complete()
         if at == "episode_end" and self.train_collector is not None:
             self.train_collector.require_reset()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import seeding
-from trainkit.core.errors import Checks, ConfigError, refuse_unknown
+from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import Policy
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats
@@ -64,22 +64,19 @@ class Evaluation:
         max_episode_steps: int | None = None,
         fn: EvaluationFn | None = None,
     ) -> None:
-        checks = Checks("Evaluation")
-        checks.integer("duration", duration, low=1)
-        checks.integer("every", every, low=1)
-        checks.flag("explore", explore)
-        checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
-        checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
-        if seed is not None:
-            checks.integer("seed", seed, low=0)
-        if max_episode_steps is not None:
-            checks.integer("max_episode_steps", max_episode_steps, low=1)
-        fits = isinstance(collector, Collector)
-        checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
-        has_buffer = fits and collector.buffer is not None
-        checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
-        checks.require(fn is None or callable(fn), f".fn must be callable, got {fn!r}")
-        checks.done()
+        with Checks("Evaluation") as checks:
+            checks.integer("duration", duration, low=1)
+            checks.integer("every", every, low=1)
+            checks.flag("explore", explore)
+            checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
+            checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
+            checks.integer("seed", seed, low=0, optional=True)
+            checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
+            fits = isinstance(collector, Collector)
+            checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
+            has_buffer = fits and collector.buffer is not None
+            checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
+            checks.require(fn is None or callable(fn), f".fn must be callable, got {fn!r}")
         self.collector = collector
         self.numbers: dict[str, float] = {}  # of `fn`, the last time
         self._fn = fn
@@ -146,7 +143,7 @@ class Evaluation:
         played: list[CollectStats] = []
 
         def play(**options: Any) -> CollectStats:
-            refuse_unknown("Evaluation.fn's play", options, _COLLECT_OPTIONS)
+            reject_unknown("Evaluation.fn's play", options, _COLLECT_OPTIONS)
             n_step, n_episode = options.pop("n_step", None), options.pop("n_episode", None)
             own_seed = options.pop("seed", seeding.derive(seed, "play", len(played)))
             options = {"explore": None, "step": step} | options
@@ -386,12 +383,10 @@ def evaluate(
             reach 30,000 steps, or the environments' own limit where that is longer; see `Evaluation`.
     """
     known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
-    refuse_unknown("evaluate", env_options, known)
-    checks = Checks("evaluate")
-    checks.integer("n_episode", n_episode, low=1)
-    if max_episode_steps is not None:
-        checks.integer("max_episode_steps", max_episode_steps, low=1)
-    checks.done()
+    reject_unknown("evaluate", env_options, known)
+    with Checks("evaluate") as checks:
+        checks.integer("n_episode", n_episode, low=1)
+        checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
     if n_envs is None:
         n_envs = 1 if has_own_number(env) else min(n_episode, 16)
     if isinstance(env, str):

@@ -287,17 +287,18 @@ class Metrics:
 
     def log(self, name: str, value: object, reduce: Reduce) -> None:
         """Add a value to this report and epoch; the statistics of an epoch that is ending include it."""
-        checks = Checks("Trainer.log")
-        checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
-        checks.one_of("reduce", reduce, REDUCES)
-        known = self._reduces.setdefault(name, reduce)
-        checks.require(known == reduce, f" reduces {name!r} by {known!r}, got {reduce!r}: log it under another name")
-        array = _finite_array(value) if reduce == "histogram" else None
-        number = None if reduce == "histogram" else _number(value)
-        if array is None and number is None:  # checked first: formatting an array takes long
-            expected = "an array of finite numbers" if reduce == "histogram" else "a number"
-            checks.require(False, f" needs {expected} for {name!r}, got {value!r}")
-        checks.done()
+        with Checks("Trainer.log") as checks:
+            checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
+            checks.one_of("reduce", reduce, REDUCES)
+            known = self._reduces.setdefault(name, reduce)
+            checks.require(
+                known == reduce, f" reduces {name!r} by {known!r}, got {reduce!r}: log it under another name"
+            )
+            array = _finite_array(value) if reduce == "histogram" else None
+            number = None if reduce == "histogram" else _number(value)
+            if array is None and number is None:  # checked first: formatting an array takes long
+                expected = "an array of finite numbers" if reduce == "histogram" else "a number"
+                checks.require(False, f" needs {expected} for {name!r}, got {value!r}")
         if array is not None and len(array):
             self._histograms.setdefault(name, []).append(array)
         if number is not None:

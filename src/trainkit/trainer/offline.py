@@ -55,16 +55,15 @@ class OfflineTrainer(Trainer[LearnerT]):
         name = type(self).__name__
         if not isinstance(buffer, Dataset):
             raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
-        checks = Checks(name)
-        checks.require(len(buffer) > 0, ".buffer is empty: fill it, as ReplayBuffer.from_arrays does")
-        if batch_size is not None:
-            checks.integer("batch_size", batch_size, low=1)  # may exceed the number of rows: drawn with replacement
-        for option in _COLLECT_OPTIONS:
-            is_given = bool(common.get(option))
-            checks.require(not is_given, f".{option} is about collecting, and nothing is collected: leave it out")
-        options = Options(test_collector=test_collector, **common)
-        options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
-        checks.done()
+        with Checks(name) as checks:
+            checks.require(len(buffer) > 0, ".buffer is empty: fill it, as ReplayBuffer.from_arrays does")
+            if batch_size is not None:
+                checks.integer("batch_size", batch_size, low=1)  # may exceed the number of rows: drawn with replacement
+            for option in _COLLECT_OPTIONS:
+                is_given = bool(common.get(option))
+                checks.require(not is_given, f".{option} is about collecting, and nothing is collected: leave it out")
+            options = Options(test_collector=test_collector, **common)
+            options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
         self.batch_size = batch_size
         self._batch: TransitionBatch | None = None  # drawn and not learned from yet
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)

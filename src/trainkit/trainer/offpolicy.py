@@ -123,16 +123,14 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")
         if not isinstance(buffer, Buffer):
             raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
-        checks = Checks(name)
-        check_replay(checks, buffer, batch_size, refresh_priorities, updates_per_round)
-        _check_collects(checks, step_per_collect, episode_per_collect, overlap=overlap)
-        _check_ratio(checks, update_per_step, training_intensity, batch_size)
-        if learning_starts is not None:
-            checks.integer("learning_starts", learning_starts, low=0)
-        check_warmup(checks, policy, warmup)
-        options = Options(test_collector=test_collector, **common)
-        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
-        checks.done()
+        with Checks(name) as checks:
+            check_replay(checks, buffer, batch_size, refresh_priorities, updates_per_round)
+            _check_collects(checks, step_per_collect, episode_per_collect, overlap=overlap)
+            _check_ratio(checks, update_per_step, training_intensity, batch_size)
+            checks.integer("learning_starts", learning_starts, low=0, optional=True)
+            check_warmup(checks, policy, warmup)
+            options = Options(test_collector=test_collector, **common)
+            options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is None and episode_per_collect is None:
             step_per_collect = train_collector.envs.n
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
@@ -324,8 +322,7 @@ def _check_collects(
     checks: Checks, step_per_collect: int | None, episode_per_collect: int | None, *, overlap: bool
 ) -> None:
     for option, count in (("step_per_collect", step_per_collect), ("episode_per_collect", episode_per_collect)):
-        if count is not None:
-            checks.integer(option, count, low=1)
+        checks.integer(option, count, low=1, optional=True)
     if episode_per_collect is not None:
         both = step_per_collect is not None
         checks.require(not both, " was given both step_per_collect and episode_per_collect: set one to None")
@@ -342,8 +339,7 @@ def _check_ratio(
     both = update_per_step is not None and training_intensity is not None
     checks.require(not both, " was given both update_per_step and training_intensity: give one")
     for option, value in (("update_per_step", update_per_step), ("training_intensity", training_intensity)):
-        if value is not None:
-            checks.number(option, value, low=0)
+        checks.number(option, value, low=0, optional=True)
     checks.require(
         training_intensity is None or batch_size is not None,
         " cannot turn training_intensity into a number of rows per update, and batch_size=None is the whole buffer: "

@@ -60,17 +60,15 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
                 f"{name}.train_collector must have a RolloutBuffer, got {buffer!r}: "
                 "Collector(policy, envs, RolloutBuffer())"
             )
-        checks = Checks(name)
-        one = (step_per_collect is None) != (episode_per_collect is None)
-        checks.require(one, " needs exactly one of step_per_collect and episode_per_collect")
-        given = {"step_per_collect": step_per_collect, "episode_per_collect": episode_per_collect}
-        for option, count in (given | {"batch_size": batch_size}).items():
-            if count is not None:
-                checks.integer(option, count, low=1)
-        checks.integer("repeat_per_collect", repeat_per_collect, low=1)
-        options = Options(test_collector=test_collector, **common)
-        options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
-        checks.done()
+        with Checks(name) as checks:
+            one = (step_per_collect is None) != (episode_per_collect is None)
+            checks.require(one, " needs exactly one of step_per_collect and episode_per_collect")
+            given = {"step_per_collect": step_per_collect, "episode_per_collect": episode_per_collect}
+            for option, count in (given | {"batch_size": batch_size}).items():
+                checks.integer(option, count, low=1, optional=True)
+            checks.integer("repeat_per_collect", repeat_per_collect, low=1)
+            options = Options(test_collector=test_collector, **common)
+            options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
         self.repeat_per_collect, self.batch_size = repeat_per_collect, batch_size
         self._collector = train_collector

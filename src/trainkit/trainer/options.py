@@ -170,18 +170,13 @@ class Options:
         checks.one_of("callback_errors", self.callback_errors, ["raise", "log"])
         checks.integer("log_every", self.log_every, low=1)
         checks.integer("episode_per_test", self.episode_per_test, low=1)
-        if self.max_env_step is not None:
-            checks.integer("max_env_step", self.max_env_step, low=1)
-        if self.max_seconds is not None:
-            checks.number("max_seconds", self.max_seconds, low=0, above_low=True)
-        if self.max_epoch_seconds is not None:
-            checks.number("max_epoch_seconds", self.max_epoch_seconds, low=0, above_low=True)
-        if self.seed is not None:
-            checks.integer("seed", self.seed, low=0)
+        checks.integer("max_env_step", self.max_env_step, low=1, optional=True)
+        checks.number("max_seconds", self.max_seconds, low=0, above_low=True, optional=True)
+        checks.number("max_epoch_seconds", self.max_epoch_seconds, low=0, above_low=True, optional=True)
+        checks.integer("seed", self.seed, low=0, optional=True)
         if self.on_nan is not None:
             checks.one_of("on_nan", self.on_nan, ["raise", "skip"])
-        if self.threads is not None:
-            checks.integer("threads", self.threads, low=1)
+        checks.integer("threads", self.threads, low=1, optional=True)
         for name in _FUNCTIONS:
             fn = getattr(self, name)
             checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")

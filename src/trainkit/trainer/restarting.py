@@ -37,15 +37,14 @@ def run_with_restart(
     Raises:
         ConfigError: the trainer would not resume from its last checkpoint.
     """
-    checks = Checks("run_with_restart")
-    checks.require(
-        callable(make_trainer), f".make_trainer must be a function that returns a trainer, got {make_trainer!r}"
-    )
-    checks.integer("max_failures", max_failures, low=0)
-    checks.number("delay_s", delay_s, low=0)
-    are_errors = isinstance(errors, tuple) and all(isinstance(e, type) and issubclass(e, Exception) for e in errors)
-    checks.require(are_errors, f".errors must be a tuple of exceptions, got {errors!r}")
-    checks.done()
+    with Checks("run_with_restart") as checks:
+        checks.require(
+            callable(make_trainer), f".make_trainer must be a function that returns a trainer, got {make_trainer!r}"
+        )
+        checks.integer("max_failures", max_failures, low=0)
+        checks.number("delay_s", delay_s, low=0)
+        are_errors = isinstance(errors, tuple) and all(isinstance(e, type) and issubclass(e, Exception) for e in errors)
+        checks.require(are_errors, f".errors must be a tuple of exceptions, got {errors!r}")
     trainer: Trainer | None = make_trainer()
     _check_resumes(trainer)
     failures: list[str] = []

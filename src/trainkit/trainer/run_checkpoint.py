@@ -91,13 +91,12 @@ class RunCheckpoint:
         return Loaded(folder, bool(missing), manifest.get("logs", []))
 
     def _chosen(self, verb: str, include: Collection[str] | None, exclude: Collection[str]) -> list[str]:
-        checks = Checks(f"Trainer.{verb}")
-        for option, names in (("include", include or ()), ("exclude", exclude)):
-            is_listed = not isinstance(names, str)
-            checks.require(is_listed, f".{option} must be a list of names, got {names!r}: give [{names!r}]")
-            for name in names if is_listed else ():
-                checks.one_of(option, name, self._components)
-        checks.done()
+        with Checks(f"Trainer.{verb}") as checks:
+            for option, names in (("include", include or ()), ("exclude", exclude)):
+                is_listed = not isinstance(names, str)
+                checks.require(is_listed, f".{option} must be a list of names, got {names!r}: give [{names!r}]")
+                for name in names if is_listed else ():
+                    checks.one_of(option, name, self._components)
         return [name for name in self._components if (include is None or name in include) and name not in exclude]
 
 

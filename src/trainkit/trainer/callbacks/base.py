@@ -42,9 +42,8 @@ class Callback:
         for name in vars(cls):
             if name.startswith(("on_", "_on_")) and name not in EVENTS:
                 raise ConfigError(f"{cls.__name__}.{name} is no event of trainkit.Callback{nearest_event(name)}")
-        checks = Checks(cls.__name__)
-        checks.one_of("episodes", cls.episodes, ["all", "training", "evaluation"])
-        checks.done()
+        with Checks(cls.__name__) as checks:
+            checks.one_of("episodes", cls.episodes, ["all", "training", "evaluation"])
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Receive the start of training, before the first epoch."""

@@ -60,18 +60,19 @@ class Checkpoint(Callback):
         at: Literal["now", "episode_end"] = "now",
     ) -> None:
         self.folder = Path(folder)
-        checks = Checks("Checkpoint")
-        checks.integer("every", every, low=1)
-        checks.one_of("unit", unit, ["epochs", "env_steps", "updates", "seconds"])
-        checks.integer("keep_last", keep_last, low=1)
-        checks.one_of("at", at, ["now", "episode_end"])
-        if keep_best is not None:
-            groups, group = [item.name for item in fields(EpochStats)], str(keep_best).split("/")[0]
-            hint = "" if group in groups else nearest(group, groups)
-            problem = f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
-            checks.require(isinstance(keep_best, str) and is_tag(keep_best), problem)
-        check_folder(checks, self.folder)
-        checks.done()
+        with Checks("Checkpoint") as checks:
+            checks.integer("every", every, low=1)
+            checks.one_of("unit", unit, ["epochs", "env_steps", "updates", "seconds"])
+            checks.integer("keep_last", keep_last, low=1)
+            checks.one_of("at", at, ["now", "episode_end"])
+            if keep_best is not None:
+                groups, group = [item.name for item in fields(EpochStats)], str(keep_best).split("/")[0]
+                hint = "" if group in groups else nearest(group, groups)
+                problem = (
+                    f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
+                )
+                checks.require(isinstance(keep_best, str) and is_tag(keep_best), problem)
+            check_folder(checks, self.folder)
         self.claim = FolderClaim("Checkpoint.folder", self.folder, "checkpoints", _existing)
         self.unit = unit
         self.with_buffer = with_buffer
@@ -180,12 +181,11 @@ class SaveEvery(Callback):
     def __init__(
         self, folder: str | Path, *, every: int = 1, unit: Literal["epochs", "env_steps", "updates"] = "epochs"
     ) -> None:
-        checks = Checks("SaveEvery")
-        checks.integer("every", every, low=1)
-        checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
-        self.folder = Path(folder)
-        check_folder(checks, self.folder)
-        checks.done()
+        with Checks("SaveEvery") as checks:
+            checks.integer("every", every, low=1)
+            checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
+            self.folder = Path(folder)
+            check_folder(checks, self.folder)
         self.claim = FolderClaim("SaveEvery.folder", self.folder, "policies", lambda own: sorted(own.glob("step-*")))
         self._every, self._unit = every, unit
         self._n_periods = 0  # whole ones, at the last save
@@ -239,9 +239,8 @@ class SaveBest(Callback):
             stacklevel=2,
         )
         self.folder = Path(folder)
-        checks = Checks("SaveBest")
-        check_folder(checks, self.folder)
-        checks.done()
+        with Checks("SaveBest") as checks:
+            check_folder(checks, self.folder)
         self.claim = FolderClaim(
             "SaveBest.folder",
             self.folder,

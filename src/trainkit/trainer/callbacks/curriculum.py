@@ -25,9 +25,8 @@ class Curriculum(Callback):
     """
 
     def __init__(self, fn: Callable[["Trainer"], Task | None]) -> None:
-        checks = Checks("Curriculum")
-        checks.require(callable(fn), f".fn must be callable, got {fn!r}")
-        checks.done()
+        with Checks("Curriculum") as checks:
+            checks.require(callable(fn), f".fn must be callable, got {fn!r}")
         self._fn = fn
         self._task: dict[str, Any] | None = None
 

@@ -49,12 +49,11 @@ class DatasetWriter(Callback):
         format: Literal["npz", "hdf5"] = "npz",
     ) -> None:
         self.folder = Path(folder)
-        checks = Checks("DatasetWriter")
-        checks.integer("max_bytes", max_bytes, low=1)
-        checks.one_of("open_episodes", open_episodes, ["cut", "drop"])
-        checks.one_of("format", format, ["npz", "hdf5"])
-        check_folder(checks, self.folder)
-        checks.done()
+        with Checks("DatasetWriter") as checks:
+            checks.integer("max_bytes", max_bytes, low=1)
+            checks.one_of("open_episodes", open_episodes, ["cut", "drop"])
+            checks.one_of("format", format, ["npz", "hdf5"])
+            check_folder(checks, self.folder)
         if format == "hdf5":
             require_h5py('DatasetWriter(format="hdf5")')
         self._keeps_open = open_episodes == "cut"

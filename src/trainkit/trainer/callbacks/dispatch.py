@@ -28,7 +28,6 @@ functions given as `on_...=` last. An exception goes through; the callbacks afte
 event when the trainer continues. With `callback_errors="log"` it is logged instead.
 """
 
-import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -77,10 +76,10 @@ class Dispatcher:
 
     def check(self, trainer: "Trainer") -> None:
         """Raise one `ConfigError` with all that the callbacks' checks find wrong with a run."""
-        checks = Checks(type(trainer).__name__)
-        for callback in self.callbacks:
-            checks.gather(functools.partial(callback.check, trainer))
-        checks.done()
+        with Checks(type(trainer).__name__) as checks:
+            for callback in self.callbacks:
+                with checks.gather():
+                    callback.check(trainer)
 
     def subscribe(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
         """Subscribe to the episodes of a collector, if any callback receives their events."""

@@ -31,9 +31,8 @@ class Histograms(Callback):
     """
 
     def __init__(self, every: int = 10_000) -> None:
-        checks = Checks("Histograms")
-        checks.integer("every", every, low=1)
-        checks.done()
+        with Checks("Histograms") as checks:
+            checks.integer("every", every, low=1)
         self.every = every
         self._next_step: int | None = None
         self._recorder: _Recorder | None = None

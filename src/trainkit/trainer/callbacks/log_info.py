@@ -28,12 +28,11 @@ class LogInfo(Callback):
     """
 
     def __init__(self, *keys: str, of: Literal["last", "sum", "mean"] = "last") -> None:
-        checks = Checks("LogInfo")
-        checks.require(len(keys) > 0, " needs the keys to show")
-        for key in keys:
-            checks.require(isinstance(key, str) and key != "", f".keys must be names, got {key!r}")
-        checks.one_of("of", of, ["last", "sum", "mean"])
-        checks.done()
+        with Checks("LogInfo") as checks:
+            checks.require(len(keys) > 0, " needs the keys to show")
+            for key in keys:
+                checks.require(isinstance(key, str) and key != "", f".keys must be names, got {key!r}")
+            checks.one_of("of", of, ["last", "sum", "mean"])
         self._names = {key: key.split("/") for key in keys}
         self._of = of
         self._place = f"LogInfo {of} {' '.join(keys)}"  # in an episode's data, which checkpoints keep by name

@@ -66,20 +66,15 @@ class StopAt(Callback):
         env_step: int | None = None,
         seconds: float | None = None,
     ) -> None:
-        checks = Checks("StopAt")
-        limits = (return_mean, train_return_mean, env_step, seconds)
-        is_any = any(limit is not None for limit in limits)
-        checks.require(is_any, " needs return_mean, train_return_mean, env_step or seconds")
-        if train_return_mean is not None:
-            checks.number("train_return_mean", train_return_mean)
-        checks.integer("train_episodes", train_episodes, low=1)
-        if return_mean is not None:
-            checks.number("return_mean", return_mean)
-        if env_step is not None:
-            checks.integer("env_step", env_step, low=1)
-        if seconds is not None:
-            checks.number("seconds", seconds, low=0, above_low=True)
-        checks.done()
+        with Checks("StopAt") as checks:
+            limits = (return_mean, train_return_mean, env_step, seconds)
+            is_any = any(limit is not None for limit in limits)
+            checks.require(is_any, " needs return_mean, train_return_mean, env_step or seconds")
+            checks.number("train_return_mean", train_return_mean, optional=True)
+            checks.integer("train_episodes", train_episodes, low=1)
+            checks.number("return_mean", return_mean, optional=True)
+            checks.integer("env_step", env_step, low=1, optional=True)
+            checks.number("seconds", seconds, low=0, above_low=True, optional=True)
         self._return_mean, self._train_return_mean, self._env_step, self._seconds = limits
         self._n_episodes = train_episodes
         self._returns: deque[float] = deque(maxlen=train_episodes)  # of training, the last

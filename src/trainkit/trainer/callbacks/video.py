@@ -44,13 +44,11 @@ class RecordVideo(Callback):
 
     def __init__(self, folder: str | Path, *, every: int = 1, n_episode: int = 1, fps: int | None = None) -> None:
         self.folder = Path(folder)
-        checks = Checks("RecordVideo")
-        checks.integer("every", every, low=1)
-        checks.integer("n_episode", n_episode, low=1)
-        if fps is not None:
-            checks.integer("fps", fps, low=1)
-        check_folder(checks, self.folder)
-        checks.done()
+        with Checks("RecordVideo") as checks:
+            checks.integer("every", every, low=1)
+            checks.integer("n_episode", n_episode, low=1)
+            checks.integer("fps", fps, low=1, optional=True)
+            check_folder(checks, self.folder)
         find_ffmpeg()
         self.claim = FolderClaim(
             "RecordVideo.folder", self.folder, "videos", lambda own: sorted(own.glob("step-*-episode-*.mp4"))
