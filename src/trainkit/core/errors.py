@@ -146,8 +146,13 @@ class Checks:
         left = "(" if above_low or math.isinf(low) else "["
         right = ")" if math.isinf(high) else "]"
         rule = f"must be in {left}{low:g}, {high:g}{right}"
-        fits = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        fits = fits and low <= float(value) <= high and not (above_low and value == low)  # type: ignore[arg-type]  # fits
+        fits = (
+            isinstance(value, Real)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and low <= float(value) <= high
+            and not (above_low and value == low)
+        )
         return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}")
 
     def flag(self, name: str, value: object, *, optional: bool = False) -> bool:
