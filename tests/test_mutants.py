@@ -75,8 +75,8 @@ def any_environments_quota(_: Any) -> Any:
     return faulty
 
 
-def whole_updates_alone(add: Any, *, ratio: float) -> Any:
-    return lambda pending, n_steps: add(pending, round(round(n_steps * ratio) / ratio))
+def rounded(init: Any) -> Any:
+    return lambda pending, ratio: init(pending, 1 / round(1 / ratio))
 
 
 MUTANTS = {
@@ -109,7 +109,7 @@ MUTANTS = {
         check=test_collector.test_short_episodes_do_not_count_more_than_long_ones,
     ),
     "pending updates rounded": Fault(
-        plant=replaced(PendingUpdates, "add_steps", partial(whole_updates_alone, ratio=0.3)),
+        plant=replaced(PendingUpdates, "__init__", rounded),
         check=partial(test_offpolicy.test_updates_per_step_are_exact_over_the_run, 0.3, 300, 5),
     ),
 }

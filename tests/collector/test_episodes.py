@@ -135,6 +135,6 @@ def test_an_environment_whose_quota_is_filled_starts_no_other_episode() -> None:
     assert quota.unfilled(BOTH).tolist() == [0, 1]
     assert quota.finish(BOTH).tolist() == [0]
     assert quota.unfilled(BOTH).tolist() == [0]
-    assert not quota.is_filled
+    assert quota.n_left > 0
     assert quota.finish(np.array([0])).tolist() == []
-    assert quota.is_filled
+    assert quota.n_left == 0

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _OpenStep = tuple[Obs, Ids, ActOutput, VectorStep]  # observations before it, environments, actions and outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Options:
     """Options of one `collect`; see there."""
 
@@ -166,7 +166,7 @@ class Collector:
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
         self._open_step: _OpenStep | None = None  # whose overlapped work raised and is not finished
-        self._n_steps_left = 0  # of a collect of steps; negative where the last one overshot
+        self._n_left = 0  # steps or episodes of the current collect; negative where the last one made more steps
         self._quota: EpisodeQuota | None = None  # of a collect of episodes
         self._options = _Options()
         self._std_reader = policy if isinstance(policy, NormalActor) else None
@@ -205,7 +205,7 @@ class Collector:
     @property
     def n_vector_steps_left(self) -> int:
         """Vector steps until the current or interrupted collect of steps has its number; 0 without one."""
-        return -(-self._n_steps_left // self.envs.n) if self.is_interrupted else 0
+        return -(-self._n_left // self.envs.n) if self.is_interrupted and self._quota is None else 0
 
     @property
     def is_mid_step(self) -> bool:
@@ -289,20 +289,13 @@ class Collector:
             EnvError: an environment failed; what was stored is whole, and the next collect begins with a reset.
             BusyError: another thread, or a callback of this collect, is collecting.
         """
-        options = self._checked_options(
-            n_step=n_step,
-            n_episode=n_episode,
-            explore=explore,
-            random=random,
-            step=step,
-            seed=seed,
-            max_episode_steps=max_episode_steps,
-            render=render,
-        )
+        if explore is None:
+            explore = self.buffer is not None or len(self.recorders) > 0
+        options = _Options(explore, random, step, seed, max_episode_steps, render)
         use = Use(self)
         try:
             self.envs.ownership.enter(use)
-            self._prepare(n_step, n_episode, options)
+            self._start(n_step, n_episode, options)
             return self._run()
         finally:
             self.envs.ownership.leave(use)
@@ -327,62 +320,39 @@ class Collector:
         finally:
             self.envs.ownership.leave(use)
 
-    def _checked_options(
-        self,
-        *,
-        n_step: int | None,
-        n_episode: int | None,
-        explore: bool | None,
-        random: bool,
-        step: int | None,
-        seed: int | None,
-        max_episode_steps: int | None,
-        render: float | None,
-    ) -> _Options:
-        """Return the options of a collect, or raise a ConfigError that names every one that is not valid."""
+    def _start(self, n_step: int | None, n_episode: int | None, options: _Options) -> None:
+        """Check what a collect is to reach, and start its counts."""
         if (n_step is None) == (n_episode is None):
             given = {"n_step": n_step, "n_episode": n_episode}
             raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
-        name, count = ("n_episode", n_episode) if n_step is None else ("n_step", n_step)
-        if type(count) is not int or count < 1 or max_episode_steps is not None or render is not None:
-            _check_counts(name, count, max_episode_steps, render)
-        for option, flag in (("explore", explore), ("random", random)):
-            if not isinstance(flag, (bool, np.bool_)) and not (option == "explore" and flag is None):
+        for option, flag in (("explore", options.explore), ("random", options.random)):
+            if not isinstance(flag, (bool, np.bool_)):
                 rule = "must be True, False or None" if option == "explore" else "must be True or False"
                 raise ConfigError(f"Collector.collect.{option} {rule}, got {flag!r}")
-        if random and set(self.policy.extras_spec) - {ACTION_PROB}:
+        count = n_episode if n_step is None else n_step
+        if type(count) is not int or count < 1 or options.max_episode_steps is not None or options.render is not None:
+            _check_counts(n_step, n_episode, options)
+        if options.random and set(self.policy.extras_spec) - {ACTION_PROB}:
             raise ConfigError(
                 f"Collector.collect(random=True) cannot fill the columns {sorted(self.policy.extras_spec)} that "
                 f"{type(self.policy).__name__} stores with each step: let the policy explore instead"
             )
-        if seed is not None and n_episode is None:
+        if options.seed is not None and n_episode is None:
             raise ConfigError("Collector.collect(seed=) seeds the reset that n_episode begins with: use reset(seed=)")
-        if explore is None:
-            explore = self.buffer is not None or len(self.recorders) > 0
-        return _Options(
-            explore=bool(explore),
-            random=random,
-            step=step,
-            seed=seed,
-            max_episode_steps=max_episode_steps,
-            render=render,
-        )
-
-    def _prepare(self, n_step: int | None, n_episode: int | None, options: _Options) -> None:
-        """Note what a collect has to reach, and start its counts."""
-        self._options = options
         if options.render is not None:
             self._check_render_mode()
+        self._options = options
         self._tally = Tally()
         if self._std_reader is not None:
             self._std_reader.read_action_std()  # of actions outside of a collect
         if n_step is None or (self._quota is not None and self.is_interrupted):
             self._needs_reset = True  # an interrupted quota leaves environments at an episode's end
         if n_step is not None:
-            self._n_steps_left, self._quota = self._n_steps_left + int(n_step), None
+            self._n_left = int(n_step) + (self._n_left if self._quota is None else 0)
+            self._quota = None
         elif n_episode is not None:
-            self._n_steps_left = 0
-            self._quota = EpisodeQuota(int(n_episode), self.envs.n, self.envs.n_agents)
+            self._n_left = int(n_episode)
+            self._quota = EpisodeQuota(self._n_left, self.envs.n, self.envs.n_agents)
         self.is_interrupted = True
 
     def _check_render_mode(self) -> None:
@@ -396,10 +366,6 @@ class Collector:
             )
 
     @property
-    def _is_done(self) -> bool:
-        return self._n_steps_left <= 0 if self._quota is None else self._quota.is_filled
-
-    @property
     def _is_overlapping(self) -> bool:
         return self._current_overlap is not None and self._current_overlap.is_running
 
@@ -410,14 +376,14 @@ class Collector:
         try:
             if self._open_step is not None:
                 self._resume_step()
-            if self._needs_reset and not self._is_done:
+            if self._needs_reset and self._n_left > 0:
                 self._reset(self._options.seed)
                 self._options = replace(self._options, seed=None)  # a later reset must not repeat these episodes
                 rendering = spent.render - before[2]  # by callbacks
                 self._tally.env_seconds += time.perf_counter() - started - rendering
             self._flush()
             shown = started
-            while not self._is_done:
+            while self._n_left > 0:
                 if self.between_steps is not None:
                     self.between_steps()
                 if self.overlap is None:
@@ -465,15 +431,25 @@ class Collector:
 
     def _vector_step(self, overlap: Overlap | None) -> None:
         """Act, step, store: one action in every environment that awaits one."""
-        clock, envs, tally = time.perf_counter, self.envs, self._tally
+        clock, envs, tally, options = time.perf_counter, self.envs, self._tally, self._options
         env_ids = envs.ready if self._quota is None else self._quota.unfilled(envs.ready)
-        n_rows = len(env_ids)  # 0 where every environment is being reset by its next step
-        obs = envs.obs if n_rows == envs.n else rows_of(envs.obs, env_ids)
+        is_all = len(env_ids) == envs.n
+        obs = envs.obs if is_all else rows_of(envs.obs, env_ids)
         started = clock()
         try:
-            output = self._act(obs, env_ids)
+            if options.random or len(env_ids) == 0:  # 0 where every environment is being reset by its next step
+                output = self._act_at_random(obs, env_ids)
+            else:
+                output = self.policy.act(
+                    obs,
+                    step=self.env_step if options.step is None else options.step,
+                    explore=options.explore,
+                    state=self._state,
+                    starts=self._starts if is_all else self._starts[env_ids],
+                    env_ids=env_ids,
+                )
         except NoLegalActionError as error:
-            raise self.envs.explain_no_action(error) from error.__cause__
+            raise envs.explain_no_action(error) from error.__cause__
         acted = clock()
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids, None if overlap is None else overlap.run)
@@ -484,22 +460,12 @@ class Collector:
         else:
             self._store_step(obs, env_ids, output, outcome)
 
-    def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
-        """Return the policy's actions, or random ones."""
-        options = self._options
-        if options.random or len(env_ids) == 0:
-            action = random_actions(self.envs.action_space, obs, len(env_ids), self._rng, env_ids)
-            names = self.policy.extras_spec if options.random else ()
-            extras = {name: random_probability(self.envs.action_space, obs, len(env_ids)) for name in names}
-            return ActOutput(action, extras, self._state)
-        return self.policy.act(
-            obs,
-            step=self.env_step if options.step is None else options.step,
-            explore=options.explore,
-            state=self._state,
-            starts=self._starts if len(env_ids) == self.envs.n else self._starts[env_ids],
-            env_ids=env_ids,
-        )
+    def _act_at_random(self, obs: Obs, env_ids: Ids) -> ActOutput:
+        """Return uniformly random legal actions, with the columns that the policy would return."""
+        space, n_rows = self.envs.action_space, len(env_ids)
+        action = random_actions(space, obs, n_rows, self._rng, env_ids)
+        names = self.policy.extras_spec if self._options.random else ()
+        return ActOutput(action, {name: random_probability(space, obs, n_rows) for name in names}, self._state)
 
     def _store_step(self, obs: Obs, env_ids: Ids, output: ActOutput, outcome: VectorStep) -> None:
         """Store the rows of a vector step, and count it."""
@@ -533,7 +499,7 @@ class Collector:
         self._starts = self._starts.copy()  # the policy may keep the array it was given
         self._starts[env_ids] = outcome.ended
         if self._quota is None:
-            self._n_steps_left -= n_rows
+            self._n_left -= n_rows
         self._episodes.step(env_ids, outcome.reward, outcome.late_rewards)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
@@ -582,7 +548,10 @@ class Collector:
         """Count finished episodes, and note where the next ones begin."""
         played = self._episodes.finish(env_ids, self._tally)
         self._starts[env_ids] = True
-        self._to_begin = env_ids if self._quota is None else self._quota.finish(env_ids)
+        self._to_begin = env_ids
+        if self._quota is not None:
+            self._to_begin = self._quota.finish(env_ids)
+            self._n_left = self._quota.n_left
         if self.events is not None:
             self.events.ended(played)
             self.events.created(self._to_begin)
@@ -655,10 +624,10 @@ class Collector:
         return {
             "env_step": self.env_step,
             "_is_open": self.is_interrupted,
-            "_options": asdict(self._options),
+            "_options": asdict(self._options) | {"explore": bool(self._options.explore)},
             "_starts": self._starts,
             "_to_begin": self._to_begin,
-            "goal": {"owed": self._n_steps_left} if quota is None else quota.state_dict(),
+            "goal": {"owed": self._n_left} if quota is None else quota.state_dict(),
             "tally": self._tally.state_dict() if self.is_interrupted else {},
             "episodes": self._episodes.state_dict(),
             "envs": self.envs.state_dict(with_running=with_running),
@@ -678,8 +647,8 @@ class Collector:
         self._options = _Options(**state["_options"])
         self._starts, self._to_begin = copy.copy(state["_starts"]), copy.copy(state["_to_begin"])
         self._state, goal = None, state["goal"]
-        self._n_steps_left = goal.get("owed", 0)
         self._quota = None if "owed" in goal else EpisodeQuota.from_state(goal)
+        self._n_left = goal["owed"] if self._quota is None else self._quota.n_left
         self._tally = Tally(**state["tally"])
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
@@ -711,12 +680,12 @@ class Collector:
             self.events.load_state_dict(state["watch"], self.envs.obs)
 
 
-def _check_counts(name: str, count: object, max_episode_steps: object, render: object) -> None:
+def _check_counts(n_step: int | None, n_episode: int | None, options: _Options) -> None:
     """Raise `ConfigError` for numbers that `collect` cannot use."""
+    name, count = ("n_episode", n_episode) if n_step is None else ("n_step", n_step)
     with Checks("Collector.collect") as checks:
         checks.integer(name, count, low=1)
-        if max_episode_steps is not None:
-            checks.integer("max_episode_steps", max_episode_steps, low=1)
-            rule = ".max_episode_steps has no effect on n_step: give it to make_envs"
-            checks.require(name == "n_episode", rule)
-        checks.number("render", render, low=0, optional=True)
+        if options.max_episode_steps is not None:
+            checks.integer("max_episode_steps", options.max_episode_steps, low=1)
+            checks.require(n_step is None, ".max_episode_steps has no effect on n_step: give it to make_envs")
+        checks.number("render", options.render, low=0, optional=True)

@@ -260,9 +260,9 @@ class EpisodeQuota:
         return quota
 
     @property
-    def is_filled(self) -> bool:
-        """Whether every environment has finished its episodes."""
-        return not self.left.any()
+    def n_left(self) -> int:
+        """Episodes still to finish, in all."""
+        return int(self.left.sum())
 
     def unfilled(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those environments that have an episode left to finish."""

@@ -473,7 +473,7 @@ class Trainer(Generic[TraineeT]):
         if self.stop_reason is None:  # else the missing steps are made when the run continues
             self._epochs.skip_rest(self.clock)
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
-        if schedule.is_due_at_end(self, is_last=is_last):
+        if schedule.is_due(self, at_end=True, is_last=is_last):
             schedule.evaluate(self)
         if self.epoch >= self.max_epoch:
             self.stop("max_epoch")

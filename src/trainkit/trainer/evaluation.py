@@ -237,25 +237,16 @@ class EvaluationSchedule:
             self.evaluation.discard_interrupted()  # of another epoch, or of a run before `reset`
         self._is_evaluated = self._is_delivered = False  # whether it was played, and all its events were fired
 
-    def is_due(self, trainer: "Trainer") -> bool:
-        """Return whether to evaluate now, in the middle of an epoch."""
-        return self.looks_solved or self._is_period_over(trainer)
-
-    def _is_period_over(self, trainer: "Trainer") -> bool:
+    def is_due(self, trainer: "Trainer", *, at_end: bool = False, is_last: bool = False) -> bool:
+        """Return whether to evaluate now, in the middle or at the end of an epoch; the last epoch ends with one."""
         evaluation = self.evaluation
         if evaluation is None:
             return False
-        if self._n_periods is None and evaluation.at_start:
+        if (is_last if at_end else self.looks_solved) or (self._n_periods is None and evaluation.at_start):
             return True
-        return evaluation.unit != "epochs" and self._periods(evaluation, trainer) > (self._n_periods or 0)
-
-    def is_due_at_end(self, trainer: "Trainer", *, is_last: bool) -> bool:
-        """Return whether an epoch ends with an evaluation; the last one does."""
-        evaluation = self.evaluation
-        if evaluation is None:
-            return False
-        is_periodic = evaluation.unit == "epochs" and trainer.epoch % evaluation.every == 0
-        return is_last or is_periodic or self._is_period_over(trainer)
+        if evaluation.unit == "epochs":
+            return at_end and trainer.epoch % evaluation.every == 0
+        return self._periods(evaluation, trainer) > (self._n_periods or 0)
 
     def evaluate(self, trainer: "Trainer") -> None:
         """Evaluate, or resume an evaluation that was interrupted; nothing that is done is repeated."""

@@ -29,38 +29,34 @@ ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
 
 
 class PendingUpdates:
-    """The updates that the environment steps so far call for, exactly: a ratio of 0.3 gives 300 in 1,000 steps."""
+    """The updates that the environment steps so far call for, exactly: a ratio of 0.3 gives 300 in 1,000 steps.
+
+    Args:
+        ratio: updates per step.
+
+    Attributes:
+        n_steps: environment steps that call for updates.
+        n_updates: updates that were performed, or canceled.
+    """
 
     def __init__(self, ratio: float | Fraction) -> None:
         exact = ratio if isinstance(ratio, Fraction) else Fraction(str(ratio))
         self._numerator, self._denominator = exact.numerator, exact.denominator
-        self._n_steps = 0
-        self._n_done = 0
-
-    def add_steps(self, n_steps: int) -> None:
-        """Count environment steps."""
-        self._n_steps += n_steps
-
-    def count_update(self) -> None:
-        """Count one update that was performed."""
-        self._n_done += 1
-
-    def cancel(self) -> None:
-        """Cancel all pending updates; a fraction of one stays."""
-        self._n_done += self.count
+        self.n_steps = 0
+        self.n_updates = 0
 
     @property
     def count(self) -> int:
         """Whole updates that are pending."""
-        return self._n_steps * self._numerator // self._denominator - self._n_done
+        return self.n_steps * self._numerator // self._denominator - self.n_updates
 
     def state_dict(self) -> dict[str, int]:
         """Return the counts."""
-        return {"n_steps": self._n_steps, "n_paid": self._n_done}
+        return {"n_steps": self.n_steps, "n_paid": self.n_updates}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Restore saved counts."""
-        self._n_steps, self._n_done = state["n_steps"], state["n_paid"]
+        self.n_steps, self.n_updates = state["n_steps"], state["n_paid"]
 
 
 @checked
@@ -143,7 +139,6 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
         self._warmup = warmup
         self._collector = train_collector
-        self._rounds = buffer if isinstance(buffer, RoundBuffer) else None
         self._pending = PendingUpdates(ratio)
         self._batches: deque[TransitionBatch] = deque()  # drawn and not learned from yet: a round that has begun
         self._unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []  # slots, and their priorities when read
@@ -163,22 +158,26 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     def _train_step(self) -> None:
         """Collect, unless updates are pending from before; then perform those that are pending."""
-        if self.overlap or not self._must_update(self.updates_per_round):
+        if self.overlap or not self._n_ready:
             with self._metrics.stopwatch.measure("collect"):
                 stats = self._collect()
             if self._collector.env_step >= self._learns_from:
-                self._pending.add_steps(stats.n_step)
+                self._pending.n_steps += stats.n_step
             self._after_collect(stats)
         if not self.overlap:
-            self._perform_updates(self.updates_per_round)
+            with self._metrics.stopwatch.measure("update"):
+                while self._n_ready:
+                    self._interrupt.check()
+                    self._update()
 
     def _collect(self) -> CollectStats:
         """Collect, or resume a collect that was interrupted."""
         collector = self._collector
-        if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
-            self._share_left = None
         collector.between_steps = self._interrupt.check
-        collector.overlap = self._perform_share if self.overlap else None
+        if self.overlap:
+            collector.overlap = self._perform_share
+            if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
+                self._share_left = None
         try:
             if collector.is_interrupted:
                 return collector.resume()
@@ -188,50 +187,44 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         finally:
             collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
 
-    def _must_update(self, least: int) -> bool:
-        """Return whether a round has begun, or at least that many updates are pending."""
-        if self._batches:
-            return True
-        return self._pending.count >= least and len(self.buffer) > 0  # a failed environment may take all rows with it
-
-    def _perform_updates(self, least: int) -> None:
-        """Finish a round that has begun, then update while at least that many updates are pending."""
-        with self._metrics.stopwatch.measure("update"):
-            while self._must_update(least):
-                self._interrupt.check()
-                self._update()
+    @property
+    def _n_ready(self) -> int:
+        """The rest of a round that has begun, and the updates of whole rounds that are pending."""
+        n_drawn = len(self._batches)
+        n_rounds = max(0, self._pending.count - n_drawn) // self.updates_per_round
+        if n_rounds and not len(self.buffer):  # a failed environment may take all rows with it
+            return n_drawn
+        return n_drawn + n_rounds * self.updates_per_round
 
     def _update(self) -> None:
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
-        step, is_late = self._collector.env_step, self.refresh_priorities == "late"
+        policy, buffer, step = self.policy, self.buffer, self._collector.env_step
+        is_late = self.refresh_priorities == "late"
         if not self._batches:
+            n_batches = min(self._pending.count, self.updates_per_round)
+            horizon, columns = policy.horizon, policy.columns
             with self._metrics.stopwatch.measure("sample"):
-                self._sample(min(self._pending.count, self.updates_per_round), step)
+                if n_batches == 1:
+                    self._batches.append(buffer.sample(self.batch_size, horizon=horizon, step=step, columns=columns))
+                else:
+                    assert isinstance(buffer, RoundBuffer), "`check_replay` rejects other buffers"
+                    assert self.batch_size is not None, "`check_replay` rejects rounds of it"
+                    drawn = buffer.sample_round(n_batches, self.batch_size, horizon=horizon, step=step, columns=columns)
+                    self._batches.extend(drawn)
             if is_late:
                 self._write_priorities()
         batch = self._callbacks.transform(self, self._batches[0])
         self._batches.popleft()  # only now: an exception in a callback must not lose it
-        result = self.policy.update(batch, step=step)
-        if self.buffer.prioritized:
+        result = policy.update(batch, step=step)
+        if buffer.prioritized:
             self._unwritten.append((batch.slots, result.read_priority))
         if not (self._batches or is_late):
             self._write_priorities()
         self._metrics.recent.n_replayed += len(batch.reward)
-        self._pending.count_update()
+        self._pending.n_updates += 1
         if self._share_left is not None:
             self._share_left -= 1
         self._callbacks.fire("on_update_end", self)
-
-    def _sample(self, n_batches: int, step: int) -> None:
-        horizon, columns = self.policy.horizon, self.policy.columns
-        if n_batches == 1:
-            self._batches.append(self.buffer.sample(self.batch_size, horizon=horizon, step=step, columns=columns))
-        else:
-            assert self._rounds is not None, "`check_replay` rejects other buffers"
-            assert self.batch_size is not None, "`check_replay` rejects rounds of it"
-            self._batches.extend(
-                self._rounds.sample_round(n_batches, self.batch_size, horizon=horizon, step=step, columns=columns)
-            )
 
     def _write_priorities(self) -> None:
         """Write all new priorities at once; of a row that was drawn twice the last one stays."""
@@ -264,23 +257,19 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             self._update()
         self._share_left = None
 
-    @property
-    def _n_ready(self) -> int:
-        """The rest of a round that has begun, and the updates of whole rounds that are pending."""
-        n_drawn = len(self._batches)
-        n_rounds = (self._pending.count - n_drawn) // self.updates_per_round if len(self.buffer) else 0
-        return n_drawn + n_rounds * self.updates_per_round
-
     # ---- interrupting, saving and resuming ----
 
     @property
     def _is_whole(self) -> bool:
-        has_updates = not self.overlap and self._must_update(self.updates_per_round)
+        has_updates = not self.overlap and self._n_ready > 0
         return not (has_updates or self._collector.is_interrupted)
 
     def _end_epoch(self) -> None:
         """Perform the updates of an incomplete round before the epoch is evaluated."""
-        self._perform_updates(1)
+        with self._metrics.stopwatch.measure("update"):
+            while self._batches or (self._pending.count > 0 and len(self.buffer)):
+                self._interrupt.check()
+                self._update()
         super()._end_epoch()
 
     def _complete(self) -> None:
@@ -295,7 +284,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _continue_without_rows(self) -> None:
         """Collect as many rows again as learning starts with, before updates continue."""
         self._learns_from = self._collector.env_step + self.learning_starts
-        self._pending.cancel()
+        self._pending.n_updates += self._pending.count  # a fraction of one stays
         self._batches.clear()
         self._unwritten.clear()
 
