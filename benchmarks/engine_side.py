@@ -102,7 +102,7 @@ def _minibatch(policy: Any, n_rows: int) -> Callable[[], object]:
         return lambda: policy._update_on(arrays, 2)
     scheduled = {"entropy_weight": 0.0, **({"clip_ratio": 0.2} if isinstance(policy, tk.PPOPolicy) else {})}
     at_hand = policy._at_hand(rows)
-    return lambda: policy.minimise("model", policy._objective(at_hand, scheduled), step=2)
+    return lambda: policy.minimize("model", policy._objective(at_hand, scheduled), step=2)
 
 
 def leave_out_the_step() -> None:

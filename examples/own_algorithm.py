@@ -25,7 +25,7 @@ class AdvantageLearning:
 
     def __call__(self, online: Any, target: Any, batch: tk.engine.TensorBatch, value: Any) -> tuple[Tensor, Tensor]:
         """Return the numbers of the best next action, [B, W], and the reward less what the chosen one falls short."""
-        q = value.mean(target(batch.obs, batch.legal).numbers)  # [B, A]
+        q = value.mean(target(batch.obs, batch.legal).outputs)  # [B, A]
         gap = q.max(dim=1).values - q.gather(1, batch.action.unsqueeze(1)).squeeze(1)
         after, reward = tk.MaxBackup()(online, target, batch, value)
         return after, reward - self.alpha * gap
@@ -56,14 +56,14 @@ class SoftActorCritic(tk.Policy):
 
     def logits(self, obs: Any) -> dict[str, Tensor]:
         """Return the actor's logits [K, A] for raw observations."""
-        return {"logits": self.actor(self.preprocess(obs)).numbers[:, :, 0]}
+        return {"logits": self.actor(self.preprocess(obs)).outputs[:, :, 0]}
 
     def critic_loss(self, rows: tk.engine.TensorBatch) -> tk.engine.Loss:
         """Return the squared TD errors of both critics."""
         with torch.no_grad():
             target = rows.reward + rows.discount * self.soft_value(self.target_critics, rows.next_obs)
         index = rows.action.view(-1, 1, 1).expand(-1, 1, 2)
-        q = self.critics(rows.obs).numbers.gather(1, index).squeeze(1)  # [B, 2]
+        q = self.critics(rows.obs).outputs.gather(1, index).squeeze(1)  # [B, 2]
         td_error = q - target.unsqueeze(1)
         return tk.engine.Loss(td_error.square().sum(dim=1), metrics={"target_mean": target.mean()})
 
@@ -73,9 +73,9 @@ class SoftActorCritic(tk.Policy):
 
     def soft_value(self, critics: torch.nn.Module, obs: Any) -> Tensor:
         """Return the expected value [B] of the actor's action plus its entropy; gradients reach the actor alone."""
-        log_policy = self.actor(obs).numbers[:, :, 0].log_softmax(dim=1)
+        log_policy = self.actor(obs).outputs[:, :, 0].log_softmax(dim=1)
         with torch.no_grad():
-            q = critics(obs).numbers.min(dim=2).values  # [B, A]
+            q = critics(obs).outputs.min(dim=2).values  # [B, A]
         value: Tensor = (log_policy.exp() * (q - self.temperature * log_policy)).sum(dim=1)
         return value
 

@@ -2,15 +2,18 @@
 
 import json
 import re
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
+import torch
 
 import trainkit as tk
 from tests.helpers.learning import Spaces
-from trainkit.core.former_names import MOVED, REPLACED_OPTIONS
+from trainkit.core.former_names import MOVED, RENAMED, REPLACED_OPTIONS
 from trainkit.core.names import CLASSES_ELSEWHERE
 from trainkit.core.signatures import checked
 
@@ -42,9 +45,14 @@ assert trainkit.logger.JsonlLogger is tk.JsonlLogger and MLP is tk.nets.MLP and 
 
 @checked
 def former(
-    *, engine: str = "auto", act_on: str = "policy", threads: int | None = None, action_bound_method: str = "clip"
-) -> dict[str, object]:
-    return {"engine": engine, "act_on": act_on, "threads": threads, "action_bound_method": action_bound_method}
+    *,
+    engine: str = "auto",
+    act_on: str = "policy",
+    threads: int | None = None,
+    action_bound_method: str = "clip",
+    n_dimensions: int = 1,
+) -> tuple[object, ...]:
+    return engine, act_on, threads, action_bound_method, n_dimensions
 
 
 @pytest.mark.parametrize(
@@ -52,7 +60,7 @@ def former(
     [
         (old, value, new, current)
         for old, (new, values) in REPLACED_OPTIONS.items()
-        for value, current in values.items()
+        for value, current in ({2: 2} if values is None else values).items()
     ],
 )
 def test_a_replaced_option_is_the_new_one_with_a_warning(old: str, value: object, new: str, current: object) -> None:
@@ -80,7 +88,9 @@ def test_replaced_options_are_unknown_where_the_new_one_is() -> None:
 
 def test_the_page_has_every_replaced_option() -> None:
     for old, (new, values) in REPLACED_OPTIONS.items():
-        for value, current in values.items():
+        if values is None:
+            assert re.search(rf"\({old}=\)` \| `\w+\({new}=\)` \|", PAGE)
+        for value, current in (values or {}).items():
             spelled = f"`{old}={json.dumps(value) if isinstance(value, str) else value}`"
             row = next(line for line in PAGE.splitlines() if spelled in line)
             assert current is None or f'`{new}="{current}"`' in row
@@ -93,6 +103,53 @@ def test_the_page_has_every_name_that_moved() -> None:
         for old, names in MOVED.items()
         for new in dict.fromkeys(names.values())
     ]
+
+
+def instance_of(name: str) -> Any:
+    """Return an object of the class that `RENAMED` names."""
+    if name == "Estimate":
+        names = [item.name for item in fields(tk.datasets.Estimate)]
+        return tk.datasets.Estimate(**dict.fromkeys(names, 1))
+    if name == "Prediction":
+        return tk.nets.Prediction(torch.ones(1, 2, 1))
+    if name == "Value":
+        return tk.HLGaussValue()
+    if name == "SACPolicy":
+        continuous = Spaces(action_space=gym.spaces.Box(-1.0, 1.0, (2,)))
+        return tk.SACPolicy.for_envs(continuous, hidden=(4,), device="cpu")
+    return tk.DQNPolicy.for_envs(Spaces(), device="cpu")
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [(name, *pair) for name in RENAMED for pair in RENAMED[name].items()])
+def test_a_renamed_member_is_the_new_one_with_a_warning(name: str, old: str, new: str) -> None:
+    owner = instance_of(name)
+    with pytest.warns(DeprecationWarning, match=rf"^{name}\.{old} is now {new}: .* in trainkit 0\.3$") as caught:
+        former = getattr(owner, old)
+    assert caught[0].filename == __file__
+    assert former is getattr(owner, new) or former == getattr(owner, new)
+    assert f"| `{name}.{old}` | `{new}` |" in PAGE
+
+
+def test_a_class_that_defines_a_member_by_its_former_name_is_rejected() -> None:
+    class Former(tk.ExpectedValue):
+        def goal(self, after: Any, reward: Any, discount: Any) -> Any: ...
+
+    class FormerPolicy(tk.DQNPolicy):
+        def study(self, dataset: object) -> None: ...
+
+    with pytest.raises(tk.ConfigError, match=r"^Former defines goal, which is target since trainkit 0\.2: rename it$"):
+        tk.DQNPolicy.for_envs(Spaces(), value=Former(), device="cpu")
+    with pytest.raises(tk.ConfigError, match=r"^FormerPolicy defines study, which is fit_statistics since trainkit 0"):
+        FormerPolicy.for_envs(Spaces(), device="cpu")
+
+
+def test_a_class_may_have_a_member_by_both_names() -> None:
+    class Both(tk.ExpectedValue):
+        def target(self, after: Any, reward: Any, discount: Any) -> Any: ...
+
+        goal = target
+
+    assert tk.DQNPolicy.for_envs(Spaces(), value=Both(), device="cpu")
 
 
 def test_former_names_are_not_listed() -> None:

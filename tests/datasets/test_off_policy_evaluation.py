@@ -89,7 +89,7 @@ class TestByHand:
         assert_allclose(result.std_error, np.std([13.5, 3.0], ddof=1) / np.sqrt(2))
         # whole ratios 3/4 and 1/2: (5/4)**2 / (9/16 + 1/4)
         assert_allclose(result.effective_sample_size, (25 / 16) / (13 / 16))
-        assert (result.n_episodes, result.n_left_out) == (2, 0)
+        assert (result.n_episodes, result.n_skipped) == (2, 0)
 
     def test_weighted(self) -> None:
         result = weighted_importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
@@ -270,7 +270,7 @@ def test_episodes_without_an_end_are_left_out_and_counted() -> None:
         data.cut(0)
     result = importance_sampling(Always(0.5), data, gamma=0.9)
 
-    assert (result.value, result.n_episodes, result.n_left_out) == (4.0, 1, 1)
+    assert (result.value, result.n_episodes, result.n_skipped) == (4.0, 1, 1)
 
 
 def _step(obs: Any, action: Any, reward: Any, ends: bool, extras: Any, t: int) -> Any:

@@ -117,7 +117,7 @@ def test_without_a_space_observations_of_any_dtype_and_shape_are_acted_on() -> N
 
         def forward(self, obs: Any) -> Any:
             leaves = [leaf.float().flatten(1) for leaf in tree.leaves(obs)]
-            return self.inner(torch.cat(leaves, dim=1)).numbers
+            return self.inner(torch.cat(leaves, dim=1)).outputs
 
     network = Flat()
     mine, theirs = (

@@ -295,7 +295,7 @@ def move_the_target(policy: DQNPolicy) -> Undo:
 
 
 def hook_the_target(policy: DQNPolicy) -> Undo:
-    policy.target_network.register_forward_hook(lambda _, given, result: result._replace(numbers=2 * result.numbers))
+    policy.target_network.register_forward_hook(lambda _, given, result: result._replace(outputs=2 * result.outputs))
     return None
 
 
@@ -305,8 +305,8 @@ def replace_the_value(policy: DQNPolicy) -> Undo:
 
 
 class Doubled(ExpectedValue):
-    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        loss, priority = super().loss(chosen, goal)
+    def loss(self, chosen: Tensor, td_target: Tensor) -> tuple[Tensor, Tensor]:
+        loss, priority = super().loss(chosen, td_target)
         return 2.0 * loss, priority
 
 
@@ -413,7 +413,7 @@ def aim_at_an_entropy_in_a_tensor(policy: SACPolicy) -> Undo:
 
 
 def hook_the_temperature(policy: SACPolicy) -> Undo:
-    policy.learnt_temperature.log.register_hook(halved)  # type: ignore[union-attr]
+    policy.learned_temperature.log.register_hook(halved)  # type: ignore[union-attr]
     return None
 
 

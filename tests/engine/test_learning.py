@@ -433,7 +433,7 @@ def test_sac_learns_as_by_torch(parts: dict[str, Any]) -> None:
     n_rows, n_updates, space = rest.pop("n_rows", 17), rest.pop("n_updates", 30), rest.get("space", FOUR_NUMBERS)
     mine, theirs = sac_of("numpy", **rest), sac_of("torch", **rest)
     batches = [rows_of_sac(n_rows, step, space) for step in range(n_updates)]
-    n_passes = 3 if mine.learnt_temperature is not None else 2
+    n_passes = 3 if mine.learned_temperature is not None else 2
     learn_alike(mine, theirs, batches, rtol=2e-3, atol=1e-4, n_passes=n_passes)
 
 

@@ -113,7 +113,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "Collector": Call(tk.Collector, {"policy": learner(), "envs": envs(), "buffer": tk.ReplayBuffer(10)}),
         "ConservativePenalty": Call(tk.ConservativePenalty, {}),
         "Constant": Call(tk.schedules.Constant, {"value": 1.0}),
-        "CriticNetwork": Call(tk.nets.CriticNetwork, {"shapes": (4,), "n_places": 2, "hidden": (4,)}),
+        "CriticNetwork": Call(tk.nets.CriticNetwork, {"shapes": (4,), "n_dimensions": 2, "hidden": (4,)}),
         "DQNPolicy": Call(tk.DQNPolicy, {"network": small_net(), **CPU}),
         "DQNPolicy.for_envs": Call(tk.DQNPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
         "DatasetWriter": Call(tk.callbacks.DatasetWriter, {"folder": folder / "episodes"}),

@@ -164,7 +164,7 @@ def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) 
 
     def update(factor: float) -> None:
         parameter = next(policy.network.parameters())
-        policy.minimise("network", lambda: (parameter * factor).sum(), step=1)
+        policy.minimize("network", lambda: (parameter * factor).sum(), step=1)
         policy.end_update(step=1)
 
     update(1.0)

@@ -202,13 +202,13 @@ def _layers(activation: nn.Module) -> nn.Module:
 class LogCosh(ExpectedValue):
     """A smooth loss of a user's own, a number as metric."""
 
-    def loss(self, chosen: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        td = (goal - chosen).squeeze(1)
+    def loss(self, chosen: Tensor, td_target: Tensor) -> tuple[Tensor, Tensor]:
+        td = (td_target - chosen).squeeze(1)
         loss = functional.softplus(-2.0 * td) + td - math.log(2.0)
         return loss, td.detach().abs().pow(0.7)
 
-    def metrics(self, chosen: Tensor, goal: Tensor, *rest: Tensor) -> dict[str, Tensor]:
-        return {"td_std": (goal - chosen).std(unbiased=False), "td_norm": (goal - chosen).norm()}
+    def metrics(self, chosen: Tensor, td_target: Tensor, *rest: Tensor) -> dict[str, Tensor]:
+        return {"td_std": (td_target - chosen).std(unbiased=False), "td_norm": (td_target - chosen).norm()}
 
 
 class MellowmaxBackup:
@@ -218,7 +218,7 @@ class MellowmaxBackup:
         self.sharpness = sharpness
 
     def __call__(self, online: Any, target: Any, batch: TensorBatch, value: Any) -> tuple[Tensor, Tensor]:
-        q = torch.minimum(*(value.mean(one(batch.next_obs, None).numbers) for one in (online, target)))
+        q = torch.minimum(*(value.mean(one(batch.next_obs, None).outputs) for one in (online, target)))
         soft = (self.sharpness * q).logsumexp(dim=1) - math.log(q.shape[1])
         return (soft / self.sharpness).unsqueeze(1), batch.reward.clamp(-1.0, 1.0)
 
@@ -238,9 +238,9 @@ class Weighted(DQNPolicy):
     """A loss of a user's own: clipped advantages weigh the likelihood of actions (as in AWAC)."""
 
     def loss(self, rows: TensorBatch) -> Loss:
-        q = self.network(rows.obs).numbers.squeeze(2)
+        q = self.network(rows.obs).outputs.squeeze(2)
         with torch.no_grad():
-            best = self.target_network(rows.next_obs).numbers.squeeze(2).amax(dim=1)
+            best = self.target_network(rows.next_obs).outputs.squeeze(2).amax(dim=1)
             advantage = rows.reward + rows.discount * best - q.mean(dim=1)
             weight = (advantage / advantage.std(unbiased=False).add(1e-3)).clamp(max=2.0).exp()
         log_p = q.log_softmax(dim=1).gather(1, rows.action[:, None]).squeeze(1)

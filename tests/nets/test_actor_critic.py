@@ -82,7 +82,7 @@ def test_both_see_images_and_vectors_together() -> None:
     [
         (lambda: ActorNetwork((3,), 0), "ActorNetwork.width must be a whole number >= 1, got 0"),
         (lambda: ActorNetwork((3,), 1, hidden=(0,)), "ActorNetwork.hidden sizes must be a whole number >= 1, got 0"),
-        (lambda: CriticNetwork((3,), 0), "CriticNetwork.n_places must be a whole number >= 1, got 0"),
+        (lambda: CriticNetwork((3,), 0), "CriticNetwork.n_dimensions must be a whole number >= 1, got 0"),
         (lambda: CriticNetwork((3,), 1, n_critics=0), "CriticNetwork.n_critics must be a whole number >= 1, got 0"),
     ],
     ids=["width", "hidden", "places", "critics"],

@@ -80,14 +80,14 @@ class TestNetwork:
         net, x, at = network(), random(5, 4), fractions_of(*shape)
         prediction = net(x, None, None, at)
 
-        assert prediction.numbers.shape == (5, 3, shape[1])
+        assert prediction.outputs.shape == (5, 3, shape[1])
         assert prediction.fractions is at
-        np.testing.assert_allclose(prediction.numbers.detach(), by_hand(net, x, at), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(prediction.outputs.detach(), by_hand(net, x, at), rtol=1e-4, atol=1e-5)
 
     def test_answers_at_the_ends_of_0_and_1_too(self) -> None:
         net, x, at = network(), random(2, 4), torch.tensor([[0.0, 1.0]])
 
-        np.testing.assert_allclose(net(x, None, None, at).numbers.detach(), by_hand(net, x, at), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(net(x, None, None, at).outputs.detach(), by_hand(net, x, at), rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("dueling", [False, True])
     @pytest.mark.parametrize("n_noises", [5, 1], ids=["per row", "one for all"])
@@ -99,13 +99,13 @@ class TestNetwork:
 
         assert net.noise_size == (6 + 3) + dueling * (6 + 1)
         np.testing.assert_allclose(
-            net(x, noise, None, at).numbers.detach(), by_hand(net, x, at, noise), rtol=1e-4, atol=1e-5
+            net(x, noise, None, at).outputs.detach(), by_hand(net, x, at, noise), rtol=1e-4, atol=1e-5
         )
 
     def test_dueling_takes_out_the_mean_over_legal_actions_at_every_fraction(self) -> None:
         net, x, at = network(dueling=True), random(4, 4), fractions_of(4, 7)
         legal = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 1, 0], [0, 1, 1]]) != 0
-        numbers = net(x, None, legal, at).numbers.detach()
+        numbers = net(x, None, legal, at).outputs.detach()
 
         np.testing.assert_allclose(numbers, by_hand(net, x, at, None, legal), rtol=1e-4, atol=1e-5)
         assert not np.allclose(numbers[0], by_hand(net, x, at)[0], atol=1e-3)
@@ -115,15 +115,15 @@ class TestNetwork:
         noise = random(5, net.noise_size)
 
         assert_close(
-            net(x, noise, None, at).numbers, net(x, noise, None, at.expand(5, 7)).numbers, rtol=1e-5, atol=1e-6
+            net(x, noise, None, at).outputs, net(x, noise, None, at.expand(5, 7)).outputs, rtol=1e-5, atol=1e-6
         )
 
     def test_a_row_answers_as_if_it_were_alone(self) -> None:
         net, x, at = network(), random(5, 4), fractions_of(5, 7)
-        whole = net(x, None, None, at).numbers
+        whole = net(x, None, None, at).outputs
 
         for row in range(5):
-            alone = net(x[row : row + 1], None, None, at[row : row + 1]).numbers
+            alone = net(x[row : row + 1], None, None, at[row : row + 1]).outputs
             assert_close(whole[row : row + 1], alone, rtol=1e-4, atol=1e-6)
 
     def test_the_same_seed_draws_the_same_and_another_all_different(self) -> None:
@@ -158,9 +158,9 @@ class Listener(ImplicitQuantileValue):
         super().__init__(3, target_quantiles=5, acting_quantiles=4)
         self.told: list[Any] = []
 
-    def loss(self, chosen: Tensor, goal: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        self.told.append((tuple(chosen.shape), tuple(goal.shape), fractions))
-        return super().loss(chosen, goal, fractions)
+    def loss(self, chosen: Tensor, td_target: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        self.told.append((tuple(chosen.shape), tuple(td_target.shape), fractions))
+        return super().loss(chosen, td_target, fractions)
 
 
 def spied(**options: Any) -> DQNPolicy:
@@ -185,7 +185,7 @@ class TestPolicy:
         obs = batch_of(6).obs
         at = torch.tensor([[0.125, 0.375, 0.625, 0.875]])
         with torch.no_grad():
-            expected = policy.network(torch.from_numpy(obs), None, None, at).numbers.mean(dim=2)
+            expected = policy.network(torch.from_numpy(obs), None, None, at).outputs.mean(dim=2)
 
         np.testing.assert_allclose(policy.action_values(obs), expected, rtol=1e-5, atol=1e-6)
 
@@ -202,8 +202,8 @@ class TestPolicy:
         policy = spied()
         policy.update(batch_of(6), step=0)
 
-        ((chosen, goal, told),) = policy.value.told
-        assert (chosen, goal) == ((6, 3), (6, 5))
+        ((chosen, td_target, told),) = policy.value.told
+        assert (chosen, td_target) == ((6, 3), (6, 5))
         assert told is policy.network.asked[0]
 
     def test_double_asks_the_online_network_about_the_next_state_at_its_own_fractions(self) -> None:
@@ -238,10 +238,10 @@ def slow_loss(
     for i in range(len(batch)):
         x, y = (torch.from_numpy(obs["obs"][i : i + 1]) for obs in (batch.obs, batch.next_obs))
         legal = batch.next_obs["action_mask"][i]
-        chosen = net(x, None, None, mine[i : i + 1]).numbers[0, batch.action[i]]
+        chosen = net(x, None, None, mine[i : i + 1]).outputs[0, batch.action[i]]
         with torch.no_grad():
-            judged = target(y, None, None, theirs[i : i + 1]).numbers[0]
-            means = (net(y, None, None, mine[i : i + 1]).numbers[0] if is_double else judged).mean(dim=1).tolist()
+            judged = target(y, None, None, theirs[i : i + 1]).outputs[0]
+            means = (net(y, None, None, mine[i : i + 1]).outputs[0] if is_double else judged).mean(dim=1).tolist()
         best = max((mean, action) for action, mean in enumerate(means) if legal[action])[1]
         loss, distance = torch.zeros(()), 0.0
         for place in range(3):

@@ -40,31 +40,31 @@ def constant(advantages: list[float], state_values: list[float], **options: Any)
 
 class TestDueling:
     def test_takes_out_the_mean_over_actions(self) -> None:
-        numbers = constant([1, 2, 6], [10])(torch.zeros(1, 2)).numbers
+        numbers = constant([1, 2, 6], [10])(torch.zeros(1, 2)).outputs
 
         assert numbers.tolist() == [[[8], [9], [13]]]
 
     def test_takes_out_the_mean_over_actions_of_every_atom_apart(self) -> None:
-        numbers = constant([1, 10, 3, 30], [100, 200])(torch.zeros(1, 2)).numbers  # [B, A, W]: (1, 10), (3, 30)
+        numbers = constant([1, 10, 3, 30], [100, 200])(torch.zeros(1, 2)).outputs  # [B, A, W]: (1, 10), (3, 30)
 
         assert numbers.tolist() == [[[99, 190], [101, 210]]]
 
     def test_takes_out_the_mean_over_legal_actions_where_there_is_a_mask(self) -> None:
         legal = torch.tensor([[True, False, True], [True, True, True], [False, True, False]])
-        numbers = constant([1, 2, 6], [10])(torch.zeros(3, 2), None, legal).numbers
+        numbers = constant([1, 2, 6], [10])(torch.zeros(3, 2), None, legal).outputs
 
         assert numbers.squeeze(2)[0, [0, 2]].tolist() == [7.5, 12.5]
         assert numbers.squeeze(2)[1].tolist() == [8, 9, 13]
         assert numbers.squeeze(2)[2, 1].item() == 10
 
     def test_stays_finite_where_nothing_is_legal_as_after_a_termination(self) -> None:
-        numbers = constant([1, 2, 6], [10])(torch.zeros(1, 2), None, torch.zeros(1, 3, dtype=torch.bool)).numbers
+        numbers = constant([1, 2, 6], [10])(torch.zeros(1, 2), None, torch.zeros(1, 3, dtype=torch.bool)).outputs
 
         assert numbers.isfinite().all()
 
     def test_raising_one_action_lowers_the_others_advantages(self) -> None:
         network = constant([1, 2, 6], [10])
-        network(torch.zeros(1, 2)).numbers[0, 1, 0].backward()  # V + A_1 - (A_0 + A_1 + A_2) / 3
+        network(torch.zeros(1, 2)).outputs[0, 1, 0].backward()  # V + A_1 - (A_0 + A_1 + A_2) / 3
 
         assert network.heads.state_value is not None
         assert_close(network.heads.advantage.layers[0].bias.grad, torch.tensor([-1 / 3, 2 / 3, -1 / 3]))
@@ -73,7 +73,7 @@ class TestDueling:
     @pytest.mark.parametrize("width", [1, 5])
     def test_both_streams_learn(self, width: int) -> None:
         network = QNetwork((2,), 3, width=width, hidden=(4,), dueling=True)
-        network(random(6, 2)).numbers[:, 1].square().sum().backward()
+        network(random(6, 2)).outputs[:, 1].square().sum().backward()
 
         assert network.heads.state_value is not None
         for stream in (network.heads.advantage, network.heads.state_value):
@@ -87,7 +87,7 @@ class TestDueling:
         head = network.heads.advantage.layers[0]
 
         assert network.heads.state_value is None
-        assert_close(network(x).numbers.squeeze(2), functional.linear(x, head.weight, head.bias))
+        assert_close(network(x).outputs.squeeze(2), functional.linear(x, head.weight, head.bias))
 
 
 def run_by_hand(mlp: MLP, x: Tensor, noise: Tensor | None, *, activate_last: bool) -> Tensor:
@@ -164,18 +164,18 @@ class TestQNetwork:
             "map": (random(2, 5), random(2, 1, 40, 40)),
         }
 
-        assert network(features).numbers.shape == (2, 4, 6)
+        assert network(features).outputs.shape == (2, 4, 6)
         assert network(features).fractions is None
         (features["map"][0])[1] += 1
-        assert (network(features).numbers[0] != network(features).numbers[1]).any()
+        assert (network(features).outputs[0] != network(features).outputs[1]).any()
 
     def test_every_leaf_matters(self) -> None:
         network = QNetwork({"camera": (1, 36, 36), "speed": (2,)}, 3, hidden=())
         blank = {"camera": torch.zeros(1, 1, 36, 36), "speed": torch.zeros(1, 2)}
-        before = network(blank).numbers
+        before = network(blank).outputs
 
-        assert (network(blank | {"camera": torch.ones(1, 1, 36, 36)}).numbers != before).any()
-        assert (network(blank | {"speed": torch.ones(1, 2)}).numbers != before).any()
+        assert (network(blank | {"camera": torch.ones(1, 1, 36, 36)}).outputs != before).any()
+        assert (network(blank | {"speed": torch.ones(1, 2)}).outputs != before).any()
 
     @pytest.mark.parametrize("rows", [1, 5])
     def test_noise_goes_to_the_advantages_first_and_the_state_value_after(self, rows: int) -> None:
@@ -191,7 +191,7 @@ class TestQNetwork:
         )
         expected = state_value + advantage - (advantage[:, :1] + advantage[:, 1:]) / 2
         assert network.noise_size == (4 + 6) + (6 + 4) + (4 + 6) + (6 + 2)
-        assert_close(network(x, noise).numbers, expected)
+        assert_close(network(x, noise).outputs, expected)
 
     def test_only_the_heads_are_noisy(self) -> None:
         network = QNetwork((3,), 2, hidden=(4, 4), head=(5,), dueling=True, noisy=True)
@@ -291,13 +291,13 @@ class TestPlainModule:
         net = small_net((4, 3))
         x = random(5, 4)
 
-        assert_close(PlainModule(net)(x).numbers, net(x).unsqueeze(2))
+        assert_close(PlainModule(net)(x).outputs, net(x).unsqueeze(2))
 
     def test_numbers_per_action_stay(self) -> None:
         net = nn.Sequential(small_net((4, 6)), nn.Unflatten(1, (3, 2)))
         x = random(5, 4)
 
-        assert_close(PlainModule(net)(x).numbers, net(x))
+        assert_close(PlainModule(net)(x).outputs, net(x))
 
     def test_a_prediction_stays_as_it_is(self) -> None:
         class Predicting(nn.Module):
@@ -307,7 +307,7 @@ class TestPlainModule:
         x = torch.arange(4.0).view(1, 4)
         prediction = PlainModule(Predicting())(x)
 
-        assert prediction.numbers.shape == (1, 2, 2)
+        assert prediction.outputs.shape == (1, 2, 2)
         assert prediction.fractions is x
 
     @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Pair(nn.Module):
         self.plain = linear([[1.0, 2.0]])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.first(x) + self.second(x).numbers.squeeze(2)
+        return self.first(x) + self.second(x).outputs.squeeze(2)
 
 
 class Learner(Policy):

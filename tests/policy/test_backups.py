@@ -144,7 +144,7 @@ def soft(
     next_legal: list[bool] | None = None,
     value: Any = None,
 ) -> tuple[list[float], float, list[float]]:
-    """Return after [W], reward and goal [W] of one row; the target network says `now` here and `following` next."""
+    """Return after [W], reward and target [W] of one row; the target network says `now` here and `following` next."""
     value = ExpectedValue() if value is None else value
     say = {"now": torch.tensor([now], dtype=torch.float32), "next": torch.tensor([following], dtype=torch.float32)}
     say = {when: numbers if numbers.dim() == 3 else numbers.unsqueeze(2) for when, numbers in say.items()}
@@ -153,7 +153,7 @@ def soft(
     one = torch.ones(1)
     rows = TensorBatch("now", torch.tensor([action]), reward * one, discount * one, "next", one, masks[0], masks[1])
     after, rewards = backup(refusing, lambda features, _: Prediction(say[features]), rows, value)
-    return after[0].tolist(), rewards.item(), value.goal(after, rewards, rows.discount)[0].tolist()
+    return after[0].tolist(), rewards.item(), value.target(after, rewards, rows.discount)[0].tolist()
 
 
 class TestMunchausen:
@@ -185,11 +185,11 @@ class TestMunchausen:
 
         assert told == pytest.approx([-0.5, 0.5 * math.log(0.75)])
 
-    def test_goal_discounts_the_soft_value_by_the_discount_as_given(self) -> None:
+    def test_target_discounts_the_soft_value_by_the_discount_as_given(self) -> None:
         backup = MunchausenBackup(1.0, alpha=0.5)
-        _, _, goal = soft(backup, [0, LN3], [0, LN3], reward=2.0, discount=0.9**3)
+        _, _, td_target = soft(backup, [0, LN3], [0, LN3], reward=2.0, discount=0.9**3)
 
-        assert goal == pytest.approx([2 + 0.5 * math.log(0.75) + 0.729 * LN4])
+        assert td_target == pytest.approx([2 + 0.5 * math.log(0.75) + 0.729 * LN4])
 
     def test_alpha_0_is_soft_q_learning_without_a_bonus(self) -> None:
         assert soft(MunchausenBackup(1.0, alpha=0.0), [0, LN3], [0, LN3], action=0, reward=3.0)[1] == 3.0
@@ -212,12 +212,12 @@ class TestMunchausen:
         assert (after, reward) == ([4], 0)
 
     @pytest.mark.parametrize("value", [ExpectedValue(), ExpectedValue(rescale=1e-3), QuantileValue(1)])
-    def test_goal_is_a_number_where_no_next_action_is_legal_after_a_termination(self, value: Any) -> None:
+    def test_target_is_a_number_where_no_next_action_is_legal_after_a_termination(self, value: Any) -> None:
         none = [False, False]
         backup = MunchausenBackup(1.0, alpha=0.0)
-        _, _, goal = soft(backup, [0, LN3], [0, 0], reward=3.0, discount=0.0, next_legal=none, value=value)
+        _, _, td_target = soft(backup, [0, LN3], [0, 0], reward=3.0, discount=0.0, next_legal=none, value=value)
 
-        assert goal == pytest.approx([3.0 if value.rescale is None else 1.003])
+        assert td_target == pytest.approx([3.0 if value.rescale is None else 1.003])
 
     def test_illegal_values_that_are_not_finite_do_no_harm(self) -> None:
         after, _, _ = soft(MunchausenBackup(1.0), [0, 0, 0], [0, math.inf, LN3], next_legal=[True, False, True])
@@ -241,7 +241,7 @@ class TestMunchausen:
         def h(x: float) -> float:
             return math.sqrt(x + 1) - 1 + eps * x
 
-        after, reward, goal = soft(
+        after, reward, td_target = soft(
             MunchausenBackup(1.0, alpha=1.0),
             [0, h(LN3)],
             [0, h(LN3)],
@@ -252,7 +252,7 @@ class TestMunchausen:
 
         assert reward == pytest.approx(5 + math.log(0.75))
         assert after == pytest.approx([h(LN4)], rel=1e-5)
-        assert goal == pytest.approx([h(5 + math.log(0.75) + 0.5 * LN4)], rel=1e-5)
+        assert td_target == pytest.approx([h(5 + math.log(0.75) + 0.5 * LN4)], rel=1e-5)
 
     @pytest.mark.parametrize("temperature", [1e-3, 1e-6])
     def test_near_temperature_0_it_is_the_largest_value(self, temperature: float) -> None:

@@ -112,7 +112,7 @@ class TestActing:
 
 
 class TestLearning:
-    def test_the_imitation_minimises_cross_entropy_and_small_logits(self) -> None:
+    def test_the_imitation_minimizes_cross_entropy_and_small_logits(self) -> None:
         """Logits 0 and ln 3 say 1/4 and 3/4."""
         imitation = Constant([0.0, math.log(3.0)])
         policy = DiscreteBCQPolicy(

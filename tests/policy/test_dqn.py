@@ -160,7 +160,7 @@ class Doubled(QNetwork):
     """A network with a forward pass of its own."""
 
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
-        return Prediction(2 * super().forward(features, noise, legal).numbers)
+        return Prediction(2 * super().forward(features, noise, legal).outputs)
 
 
 class Negated(ExpectedValue):
@@ -190,7 +190,7 @@ class TestPartsOfOnesOwn:
         policy = made()
         policy.network.encoder.body = small_net((4, 8))
         with torch.no_grad():
-            expected = policy.network(torch.from_numpy(self.obs)).numbers[:, :, 0]
+            expected = policy.network(torch.from_numpy(self.obs)).outputs[:, :, 0]
 
         np.testing.assert_allclose(policy.action_values(self.obs), expected, rtol=1e-5)
 

@@ -66,8 +66,8 @@ class Own(ExpectedValue):
         super().__init__()
         self.own = loss
 
-    def loss(self, chosen: Tensor, goal: Tensor) -> Any:
-        return self.own(chosen, goal)
+    def loss(self, chosen: Tensor, td_target: Tensor) -> Any:
+        return self.own(chosen, td_target)
 
 
 def raising(*_: Any) -> Any:
@@ -77,9 +77,9 @@ def raising(*_: Any) -> Any:
 @pytest.mark.parametrize(
     ("loss", "shapes"),
     [
-        (lambda chosen, goal: ((chosen - goal).mean(), (chosen - goal).abs()[:, 0]), "() and (1,)"),
-        (lambda chosen, goal: ((chosen - goal)[:, 0], (chosen - goal)), "(1,) and (1, 1)"),
-        (lambda chosen, goal: (chosen - goal, (chosen - goal)[:, 0]), "(1, 1) and (1,)"),
+        (lambda chosen, td_target: ((chosen - td_target).mean(), (chosen - td_target).abs()[:, 0]), "() and (1,)"),
+        (lambda chosen, td_target: ((chosen - td_target)[:, 0], (chosen - td_target)), "(1,) and (1, 1)"),
+        (lambda chosen, td_target: (chosen - td_target, (chosen - td_target)[:, 0]), "(1, 1) and (1,)"),
     ],
     ids=["mean", "wide priority", "wide loss"],
 )
@@ -103,7 +103,7 @@ def test_a_backup_that_raises_is_refused_with_its_own_words() -> None:
 
 def test_a_backup_of_another_shape_than_the_value_needs_is_refused() -> None:
     def flat(online: Any, target: Any, batch: Any, value: Any) -> tuple[Tensor, Tensor]:
-        return target(batch.next_obs, batch.next_legal).numbers[0, 0, :1].squeeze(), batch.reward
+        return target(batch.next_obs, batch.next_legal).outputs[0, 0, :1].squeeze(), batch.reward
 
     assert "and CategoricalValue fail together on one row" in refusal(backup=flat, value=CategoricalValue(5, 0, 1))
 

@@ -80,7 +80,7 @@ class TestSeeds:
 
         assert_same(parameters_of(policy), parameters_of(other))
 
-    def test_a_module_of_ones_own_is_ones_own_to_initialise(self) -> None:
+    def test_a_module_of_ones_own_is_ones_own_to_initialize(self) -> None:
         net = small_net((4, 3))
         before = parameters_of(net)
         DQNPolicy(net, device="cpu", seed=1).seed(2)

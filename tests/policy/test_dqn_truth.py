@@ -30,7 +30,7 @@ BOUND = 0.05
 def largest_error(
     buffer: ReplayBuffer,
     *,
-    behaviour: Any = MDP.at_random,
+    behavior: Any = MDP.at_random,
     lie: bool = False,
     n_updates: int = 1500,
     batch_size: int = BATCH,
@@ -41,7 +41,7 @@ def largest_error(
 
     `truth` [S, A] stands in for Q* where something else is to be found.
     """
-    MDP.fill(buffer, behaviour, n_envs=N_ENVS, n_steps=N_STEPS, lie=lie)
+    MDP.fill(buffer, behavior, n_envs=N_ENVS, n_steps=N_STEPS, lie=lie)
     policy = DQNPolicy.for_envs(
         Spaces(spaces.Discrete(MDP.n_states), spaces.Discrete(MDP.n_actions)),
         **{
@@ -69,7 +69,7 @@ def uniform() -> ReplayBuffer:
     return ReplayBuffer(N_ENVS * N_STEPS, seed=2)
 
 
-def prioritised(beta: float = 1.0) -> ReplayBuffer:
+def prioritized(beta: float = 1.0) -> ReplayBuffer:
     return PrioritizedReplayBuffer(N_ENVS * N_STEPS, alpha=0.6, beta=beta, seed=2)
 
 
@@ -77,12 +77,12 @@ def test_uniform_replay_finds_the_truth() -> None:
     assert largest_error(uniform()) < BOUND
 
 
-def test_prioritised_replay_with_full_weights_finds_the_truth() -> None:
-    assert largest_error(prioritised()) < BOUND
+def test_prioritized_replay_with_full_weights_finds_the_truth() -> None:
+    assert largest_error(prioritized()) < BOUND
 
 
-def test_prioritised_replay_without_weights_misses_the_truth() -> None:
-    assert largest_error(prioritised(beta=0.0)) > 2 * BOUND
+def test_prioritized_replay_without_weights_misses_the_truth() -> None:
+    assert largest_error(prioritized(beta=0.0)) > 2 * BOUND
 
 
 def test_truncation_taken_for_termination_misses_the_truth() -> None:
@@ -90,7 +90,7 @@ def test_truncation_taken_for_termination_misses_the_truth() -> None:
 
 
 def test_windows_of_2_to_5_steps_find_the_truth_on_data_of_the_best_policy() -> None:
-    assert largest_error(uniform(), behaviour=MDP.optimally, n_step=(2, 5)) < BOUND
+    assert largest_error(uniform(), behavior=MDP.optimally, n_step=(2, 5)) < BOUND
 
 
 def test_means_of_distributions_find_the_truth() -> None:
@@ -149,20 +149,20 @@ def test_more_quantiles_find_the_truth_more_nearly(options: dict[str, Any]) -> N
     [
         (uniform, {"double": True}),
         (uniform, {"dueling": True}),
-        (uniform, {"behaviour": MDP.optimally}),
+        (uniform, {"behavior": MDP.optimally}),
         (uniform, {"target": Target(1, "updates", tau=0.05)}),
-        (prioritised, {"double": True, "value": CategoricalValue(21, -5.0, 5.0)}),
-        (prioritised, {"double": True, "value": HLGaussValue(21, -5.0, 5.0)}),
-        (prioritised, {"behaviour": MDP.optimally, "n_step": (2, 5), "double": True, "dueling": True}),
+        (prioritized, {"double": True, "value": CategoricalValue(21, -5.0, 5.0)}),
+        (prioritized, {"double": True, "value": HLGaussValue(21, -5.0, 5.0)}),
+        (prioritized, {"behavior": MDP.optimally, "n_step": (2, 5), "double": True, "dueling": True}),
     ],
     ids=[
         "double",
         "dueling",
         "n-step 1",
         "soft target",
-        "categorical prioritised double",
-        "hl-gauss prioritised double",
-        "n-step prioritised",
+        "categorical prioritized double",
+        "hl-gauss prioritized double",
+        "n-step prioritized",
     ],
 )
 def test_every_other_way_finds_the_truth_too(buffer: Any, options: dict[str, Any]) -> None:
@@ -170,5 +170,5 @@ def test_every_other_way_finds_the_truth_too(buffer: Any, options: dict[str, Any
 
 
 @pytest.mark.slow
-def test_windows_of_other_behaviour_miss_the_truth() -> None:
+def test_windows_of_other_behavior_miss_the_truth() -> None:
     assert largest_error(uniform(), n_step=(2, 5)) > 10 * BOUND

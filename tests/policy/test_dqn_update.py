@@ -63,9 +63,9 @@ class Twin:
         best = max((value, action) for action, value in enumerate(values) if legal[action])[1]
         after, reward, discount = judged[best], float(batch.reward[i]), float(batch.discount[i])
         if self.kind == "categorical":
-            goal = torch.tensor(algorithm_1(after.softmax(0).tolist(), self.support.tolist(), reward, discount))
-            loss = -(goal * chosen.log_softmax(0)).sum()
-            entropy = -sum(p * math.log(p) for p in goal.tolist() if p > 0)
+            td_target = torch.tensor(algorithm_1(after.softmax(0).tolist(), self.support.tolist(), reward, discount))
+            loss = -(td_target * chosen.log_softmax(0)).sum()
+            entropy = -sum(p * math.log(p) for p in td_target.tolist() if p > 0)
             return loss, loss.item() - entropy, self.mean(chosen).item()
         td = reward + discount * after[0] - chosen[0]
         size = abs(td.item())
@@ -155,7 +155,7 @@ class TestWeights:
         )
 
     def test_multiply_cross_entropies(self) -> None:
-        value = CategoricalValue(2, 0.0, 1.0)  # both logits 0: every goal costs ln 2
+        value = CategoricalValue(2, 0.0, 1.0)  # both logits 0: every td_target costs ln 2
         assert one_update(value, [1.0, 0.0], [0.25, 1.0])["loss"] == pytest.approx(1.25 * math.log(2) / 2)
 
     def test_show_in_the_gradient(self) -> None:

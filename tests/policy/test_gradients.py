@@ -28,7 +28,7 @@ GAP = 1e-6
 
 
 def loss_of_an_update(policy: DQNPolicy) -> Callable[[], Tensor]:
-    """Return the loss that an update in float64 would minimise, to be called as often as one likes."""
+    """Return the loss that an update in float64 would minimize, to be called as often as one likes."""
     policy.double()
     batch = batch_of(6)
     wide = {name: getattr(batch, name).astype(np.float64) for name in ("obs", "next_obs")}

@@ -25,7 +25,7 @@ def histogram(y: float | list[float], value: HLGaussValue) -> Tensor:
     """Return the target [B, W] of rewards y at the end of an episode."""
     rewards = torch.tensor([y] if isinstance(y, float) else y)
     after = torch.full((len(rewards), value.width), math.nan)  # nothing follows
-    return value.goal(after, rewards, torch.zeros(len(rewards)))
+    return value.target(after, rewards, torch.zeros(len(rewards)))
 
 
 def erf_histogram(y: float, value: HLGaussValue) -> list[float]:
@@ -72,15 +72,15 @@ class TestTwoHot:
 
     def test_takes_the_mean_of_the_next_histogram(self) -> None:
         after = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).log()  # mean 2
-        goal = self.value.goal(after, torch.tensor([0.75]), torch.tensor([0.25]))  # 1.25
+        td_target = self.value.target(after, torch.tensor([0.75]), torch.tensor([0.25]))  # 1.25
 
-        assert_close(goal, torch.tensor([[0.0, 0.75, 0.25, 0.0, 0.0]]))
+        assert_close(td_target, torch.tensor([[0.0, 0.75, 0.25, 0.0, 0.0]]))
 
     def test_moves_every_row_by_its_own_reward_and_discount(self) -> None:
         after = torch.full((3, 5), 0.0)  # mean 2
-        goal = self.value.goal(after, torch.tensor([1.0, 0.0, 2.5]), torch.tensor([1.0, 0.5, 0.0]))
+        td_target = self.value.target(after, torch.tensor([1.0, 0.0, 2.5]), torch.tensor([1.0, 0.5, 0.0]))
 
-        assert_close(goal, torch.tensor([[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).float())
+        assert_close(td_target, torch.tensor([[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).float())
 
 
 class TestHLGauss:
@@ -96,15 +96,15 @@ class TestHLGauss:
         assert_close(histogram(2.0, self.value), expected)
 
     def test_at_an_edge_both_sides_are_equal(self) -> None:
-        goal = histogram(2.5, HLGaussValue(6, -0.5, 5.5))
+        td_target = histogram(2.5, HLGaussValue(6, -0.5, 5.5))
 
-        assert_close(goal, goal.flip(1))
+        assert_close(td_target, td_target.flip(1))
 
     def test_at_a_bound_half_of_the_normal_distribution_is_left(self) -> None:
-        goal = histogram([-0.5, 4.5], self.value)
+        td_target = histogram([-0.5, 4.5], self.value)
 
-        assert goal[0, 0].item() == pytest.approx(math.erf(1 / 0.75 / math.sqrt(2.0)))  # within a bin width of y
-        assert_close(goal[1], goal[0].flip(0))
+        assert td_target[0, 0].item() == pytest.approx(math.erf(1 / 0.75 / math.sqrt(2.0)))  # within a bin width of y
+        assert_close(td_target[1], td_target[0].flip(0))
 
     def test_beyond_a_bound_it_is_that_at_the_bound(self) -> None:
         assert_close(histogram([-7.0, 4.6, 1e30], self.value), histogram([-0.5, 4.5, 4.5], self.value))
@@ -134,15 +134,15 @@ def test_equals_the_slow_histogram_and_has_all_mass(
     target: Any, bins: int, v_min: float, width: float, sigma: float, ys: list[float]
 ) -> None:
     value = HLGaussValue(bins, v_min, v_min + width, sigma=sigma, target=target)
-    goal = histogram(ys, value)
+    td_target = histogram(ys, value)
 
-    assert (goal >= 0).all()
-    assert_close(goal.sum(dim=1), torch.ones(len(ys)), rtol=0, atol=1e-5)
+    assert (td_target >= 0).all()
+    assert_close(td_target.sum(dim=1), torch.ones(len(ys)), rtol=0, atol=1e-5)
     bin_width = width / bins
     centers = [v_min + (i + 0.5) * bin_width for i in range(bins)]
     slow = [two_hot(y, centers) if target == "two_hot" else erf_histogram(y, value) for y in ys]
     rounding = 1e-6 * (abs(v_min) + width) / bin_width  # of y in float32, in bin widths
-    assert_allclose(goal.numpy(), slow, rtol=0, atol=1e-5 + 2 * rounding / min(sigma, 1.0))
+    assert_allclose(td_target.numpy(), slow, rtol=0, atol=1e-5 + 2 * rounding / min(sigma, 1.0))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -150,7 +150,7 @@ def test_the_mean_of_the_target_is_the_td_target(target: Any) -> None:
     value = HLGaussValue(101, -10.0, 10.0, target=target)
     y = torch.linspace(-9.0, 9.0, 1001)  # more than 3 sigma from the bounds
 
-    assert_close(value.goal(y.new_zeros(1001, 101), y, torch.zeros(1001)) @ value.support, y, rtol=0, atol=1e-5)
+    assert_close(value.target(y.new_zeros(1001, 101), y, torch.zeros(1001)) @ value.support, y, rtol=0, atol=1e-5)
 
 
 def test_near_a_bound_the_mean_of_a_normal_target_is_shifted_inwards() -> None:
@@ -170,7 +170,7 @@ def test_what_comes_after_a_termination_is_ignored(after: float, target: Any) ->
     value = HLGaussValue(5, -0.5, 4.5, target=target)
     rows = torch.full((1, 5), after), torch.tensor([2.0]), torch.zeros(1)
 
-    assert_close(value.goal(*rows), histogram(2.0, value))
+    assert_close(value.target(*rows), histogram(2.0, value))
     assert value.metrics(torch.zeros(1, 5), histogram(2.0, value), *rows)["clipped_share"].item() == 0.0
 
 
@@ -179,8 +179,8 @@ class TestLoss:
 
     def test_is_the_cross_entropy_whose_gradient_is_softmax_minus_target(self) -> None:
         chosen = torch.tensor([[0.2, 0.3, 0.5]]).log().requires_grad_()
-        goal = torch.tensor([[0.6, 0.4, 0.0]])
-        loss, _ = self.value.loss(chosen, goal)
+        td_target = torch.tensor([[0.6, 0.4, 0.0]])
+        loss, _ = self.value.loss(chosen, td_target)
         loss.sum().backward()
 
         assert loss.item() == pytest.approx(-0.6 * math.log(0.2) - 0.4 * math.log(0.3))
@@ -189,8 +189,8 @@ class TestLoss:
 
     def test_the_priority_is_the_distance_of_the_means_in_returns(self) -> None:
         chosen = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0]]).log().requires_grad_()  # means 1 and 0.5
-        goal = torch.tensor([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])  # means 1.75 and 0.5
-        _, priority = self.value.loss(chosen, goal)
+        td_target = torch.tensor([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])  # means 1.75 and 0.5
+        _, priority = self.value.loss(chosen, td_target)
 
         assert_close(priority, torch.tensor([0.75, 0.0]))
         assert not priority.requires_grad
@@ -213,9 +213,9 @@ def test_metrics_are_those_of_a_categorical_value() -> None:
     value = HLGaussValue(3, -0.5, 2.5)
     chosen = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]).log()
     chosen = chosen.clamp(min=-1e4)
-    goal = torch.tensor([[0.0, 0.0, 1.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])  # td 1, 0, 1, -1
+    td_target = torch.tensor([[0.0, 0.0, 1.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])  # td 1, 0, 1, -1
     reward = torch.tensor([2.0, 0.5, 2.6, -0.6])  # the last two lie beyond the bounds
-    metrics = value.metrics(chosen, goal, chosen, reward, torch.zeros(4))
+    metrics = value.metrics(chosen, td_target, chosen, reward, torch.zeros(4))
 
     assert {name: metric.item() for name, metric in metrics.items()} == pytest.approx(
         {

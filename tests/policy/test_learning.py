@@ -35,7 +35,7 @@ class Several(Policy):
     def pull(self, step: int = 0, **goals: float) -> UpdateResult:
         for name in self.names:
             goal = goals.get(name, 1.0)
-            self.minimise(name, lambda name=name, goal=goal: ((self.weight(name) - goal) ** 2).sum(), step=step)
+            self.minimize(name, lambda name=name, goal=goal: ((self.weight(name) - goal) ** 2).sum(), step=step)
         return self.end_update(step=step, priority=torch.ones(3), extra=torch.tensor(5.0))
 
 
@@ -110,14 +110,14 @@ class TestUpdates:
 
     def test_without_priorities_have_none(self) -> None:
         policy = Several(("actor",))
-        policy.minimise("actor", lambda: policy.weight("actor").sum(), step=0)
+        policy.minimize("actor", lambda: policy.weight("actor").sum(), step=0)
 
         assert policy.end_update(step=0).read_priority() is None
 
     def test_may_take_one_gradient_step_several_times(self) -> None:
         policy = Several(("actor",))
         for goal in (3.0, 4.0):
-            policy.minimise("actor", lambda goal=goal: ((policy.weight("actor") - goal) ** 2).sum(), step=0)
+            policy.minimize("actor", lambda goal=goal: ((policy.weight("actor") - goal) ** 2).sum(), step=0)
         policy.end_update(step=0)
 
         assert policy.n_updates == 1
@@ -155,7 +155,7 @@ class TestDivergence:
         policy = Several()
         with pytest.raises(DivergedError):
             policy.pull(critic=math.inf)
-        policy.minimise("critic", lambda: policy.weight("critic").sum(), step=0)
+        policy.minimize("critic", lambda: policy.weight("critic").sum(), step=0)
         policy.end_update(step=0)
 
         assert "actor_loss" not in policy.read_metrics()
@@ -228,7 +228,7 @@ class Hungry(Several):
                 raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
             return value
 
-        self.minimise("actor", loss, step=step)
+        self.minimize("actor", loss, step=step)
         return self.end_update(step=step)
 
 

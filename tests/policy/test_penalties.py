@@ -50,7 +50,7 @@ class TestByHand:
 
 class TestInTheUpdate:
     def test_the_importance_weight_multiplies_it_too(self) -> None:
-        """Values are the observation; every goal is the chosen value, so that the penalty is all of the loss."""
+        """Values are the observation; every td_target is the chosen value, so that the penalty is all of the loss."""
         obs = np.array([[0.0, LN3, 0.0], [0.0, 0.0, 0.0]], np.float32)
         chosen: dict[str, Any] = {"action": np.array([1, 0]), "reward": np.array([LN3, 0.0], np.float32)}
         chosen |= {"discount": np.zeros(2, np.float32), "weight": np.array([0.25, 2.0], np.float32)}
@@ -60,7 +60,7 @@ class TestInTheUpdate:
         first, second = 3.0 * (math.log(5.0) - LN3), 3.0 * LN3
         assert_close(objective(policy.loss, rows)["loss"], torch.tensor((0.25 * first + 2.0 * second) / 2))
 
-    def test_the_update_minimises_the_weighted_mean_of_both(self) -> None:
+    def test_the_update_minimizes_the_weighted_mean_of_both(self) -> None:
         weighted, plain = (made(penalty=penalty) for penalty in (ConservativePenalty(1.5), None))
         batch = batch_of(16)
         weighted.update(batch, step=0)

@@ -87,7 +87,7 @@ class TestPpo:
         assert shown["loss"] == pytest.approx(1 / 3 + 25 / 6, rel=1e-5)
 
     @pytest.mark.parametrize(
-        ("stored", "goal", "error"),
+        ("stored", "td_target", "error"),
         [
             (0.0, 4.0, 3.5),  # the value is 1 now, 0.5 clipped: farther from 4
             (0.0, -4.0, 5.0),  # the value itself is farther
@@ -96,8 +96,8 @@ class TestPpo:
             (3.0, 0.0, 2.5),
         ],
     )
-    def test_a_clipped_value_counts_where_it_is_worse(self, stored: float, goal: float, error: float) -> None:
-        shown = metrics_of(ppo(clip_value=0.5), reward=[goal], value=[stored], log_prob=[LOG(0.5)], action=[0])
+    def test_a_clipped_value_counts_where_it_is_worse(self, stored: float, td_target: float, error: float) -> None:
+        shown = metrics_of(ppo(clip_value=0.5), reward=[td_target], value=[stored], log_prob=[LOG(0.5)], action=[0])
         assert shown["value_loss"] == pytest.approx(error**2)
 
     def test_entropy_is_taken_off_the_loss_times_its_weight(self) -> None:

@@ -50,7 +50,7 @@ def test_gradients_of_both_questions_to_the_online_network_arrive() -> None:
         function = tk.DQNPolicy(network, precision=precision, device="cpu")._function(network, RandomInputs())
         with torch.no_grad():
             function(features, None)  # first, as a backup might
-        return list(torch.autograd.grad(function(features, None).numbers.square().mean(), list(network.parameters())))
+        return list(torch.autograd.grad(function(features, None).outputs.square().mean(), list(network.parameters())))
 
     for rough, exact in zip(gradients("bf16"), gradients("float32"), strict=True):
         assert exact.abs().max() > 0
@@ -64,7 +64,7 @@ def test_layers_multiply_in_bf16_and_answer_in_float32() -> None:
     policy = tk.DQNPolicy(network, precision="bf16", device="cpu")
     prediction = policy._function(network, RandomInputs())(torch.zeros(2, 4), None)
     assert kinds == {torch.bfloat16}
-    assert prediction.numbers.dtype == torch.float32
+    assert prediction.outputs.dtype == torch.float32
 
 
 def test_acting_stays_exact() -> None:

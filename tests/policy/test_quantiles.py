@@ -1,4 +1,4 @@
-"""Quantiles: the loss by hand and against three loops, what minimises it, and where fractions come from."""
+"""Quantiles: the loss by hand and against three loops, what minimizes it, and where fractions come from."""
 
 import inspect
 import math
@@ -23,17 +23,17 @@ def row(*numbers: float) -> Tensor:
     return torch.tensor([numbers], dtype=torch.float32)
 
 
-def loss_of(chosen: float, goal: float, fraction: float, kappa: float) -> float:
-    loss, _ = quantile_huber(row(chosen), row(goal), row(fraction), kappa)
+def loss_of(chosen: float, td_target: float, fraction: float, kappa: float) -> float:
+    loss, _ = quantile_huber(row(chosen), row(td_target), row(fraction), kappa)
     return loss.item()
 
 
 def triple_loop(
-    chosen: list[list[float]], goal: list[list[float]], fractions: list[list[float]], kappa: float
+    chosen: list[list[float]], td_target: list[list[float]], fractions: list[list[float]], kappa: float
 ) -> tuple[list[float], list[float]]:
     """Return losses and priorities as equations 9 and 10 read, one number at a time."""
     losses, priorities = [], []
-    for own, theirs, at in zip(chosen, goal, fractions, strict=True):
+    for own, theirs, at in zip(chosen, td_target, fractions, strict=True):
         loss = distance = 0.0
         for theta, tau in zip(own, at, strict=True):
             mean = 0.0
@@ -56,7 +56,7 @@ def triple_loop(
 
 class TestLoss:
     @pytest.mark.parametrize(
-        ("goal", "fraction", "kappa", "loss"),
+        ("td_target", "fraction", "kappa", "loss"),
         [
             (0.5, 0.9, 1.0, 0.9 * 0.125),  # 0.5**2 / 2
             (-0.5, 0.9, 1.0, 0.1 * 0.125),
@@ -70,11 +70,11 @@ class TestLoss:
             (0.25, 0.5, 0.0, 0.125),
         ],
     )
-    def test_of_one_quantile_and_one_goal(self, goal: float, fraction: float, kappa: float, loss: float) -> None:
-        assert loss_of(0.0, goal, fraction, kappa) == pytest.approx(loss)
+    def test_of_one_quantile_and_one_target(self, td_target: float, fraction: float, kappa: float, loss: float) -> None:
+        assert loss_of(0.0, td_target, fraction, kappa) == pytest.approx(loss)
 
     @pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
-    def test_is_zero_where_the_goal_is_reached(self, kappa: float) -> None:
+    def test_is_zero_where_the_target_is_reached(self, kappa: float) -> None:
         chosen = torch.full((2, 5), 3.0, requires_grad=True)
         loss, priority = quantile_huber(chosen, torch.full((2, 7), 3.0), midpoints(5), kappa)
         loss.sum().backward()
@@ -92,16 +92,16 @@ class TestLoss:
         assert priority.tolist() == pytest.approx([(2 + 0 + 4 + 1 + 1 + 5) / 6])
 
     def test_takes_fractions_of_every_row_or_one_row_of_them_for_all(self) -> None:
-        chosen, goal = row(0.0).expand(2, 1), row(1.0).expand(2, 1)
+        chosen, td_target = row(0.0).expand(2, 1), row(1.0).expand(2, 1)
 
-        assert quantile_huber(chosen, goal, torch.tensor([[0.25], [0.5]]), 0.0)[0].tolist() == [0.25, 0.5]
-        assert quantile_huber(chosen, goal, torch.tensor([[0.25]]), 0.0)[0].tolist() == [0.25, 0.25]
+        assert quantile_huber(chosen, td_target, torch.tensor([[0.25], [0.5]]), 0.0)[0].tolist() == [0.25, 0.5]
+        assert quantile_huber(chosen, td_target, torch.tensor([[0.25]]), 0.0)[0].tolist() == [0.25, 0.25]
 
     def test_gradient_is_the_share_within_the_line_and_shrinks_within_the_bend(self) -> None:
         # d loss / d chosen = -share * clip(td / kappa, -1, 1): -0.9 * 1, 0.1 * 1, -0.9 * 0.5
-        for goal, slope in ((3.0, -0.9), (-3.0, 0.1), (0.5, -0.45)):
+        for td_target, slope in ((3.0, -0.9), (-3.0, 0.1), (0.5, -0.45)):
             chosen = row(0.0).requires_grad_()
-            quantile_huber(chosen, row(goal), row(0.9), 1.0)[0].sum().backward()
+            quantile_huber(chosen, row(td_target), row(0.9), 1.0)[0].sum().backward()
             assert chosen.grad is not None
             assert chosen.grad.item() == pytest.approx(slope)
 
@@ -240,10 +240,10 @@ def test_loss_and_priority_equal_three_loops(
         one = st.lists(numbers, min_size=width, max_size=width)
         return data.draw(st.lists(one, min_size=n_rows, max_size=n_rows))
 
-    chosen, goal = table(NUMBER, widths[0]), table(NUMBER, widths[1])
+    chosen, td_target = table(NUMBER, widths[0]), table(NUMBER, widths[1])
     fractions = table(st.floats(0.0078125, 0.9921875, width=32), widths[0])
-    loss, priority = quantile_huber(*(torch.tensor(numbers) for numbers in (chosen, goal, fractions)), kappa)
-    slow_loss, slow_priority = triple_loop(chosen, goal, fractions, kappa)
+    loss, priority = quantile_huber(*(torch.tensor(numbers) for numbers in (chosen, td_target, fractions)), kappa)
+    slow_loss, slow_priority = triple_loop(chosen, td_target, fractions, kappa)
 
     np.testing.assert_allclose(loss, slow_loss, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(priority, slow_priority, rtol=1e-4, atol=1e-5)
@@ -259,14 +259,14 @@ def descend(value: QuantileValue, goals: Tensor, n_steps: int = 500) -> list[flo
     return numbers[0].tolist()
 
 
-def test_the_minimiser_is_the_quantiles_of_the_goals() -> None:
+def test_the_minimizer_is_the_quantiles_of_the_goals() -> None:
     # 0 with probability 0.3, 1 with 0.4, 10 with 0.3: cumulated 0.3, 0.7, 1; asked at 1/8, 3/8, 5/8, 7/8.
     goals = row(*[0.0] * 3, *[1.0] * 4, *[10.0] * 3)
 
     assert descend(QuantileValue(4, kappa=0.0), goals) == pytest.approx([0, 1, 1, 10], abs=0.02)
 
 
-def test_the_minimiser_of_a_sure_return_is_that_return_everywhere() -> None:
+def test_the_minimizer_of_a_sure_return_is_that_return_everywhere() -> None:
     assert descend(QuantileValue(3), row(2.0)) == pytest.approx([2, 2, 2], abs=0.01)
 
 
@@ -291,21 +291,23 @@ class TestQuantileValue:
 
         assert QuantileValue(3).mean(numbers).tolist() == [[2, 0]]
 
-    def test_goal_is_reward_plus_discounted_next_quantile_by_quantile(self) -> None:
-        goal = QuantileValue(2).goal(torch.tensor([[0.0, 10], [4, 8]]), torch.tensor([1.0, 2]), torch.tensor([0.5, 0]))
+    def test_target_is_reward_plus_discounted_next_quantile_by_quantile(self) -> None:
+        td_target = QuantileValue(2).target(
+            torch.tensor([[0.0, 10], [4, 8]]), torch.tensor([1.0, 2]), torch.tensor([0.5, 0])
+        )
 
-        assert goal.tolist() == [[1, 6], [2, 2]]
+        assert td_target.tolist() == [[1, 6], [2, 2]]
 
     @pytest.mark.parametrize("after", [math.inf, -math.inf, math.nan])
-    def test_goal_at_discount_0_is_the_reward_whatever_comes_after(self, after: float) -> None:
-        goal = QuantileValue(2).goal(row(after, 1.0), torch.tensor([3.0]), torch.tensor([0.0]))
+    def test_target_at_discount_0_is_the_reward_whatever_comes_after(self, after: float) -> None:
+        td_target = QuantileValue(2).target(row(after, 1.0), torch.tensor([3.0]), torch.tensor([0.0]))
 
-        assert goal.tolist() == [[3, 3]]
+        assert td_target.tolist() == [[3, 3]]
 
     def test_shows_the_mean_absolute_difference_of_means(self) -> None:
         one = torch.ones(2)
-        chosen, goal = torch.tensor([[0.0, 2], [1, 1]]), torch.tensor([[2.0, 4], [0, 0]])  # means 1, 1; 3, 0
-        shown = QuantileValue(2).metrics(chosen, goal, goal, one, one)
+        chosen, td_target = torch.tensor([[0.0, 2], [1, 1]]), torch.tensor([[2.0, 4], [0, 0]])  # means 1, 1; 3, 0
+        shown = QuantileValue(2).metrics(chosen, td_target, td_target, one, one)
 
         assert {name: number.item() for name, number in shown.items()} == {"td_abs_mean": 1.5, "td_abs_max": 2.0}
 

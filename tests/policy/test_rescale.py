@@ -66,18 +66,18 @@ def test_both_grow_and_are_odd() -> None:
 class TestExpectedValue:
     value = ExpectedValue(rescale=EPS)
 
-    def test_goal_is_h_of_the_return_in_its_own_units(self) -> None:
+    def test_target_is_h_of_the_return_in_its_own_units(self) -> None:
         # h^-1(h(8)) = 8: rewards 2 and -1, discounts 0.5 and 0.25 make 6 and 1.
         after = torch.tensor([[h(8.0)], [h(8.0)]])
-        goal = self.value.goal(after, torch.tensor([2.0, -1.0]), torch.tensor([0.5, 0.25]))
+        td_target = self.value.target(after, torch.tensor([2.0, -1.0]), torch.tensor([0.5, 0.25]))
 
-        assert_close(goal, torch.tensor([[h(6.0)], [h(1.0)]]), rtol=1e-5, atol=1e-5)
+        assert_close(td_target, torch.tensor([[h(6.0)], [h(1.0)]]), rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("after", [math.inf, -math.inf, math.nan, 3e38])
-    def test_goal_at_discount_0_is_h_of_the_reward_whatever_comes_after(self, after: float) -> None:
-        goal = self.value.goal(torch.tensor([[after]]), torch.tensor([3.0]), torch.tensor([0.0]))
+    def test_target_at_discount_0_is_h_of_the_reward_whatever_comes_after(self, after: float) -> None:
+        td_target = self.value.target(torch.tensor([[after]]), torch.tensor([3.0]), torch.tensor([0.0]))
 
-        assert goal.item() == pytest.approx(1.003)
+        assert td_target.item() == pytest.approx(1.003)
 
     def test_mean_is_in_units_of_return(self) -> None:
         numbers = torch.tensor([[[1.003], [-2.008]]])  # [B, A, W]
@@ -91,9 +91,11 @@ class TestExpectedValue:
 
     def test_shown_differences_are_in_units_of_return(self) -> None:
         one = torch.ones(1)
-        chosen, goal = torch.tensor([[1.003]]), torch.tensor([[2.008]])  # 3 and 8
+        chosen, td_target = torch.tensor([[1.003]]), torch.tensor([[2.008]])  # 3 and 8
 
-        assert self.value.metrics(chosen, goal, goal, one, one)["td_abs_mean"].item() == pytest.approx(5, rel=1e-4)
+        assert self.value.metrics(chosen, td_target, td_target, one, one)["td_abs_mean"].item() == pytest.approx(
+            5, rel=1e-4
+        )
 
 
 @pytest.mark.parametrize("value", [QuantileValue(2, rescale=EPS), ImplicitQuantileValue(2, rescale=EPS)])
@@ -103,19 +105,19 @@ class TestQuantiles:
 
         assert value.mean(numbers).item() == pytest.approx(4.0, rel=1e-4)
 
-    def test_goal_is_taken_quantile_by_quantile(self, value: Any) -> None:
-        goal = value.goal(torch.tensor([[h(-3.0), h(99.0)]]), torch.tensor([1.0]), torch.tensor([0.5]))
+    def test_target_is_taken_quantile_by_quantile(self, value: Any) -> None:
+        td_target = value.target(torch.tensor([[h(-3.0), h(99.0)]]), torch.tensor([1.0]), torch.tensor([0.5]))
 
-        assert_close(goal, torch.tensor([[h(-0.5), h(50.5)]]), rtol=1e-4, atol=1e-5)
+        assert_close(td_target, torch.tensor([[h(-0.5), h(50.5)]]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_return_of_millions_and_one_near_0_are_told_from_numbers_of_thousands() -> None:
     value = ExpectedValue(rescale=EPS)
     reward = torch.tensor([1e6, 1e-3])
-    goal = value.goal(torch.zeros(2, 1), reward, torch.ones(2))
+    td_target = value.target(torch.zeros(2, 1), reward, torch.ones(2))
 
-    assert goal[0].item() == pytest.approx(math.sqrt(1e6 + 1) - 1 + 1000)
-    np.testing.assert_allclose(value.mean(goal), reward, rtol=1e-4, atol=1e-6)
+    assert td_target[0].item() == pytest.approx(math.sqrt(1e6 + 1) - 1 + 1000)
+    np.testing.assert_allclose(value.mean(td_target), reward, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("rescale", [0, -1e-3, math.inf, math.nan, True, "1e-3"])

@@ -41,7 +41,7 @@ def test_quantiles_are_equally_likely_and_rise() -> None:
 
 def test_rescaled_numbers_are_told_as_returns() -> None:
     value = tk.ExpectedValue(rescale=1e-3)
-    numbers = value.numbers(torch.tensor(1_000.0)).item()
+    numbers = value.outputs(torch.tensor(1_000.0)).item()
     returns, probability = distribution([[numbers]], value, n_rows=1)
     assert_allclose(returns, [[[1_000.0]]], rtol=1e-4)
     assert_allclose(probability, 1.0)

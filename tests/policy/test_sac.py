@@ -98,13 +98,13 @@ def one_row(**columns: Any) -> TransitionBatch:
 
 
 class TestByHand:
-    def test_the_critics_goal_is_the_soft_value_of_the_smaller_target(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_critics_target_is_the_soft_value_of_the_smaller_target(self, monkeypatch: pytest.MonkeyPatch) -> None:
         policy = simple()
         with_noise(policy, monkeypatch, here=0.0, following=0.3)
         result = policy.update(one_row(), step=0)
         a, log_prob = drawn(0.5, -1.0, 0.3)
-        goal = 10.0 + 0.9 * (min(3 * a + 1, -a + 2) - 0.2 * log_prob)
-        td = [2.5 - goal, 1.5 - goal]  # the critics at the stored action, 0.5
+        td_target = 10.0 + 0.9 * (min(3 * a + 1, -a + 2) - 0.2 * log_prob)
+        td = [2.5 - td_target, 1.5 - td_target]  # the critics at the stored action, 0.5
         told = policy.read_metrics()
         assert told["critic_loss"] == pytest.approx(0.5 * (td[0] ** 2 + td[1] ** 2), rel=1e-5)
         assert (told["q_mean"], told["q_max"], told["q_min"]) == pytest.approx((2.0, 2.5, 1.5))
@@ -170,8 +170,8 @@ class TestTemperature:
     def test_moves_towards_the_entropy_asked_for(self, log_std: float, rises: bool) -> None:
         policy = simple(0.0, log_std, temperature="auto", initial_temperature=0.2)
         policy.update(rows(32, action_space=ONE_PLACE), step=0)
-        assert policy.learnt_temperature is not None
-        after = policy.learnt_temperature.log.exp().item()
+        assert policy.learned_temperature is not None
+        after = policy.learned_temperature.log.exp().item()
         assert (after > 0.2) == rises
         assert after != pytest.approx(0.2, rel=1e-6)
 
@@ -203,7 +203,7 @@ class TestTemperature:
 
 
 def losses_of_an_update() -> tuple[SACPolicy, dict[str, Callable[[], Tensor]]]:
-    """Return the losses that an update in float64 would minimise, to be called as often as one likes."""
+    """Return the losses that an update in float64 would minimize, to be called as often as one likes."""
     policy = made(temperature="auto", initial_temperature=0.3)
     for module in (policy.actor.encoder.body, policy.critics):  # smooth, so that differences tell slopes
         module.activation = torch.tanh  # type: ignore[union-attr]  # our own networks

@@ -54,16 +54,16 @@ class TestExpectedValue:
 
         assert loss.item() == 9.5
 
-    def test_goal_is_reward_plus_discounted_next_value(self) -> None:
-        goal = ExpectedValue().goal(column(10.0, -4.0), torch.tensor([1.0, 2.0]), torch.tensor([0.9, 0.25]))
+    def test_target_is_reward_plus_discounted_next_value(self) -> None:
+        td_target = ExpectedValue().target(column(10.0, -4.0), torch.tensor([1.0, 2.0]), torch.tensor([0.9, 0.25]))
 
-        assert_close(goal, column(10.0, 1.0))
+        assert_close(td_target, column(10.0, 1.0))
 
     @pytest.mark.parametrize("after", [math.inf, -math.inf, math.nan, 1e38])
-    def test_goal_at_discount_0_is_the_reward_whatever_comes_after(self, after: float) -> None:
-        goal = ExpectedValue().goal(column(after), torch.tensor([3.0]), torch.tensor([0.0]))
+    def test_target_at_discount_0_is_the_reward_whatever_comes_after(self, after: float) -> None:
+        td_target = ExpectedValue().target(column(after), torch.tensor([3.0]), torch.tensor([0.0]))
 
-        assert goal.item() == 3.0
+        assert td_target.item() == 3.0
 
     def test_mean_is_the_number_itself(self) -> None:
         numbers = torch.arange(6.0).view(2, 3, 1)
@@ -86,55 +86,55 @@ class TestProjection:
 
     value = CategoricalValue(5, 0.0, 4.0)
 
-    def goal(self, after: Tensor, reward: float, discount: float) -> list[float]:
+    def target(self, after: Tensor, reward: float, discount: float) -> list[float]:
         rewards, discounts = torch.full((len(after),), reward), torch.full((len(after),), discount)
-        return [round(mass, 6) for mass in self.value.goal(after, rewards, discounts)[0].tolist()]
+        return [round(mass, 6) for mass in self.value.target(after, rewards, discounts)[0].tolist()]
 
     def test_gives_a_return_on_an_atom_all_mass_there(self) -> None:
-        assert self.goal(certain(3, 5), 0.5, 0.5) == [0, 0, 1, 0, 0]  # 0.5 + 0.5 * 3 = 2
+        assert self.target(certain(3, 5), 0.5, 0.5) == [0, 0, 1, 0, 0]  # 0.5 + 0.5 * 3 = 2
 
     def test_splits_a_return_between_its_neighbours_by_nearness(self) -> None:
-        assert self.goal(certain(3, 5), 0.25, 1.0) == [0, 0, 0, 0.75, 0.25]  # 3.25
+        assert self.target(certain(3, 5), 0.25, 1.0) == [0, 0, 0, 0.75, 0.25]  # 3.25
 
     def test_clips_above_to_the_last_atom(self) -> None:
-        assert self.goal(certain(3, 5), 1.5, 1.0) == [0, 0, 0, 0, 1]
+        assert self.target(certain(3, 5), 1.5, 1.0) == [0, 0, 0, 0, 1]
 
     def test_clips_below_to_the_first_atom(self) -> None:
-        assert self.goal(certain(1, 5), -7.0, 1.0) == [1, 0, 0, 0, 0]
+        assert self.target(certain(1, 5), -7.0, 1.0) == [1, 0, 0, 0, 0]
 
     def test_reaches_both_ends_exactly(self) -> None:
-        assert self.goal(certain(0, 5), 0.0, 1.0) == [1, 0, 0, 0, 0]
-        assert self.goal(certain(4, 5), 0.0, 1.0) == [0, 0, 0, 0, 1]
+        assert self.target(certain(0, 5), 0.0, 1.0) == [1, 0, 0, 0, 0]
+        assert self.target(certain(4, 5), 0.0, 1.0) == [0, 0, 0, 0, 1]
 
     def test_puts_all_mass_at_the_reward_after_a_termination(self) -> None:
-        assert self.goal(logits([0.1, 0.2, 0.3, 0.2, 0.2]), 1.25, 0.0) == [0, 0.75, 0.25, 0, 0]
+        assert self.target(logits([0.1, 0.2, 0.3, 0.2, 0.2]), 1.25, 0.0) == [0, 0.75, 0.25, 0, 0]
 
     def test_adds_up_the_shares_of_many_atoms(self) -> None:
         # Returns 0.5, 1, 1.5, 2, 2.5 with masses 0.2, 0.4, 0.2, 0.1, 0.1:
         # atom 0 gets 0.1, atom 1 0.1 + 0.4 + 0.1, atom 2 0.1 + 0.1 + 0.05, atom 3 0.05.
-        assert self.goal(logits([0.2, 0.4, 0.2, 0.1, 0.1]), 0.5, 0.5) == [0.1, 0.6, 0.25, 0.05, 0]
+        assert self.target(logits([0.2, 0.4, 0.2, 0.1, 0.1]), 0.5, 0.5) == [0.1, 0.6, 0.25, 0.05, 0]
 
     def test_moves_every_row_by_its_own_reward_and_discount(self) -> None:
         after = certain(2, 5).expand(3, 5)
-        goal = self.value.goal(after, torch.tensor([1.0, 0.0, 2.5]), torch.tensor([1.0, 0.5, 0.0]))
+        td_target = self.value.target(after, torch.tensor([1.0, 0.0, 2.5]), torch.tensor([1.0, 0.5, 0.0]))
 
-        assert_close(goal, torch.tensor([[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).float())
+        assert_close(td_target, torch.tensor([[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).float())
 
     @pytest.mark.parametrize("after", [math.inf, -math.inf, math.nan])
     def test_ignores_what_comes_after_a_termination_even_if_it_is_not_finite(self, after: float) -> None:
-        assert self.goal(torch.full((1, 5), after), 3.0, 0.0) == [0, 0, 0, 1, 0]
+        assert self.target(torch.full((1, 5), after), 3.0, 0.0) == [0, 0, 0, 1, 0]
 
     @pytest.mark.parametrize("atoms", [2, 11, 49, 51, 101])
     @pytest.mark.parametrize("v_max", [0.1, 0.7, 1.1, 10.0, 99.9])
     def test_keeps_all_mass_when_rounding_would_go_past_the_last_atom(self, atoms: int, v_max: float) -> None:
         value = CategoricalValue(atoms, -v_max / 3, v_max)
         after = torch.linspace(-1, 1, atoms).expand(4, atoms)
-        goal = value.goal(after, torch.tensor([v_max, 0.0, 1e6, -1e6]), torch.tensor([0.0, 1.0, 1.0, 1.0]))
+        td_target = value.target(after, torch.tensor([v_max, 0.0, 1e6, -1e6]), torch.tensor([0.0, 1.0, 1.0, 1.0]))
 
-        assert (goal >= 0).all()
-        assert_close(goal.sum(dim=1), torch.ones(4))
-        assert_close(goal[:, -1], torch.tensor([1.0, after.softmax(1)[0, -1].item(), 1.0, 0.0]), rtol=0, atol=2e-5)
-        assert_close(goal[3, 0].item(), 1.0)
+        assert (td_target >= 0).all()
+        assert_close(td_target.sum(dim=1), torch.ones(4))
+        assert_close(td_target[:, -1], torch.tensor([1.0, after.softmax(1)[0, -1].item(), 1.0, 0.0]), rtol=0, atol=2e-5)
+        assert_close(td_target[3, 0].item(), 1.0)
 
 
 @given(
@@ -151,23 +151,23 @@ def test_projection_equals_algorithm_1(
     value = CategoricalValue(atoms, v_min, v_min + width)
     after = torch.from_numpy(np.random.default_rng(seed).normal(0, 2, (len(rewards), atoms)).astype(np.float32))
 
-    goal = value.goal(after, torch.tensor(rewards), torch.full((len(rewards),), discount))
+    td_target = value.target(after, torch.tensor(rewards), torch.full((len(rewards),), discount))
 
     support = np.linspace(v_min, v_min + width, atoms)
     slow = [
         algorithm_1(p, support, reward, discount) for p, reward in zip(after.double().softmax(1), rewards, strict=True)
     ]
-    assert_allclose(goal.numpy(), slow, rtol=0, atol=2e-4)  # float32 knows an atom's place to about 1e-5 here
+    assert_allclose(td_target.numpy(), slow, rtol=0, atol=2e-4)  # float32 knows an atom's place to about 1e-5 here
 
 
 class TestCategoricalLoss:
-    def test_is_the_cross_entropy_to_the_goal(self) -> None:
-        goal = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
-        loss, _ = CategoricalValue(2, 0.0, 1.0).loss(logits([0.5, 0.5], [0.25, 0.75]), goal)
+    def test_is_the_cross_entropy_to_the_target(self) -> None:
+        td_target = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+        loss, _ = CategoricalValue(2, 0.0, 1.0).loss(logits([0.5, 0.5], [0.25, 0.75]), td_target)
 
         assert_close(loss, torch.tensor([math.log(2), -0.25 * math.log(0.25) - 0.75 * math.log(0.75)]))
 
-    def test_has_the_gradient_softmax_minus_goal(self) -> None:
+    def test_has_the_gradient_softmax_minus_target(self) -> None:
         chosen = logits([0.2, 0.3, 0.5]).requires_grad_()
         loss, _ = CategoricalValue(3, 0.0, 1.0).loss(chosen, torch.tensor([[0.6, 0.4, 0.0]]))
         loss.sum().backward()
@@ -175,9 +175,9 @@ class TestCategoricalLoss:
         assert chosen.grad is not None
         assert_close(chosen.grad, torch.tensor([[-0.4, -0.1, 0.5]]))
 
-    def test_priority_is_the_divergence_from_the_goal(self) -> None:
-        goal = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
-        _, priority = CategoricalValue(2, 0.0, 1.0).loss(logits([0.5, 0.5], [0.5, 0.5]), goal)
+    def test_priority_is_the_divergence_from_the_target(self) -> None:
+        td_target = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+        _, priority = CategoricalValue(2, 0.0, 1.0).loss(logits([0.5, 0.5], [0.5, 0.5]), td_target)
 
         assert_close(priority, torch.tensor([math.log(2), 0.25 * math.log(0.5) + 0.75 * math.log(1.5)]))
 
@@ -202,7 +202,7 @@ class TestCategoricalLoss:
 
         assert not CategoricalValue(2, 0.0, 1.0).loss(chosen, torch.tensor([[1.0, 0.0]]))[1].requires_grad
 
-    def test_stays_finite_for_a_goal_the_network_thinks_impossible(self) -> None:
+    def test_stays_finite_for_a_target_the_network_thinks_impossible(self) -> None:
         loss, priority = CategoricalValue(2, 0.0, 1.0).loss(torch.tensor([[1e4, -1e4]]), torch.tensor([[0.0, 1.0]]))
 
         assert_close(loss, torch.tensor([2e4]))
@@ -249,14 +249,14 @@ class TestCategoricalMeans:
 
     def test_clipped_share_ignores_what_comes_after_a_termination(self) -> None:
         after = torch.full((1, 3), math.nan)
-        goal = torch.tensor([[0.0, 1.0, 0.0]])
-        shown = CategoricalValue(3, 0.0, 2.0).metrics(goal, goal, after, torch.ones(1), torch.zeros(1))
+        td_target = torch.tensor([[0.0, 1.0, 0.0]])
+        shown = CategoricalValue(3, 0.0, 2.0).metrics(td_target, td_target, after, torch.ones(1), torch.zeros(1))
 
         assert shown["clipped_share"].item() == 0.0
 
     def test_td_abs_mean_is_of_the_means(self) -> None:
-        chosen, goal = logits([0.25, 0.75], [0.5, 0.5]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # means 3, 2; 4, 0
-        shown = CategoricalValue(2, 0.0, 4.0).metrics(chosen, goal, chosen, torch.zeros(2), torch.ones(2))
+        chosen, td_target = logits([0.25, 0.75], [0.5, 0.5]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # means 3, 2; 4, 0
+        shown = CategoricalValue(2, 0.0, 4.0).metrics(chosen, td_target, chosen, torch.zeros(2), torch.ones(2))
 
         assert shown["td_abs_mean"].item() == pytest.approx(1.5)
         assert shown["td_abs_max"].item() == pytest.approx(2.0)

@@ -130,7 +130,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["critic"].clip.limit),
     "tau": (0.5, lambda t: t.policy._targets["critic"].spec.tau),
     "temperature": (0.5, lambda t: t.policy._schedule(0)),
-    "initial_temperature": (0.5, lambda t: pytest.approx(t.policy.learnt_temperature.log.exp().item())),
+    "initial_temperature": (0.5, lambda t: pytest.approx(t.policy.learned_temperature.log.exp().item())),
     "target_entropy": (-7.0, lambda t: t.policy.target_entropy),
     "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
     "prioritized": (True, lambda t: t.buffer.prioritized),

@@ -1,7 +1,7 @@
 """Names and options of trainkit 0.1 that were replaced: until 0.3 they work with a `DeprecationWarning`.
 
-`MOVED` and `REPLACED_OPTIONS` are the only lists: modules' `__getattr__`, checked calls, docs/from_0_1.md and the tests
-use them.
+`MOVED`, `REPLACED_OPTIONS` and `RENAMED` are the only lists: modules' `__getattr__`, checked calls, classes,
+docs/from_0_1.md and the tests use them.
 """
 
 import importlib
@@ -9,9 +9,12 @@ import sys
 import warnings
 from collections.abc import Callable, Container
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from trainkit.core.errors import ConfigError
 from trainkit.core.names import class_hint
+
+Kind = TypeVar("Kind", bound=type)
 
 _ERRORS = (
     "BadEnvDataError BusyError CheckpointError DeviceError DivergedError EmptyBufferError EnvError MissingExtraError "
@@ -78,13 +81,22 @@ MOVED: dict[str, dict[str, str]] = {  # {old module: {name: new module}}
 }
 
 
-REPLACED_OPTIONS: dict[str, tuple[str, dict[bool | str, str | None]]] = {
-    # {old option: (new option, {old value: new value})}; None leaves the option out
+REPLACED_OPTIONS: dict[str, tuple[str, dict[bool | str, str | None] | None]] = {
+    # {old option: (new option, {old value: new value})}; a new value None leaves the option out; None keeps all values
     "compile": ("engine", {True: "compile", False: None, "auto": None}),
     "cuda_graph": ("engine", {True: "cuda_graph", False: None}),
     "act_on": ("act_on", {"device": "policy", "auto": None}),
     "threads": ("threads", {"auto": None}),
     "squash": ("action_bound_method", {True: "tanh", False: None}),
+    "n_places": ("n_dimensions", None),
+}
+
+RENAMED: dict[str, dict[str, str]] = {  # {class: {old member: new member}}
+    "Estimate": {"n_left_out": "n_skipped"},
+    "Policy": {"minimise": "minimize", "study": "fit_statistics"},
+    "Prediction": {"numbers": "outputs"},
+    "SACPolicy": {"learnt_temperature": "learned_temperature"},
+    "Value": {"goal": "target"},
 }
 
 
@@ -92,14 +104,18 @@ def replace_options(subject: str, options: dict[str, Any], known: Container[str]
     """Return a call's options with those of 0.1 replaced; a warning names what to write."""
     current = dict(options)
     for old, (new, values) in REPLACED_OPTIONS.items():
-        value = options.get(old)
-        if new not in known or not isinstance(value, (bool, str)) or value not in values:
+        if old not in options or new not in known:
             continue
+        value = options[old]
+        if values is not None:
+            if not isinstance(value, (bool, str)) or value not in values:
+                continue
+            value = values[value]
         del current[old]
-        remedy = "leave it out" if values[value] is None else f"give {new}={values[value]!r}"
-        if values[value] is not None:
-            current[new] = values[value]
-        message = f"{subject}: {old}={value!r} was replaced and will be removed in trainkit 0.3: {remedy}"
+        remedy = "leave it out" if value is None else f"give {new}={value!r}"
+        if value is not None:
+            current[new] = value
+        message = f"{subject}: {old}={options[old]!r} was replaced and will be removed in trainkit 0.3: {remedy}"
         warnings.warn(message, DeprecationWarning, stacklevel=3)
     return current
 
@@ -119,6 +135,39 @@ def former_names(module: str) -> Callable[[str], object]:
         raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
     return get
+
+
+class _FormerMember:
+    """A member of a class under its former name, which warns and returns the new one."""
+
+    def __init__(self, path: str, new: str) -> None:
+        self._path, self._new = path, new
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        message = f"{self._path} is now {self._new}: the old name will be removed in trainkit 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(instance, self._new)
+
+
+def former_members(name: str) -> Callable[[Kind], Kind]:
+    """Return a decorator of classes that adds the members of `RENAMED[name]` under their former names."""
+
+    def add(kind: Kind) -> Kind:
+        for old, new in RENAMED[name].items():
+            setattr(kind, old, _FormerMember(f"{name}.{old}", new))
+        return kind
+
+    return add
+
+
+def check_overrides(name: str, kind: type) -> None:
+    """Raise `ConfigError` for a class that defines a member of `RENAMED[name]` under its former name alone."""
+    for old, new in RENAMED[name].items():
+        owner = next((base for base in kind.__mro__ if old in vars(base)), None)
+        if owner is not None and new not in vars(owner) and not isinstance(vars(owner)[old], _FormerMember):
+            raise ConfigError(f"{kind.__name__} defines {old}, which is {new} since trainkit 0.2: rename it")
 
 
 def _attributes() -> dict[str, str]:

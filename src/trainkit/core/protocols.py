@@ -166,7 +166,7 @@ class Learner(Trainee, Protocol):
         """Learn from a batch; `step` is the trainer's clock."""
         ...
 
-    def study(self, dataset: "Dataset") -> None:
+    def fit_statistics(self, dataset: "Dataset") -> None:
         """Fit running statistics to a whole dataset."""
         ...
 

@@ -25,6 +25,7 @@ from trainkit.buffer import ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import ACTION_PROB, Obs, RecordedEpisode
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 
 _LOG_PROB = "log_prob"
@@ -41,6 +42,7 @@ class HasActionProbability(Protocol):
         ...
 
 
+@former_members("Estimate")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """An estimate of a policy's discounted return from an episode's start.
@@ -53,7 +55,7 @@ class Estimate:
         effective_sample_size: (sum of rho)**2 / sum of rho**2, by the ratio of each whole episode: the number of
             the target's own episodes that the E are worth, 0 where none could be its own.
         n_episodes: E.
-        n_left_out: episodes without an end, cut or still running, whose return is unknown.
+        n_skipped: episodes without an end, cut or still running, whose return is unknown.
     """
 
     behaviour: float
@@ -62,7 +64,7 @@ class Estimate:
     per_episode: NDArray[np.float64] = field(repr=False)
     effective_sample_size: float
     n_episodes: int
-    n_left_out: int
+    n_skipped: int
 
 
 @checked
@@ -98,7 +100,7 @@ def per_decision(
     *,
     gamma: float,
     is_weighted: bool,
-    n_left_out: int = 0,
+    n_skipped: int = 0,
 ) -> Estimate:
     """Estimate from each step's ratio of probabilities and reward, [T] per episode; see the formulas above."""
     length = np.array([len(one) for one in rewards])
@@ -134,7 +136,7 @@ def per_decision(
         per_episode=per_episode,
         effective_sample_size=float(whole.sum()) ** 2 / squares if squares > 0.0 else 0.0,
         n_episodes=n_episodes,
-        n_left_out=n_left_out,
+        n_skipped=n_skipped,
     )
 
 
@@ -154,10 +156,10 @@ def _estimate(
         checks.integer("step", step, low=0, optional=True)
     ratios: list[NDArray[np.float64]] = []
     rewards: list[NDArray[np.float64]] = []
-    n_left_out = 0
+    n_skipped = 0
     for number, episode in enumerate(dataset.episodes()):
         if not (episode.terminated or episode.truncated):
-            n_left_out += 1
+            n_skipped += 1
             continue
         behaviour = _behaviour(name, number, episode)
         obs = tree.map_tree(lambda leaf: leaf[:-1], episode.obs)
@@ -166,8 +168,8 @@ def _estimate(
         ratios.append(target[np.arange(len(episode)), episode.action] / behaviour)
         rewards.append(episode.reward)
     if not rewards:
-        raise ConfigError(f"{name} found no episode with an end among {n_left_out}: record whole ones")
-    return per_decision(ratios, rewards, gamma=gamma, is_weighted=is_weighted, n_left_out=n_left_out)
+        raise ConfigError(f"{name} found no episode with an end among {n_skipped}: record whole ones")
+    return per_decision(ratios, rewards, gamma=gamma, is_weighted=is_weighted, n_skipped=n_skipped)
 
 
 def _behaviour(name: str, number: int, episode: RecordedEpisode) -> NDArray[np.float64]:

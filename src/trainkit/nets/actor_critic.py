@@ -59,7 +59,7 @@ class ActorCriticNetwork(SeededModule):
         y = x if self.critic_torso is None else self.critic_torso(features)
         return ActorCriticOutput(self.actor(x), self.critic(y).squeeze(1))
 
-    def _initialise(self, generator: torch.Generator) -> None:
+    def _initialize(self, generator: torch.Generator) -> None:
         draw_orthogonal(self, generator, gain=2**0.5)
         draw_orthogonal(self.actor, generator, gain=0.01)
         draw_orthogonal(self.critic, generator, gain=1.0)
@@ -101,7 +101,7 @@ class CriticNetwork(SeededModule):
 
     Args:
         shapes: the features' shapes, `Preprocess(space).shapes`.
-        n_places: D, of actions [B, D].
+        n_dimensions: D, of actions [B, D].
         n_critics: C.
         hidden: layers, of each critic.
         activation: after each hidden layer; the default works in place.
@@ -110,16 +110,16 @@ class CriticNetwork(SeededModule):
     def __init__(
         self,
         shapes: Any,
-        n_places: int,
+        n_dimensions: int,
         *,
         n_critics: int = 2,
         hidden: Sequence[int] = (256, 256),
         activation: Callable[[Tensor], Tensor] = torch.relu_,
     ) -> None:
-        _check_sizes("CriticNetwork", n_places=n_places, n_critics=n_critics, hidden=hidden)
+        _check_sizes("CriticNetwork", n_dimensions=n_dimensions, n_critics=n_critics, hidden=hidden)
         super().__init__()
         self.encoder = Encoder(shapes, (), activation)
-        sizes = [self.encoder.n_features + n_places, *hidden, 1]
+        sizes = [self.encoder.n_features + n_dimensions, *hidden, 1]
         self.layers = nn.ModuleList([StackedLinear(n_critics, a, b) for a, b in itertools.pairwise(sizes)])
         self.n_critics = n_critics
         self.activation = activation

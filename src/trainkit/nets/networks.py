@@ -10,16 +10,18 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 from trainkit.nets.noisy import NoisyLinear
 from trainkit.nets.preprocess import feature_sizes
 from trainkit.nets.weights import SeededModule, new_conv2d, new_linear
 
 
+@former_members("Prediction")
 class Prediction(NamedTuple):
     """The outputs of a network of action values."""
 
-    numbers: Tensor  # [B, A, W]: values, logits or quantiles
+    outputs: Tensor  # [B, A, W]: values, logits or quantiles
     fractions: Tensor | None = None  # [B, W] or [1, W], of the quantiles, where the value part samples them
 
 
@@ -311,8 +313,8 @@ class ImplicitQNetwork(SeededModule):
             per_row if per_row is None or per_row.shape[0] == 1 else per_row.repeat_interleave(width, dim=0)
             for per_row in (noise, legal)
         )
-        numbers = self.heads(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]
-        return Prediction(numbers.view(rows, width, -1).transpose(1, 2), fractions)
+        outputs = self.heads(x.flatten(0, 1), noise, legal)  # [B * W, A, 1]
+        return Prediction(outputs.view(rows, width, -1).transpose(1, 2), fractions)
 
 
 def check_layers(
@@ -352,10 +354,10 @@ class PlainModule(nn.Module):
         self.module = module
 
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
-        numbers = self.module(features)
-        if isinstance(numbers, Prediction):
-            return numbers
-        if not isinstance(numbers, Tensor) or numbers.dim() not in (2, 3):
-            got = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
+        outputs = self.module(features)
+        if isinstance(outputs, Prediction):
+            return outputs
+        if not isinstance(outputs, Tensor) or outputs.dim() not in (2, 3):
+            got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ConfigError(f"a network must map observations to [B, A, W] or [B, A], got {got}")
-        return Prediction(numbers.unsqueeze(2) if numbers.dim() == 2 else numbers)
+        return Prediction(outputs.unsqueeze(2) if outputs.dim() == 2 else outputs)

@@ -23,7 +23,7 @@ class SeededModule(nn.Module):
 
     def draw(self, seed: int | None = None) -> None:
         """Initialize all parameters from a seed; None uses a random one."""
-        self._initialise(torch.Generator().manual_seed(seeding.fresh_root() if seed is None else seed))
+        self._initialize(torch.Generator().manual_seed(seeding.fresh_root() if seed is None else seed))
         self._drawn = self._fingerprint()
 
     @property
@@ -31,7 +31,7 @@ class SeededModule(nn.Module):
         """Whether the parameters are those last drawn, neither trained nor loaded."""
         return self._fingerprint() == self._drawn
 
-    def _initialise(self, generator: torch.Generator) -> None:
+    def _initialize(self, generator: torch.Generator) -> None:
         """Initialize every layer as torch does; a subclass may override this."""
         draw_parameters(self, generator)
 

@@ -29,7 +29,7 @@ class MaxBackup(Part):
     """The value of the target network's best action (Mnih et al., 2015)."""
 
     def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
-        outputs = target(batch.next_obs, batch.next_legal).numbers
+        outputs = target(batch.next_obs, batch.next_legal).outputs
         return pick(outputs, best_action(value.mean(outputs), batch.next_legal)), batch.reward
 
 
@@ -41,8 +41,8 @@ class DoubleBackup(Part):
     """
 
     def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
-        q = value.mean(online(batch.next_obs, batch.next_legal).numbers)
-        outputs = target(batch.next_obs, batch.next_legal).numbers
+        q = value.mean(online(batch.next_obs, batch.next_legal).outputs)
+        outputs = target(batch.next_obs, batch.next_legal).outputs
         return pick(outputs, best_action(q, batch.next_legal)), batch.reward
 
 
@@ -71,19 +71,19 @@ class MunchausenBackup(Part):
                 f"MunchausenBackup adds to returns, which the outputs of {type(value).__name__} are not: use "
                 "ExpectedValue, QuantileValue or ImplicitQuantileValue"
             )
-        now = self._scaled_log_policy(value.mean(target(batch.obs, batch.legal).numbers), batch.legal)
+        now = self._scaled_log_policy(value.mean(target(batch.obs, batch.legal).outputs), batch.legal)
         bonus = now.gather(1, batch.action.unsqueeze(1)).squeeze(1).clamp(self.lowest, 0.0)
 
         legal = batch.next_legal
         if legal is not None:
             legal = legal | ~legal.any(dim=1, keepdim=True)  # after the end of an episode no action may be legal
-        outputs = target(batch.next_obs, batch.next_legal).numbers
+        outputs = target(batch.next_obs, batch.next_legal).outputs
         scaled = self._scaled_log_policy(value.mean(outputs), legal)  # [B, A]
         soft = value.returns(outputs) - scaled.unsqueeze(2)
         if legal is not None:
             soft = soft.masked_fill(~legal.unsqueeze(2), 0.0)  # not 0 * infinity
         probability = (scaled / self.temperature).exp().unsqueeze(2)
-        return value.numbers((probability * soft).sum(dim=1)), batch.reward + self.alpha * bonus
+        return value.outputs((probability * soft).sum(dim=1)), batch.reward + self.alpha * bonus
 
     def _scaled_log_policy(self, q: Tensor, legal: Tensor | None) -> Tensor:
         """Return temperature * log pi, [B, A]."""

@@ -16,6 +16,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Horizon, Obs, ReturnScale, Transition, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError, check_flag
+from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.protocols import Dataset
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_space_keys, flat_actions, structure_of
@@ -61,6 +62,7 @@ class PolicyOptions(TypedDict, total=False):
 
 
 @checked
+@former_members("Policy")
 class Policy(nn.Module):
     """Base class of policies: a torch module that acts on observations and learns by gradient steps.
 
@@ -78,7 +80,7 @@ class Policy(nn.Module):
     `extras_spec`. Modules are in evaluation mode while the policy acts and in training mode while it learns; noise
     follows `explore`, never the mode.
 
-    To write `update` yourself, take gradient steps with `minimise` and finish with `end_update`; torch then executes
+    To write `update` yourself, take gradient steps with `minimize` and finish with `end_update`; torch then executes
     the update whatever the engine.
 
     Args:
@@ -122,6 +124,7 @@ class Policy(nn.Module):
         engine: EngineName = "auto",
     ) -> None:
         name = type(self).__name__
+        check_overrides("Policy", type(self))
         with Checks(name) as checks:
             checks.integer("seed", seed, low=0, optional=True)
             with checks.gather():
@@ -356,9 +359,9 @@ class Policy(nn.Module):
         """End the open episodes of these environments in the running statistics."""
         self.statistics.cut(env_ids)
 
-    def study(self, dataset: Dataset) -> None:
+    def fit_statistics(self, dataset: Dataset) -> None:
         """Compute the running statistics of a whole dataset, those that have observed nothing yet."""
-        self.statistics.study(dataset)
+        self.statistics.fit(dataset)
 
     # ---- learning ----
 
@@ -375,10 +378,10 @@ class Policy(nn.Module):
         """Add a gradient step on a module's parameters to every update, after those added before.
 
         Args:
-            name: of the step, for `minimise` and metrics.
+            name: of the step, for `minimize` and metrics.
             module: is moved to the device; its initial weights are drawn if the policy is seeded.
             optimizer, clip, flush_denormals: as in `GradientStep`.
-            loss: rows -> `Loss`; None for a step that your `update` takes by `minimise`.
+            loss: rows -> `Loss`; None for a step that your `update` takes by `minimize`.
         """
         module.to(self.device)
         step = GradientStep(module, optimizer, clip, loss=loss, flush_denormals=flush_denormals, **self._torch_options)
@@ -423,7 +426,7 @@ class Policy(nn.Module):
         """Take the gradient steps in their order, move the target networks, and return the priorities.
 
         Raises:
-            DivergedError: see `minimise`.
+            DivergedError: see `minimize`.
         """
         if not any(gradient_step.loss is not None for gradient_step in self._gradient_steps.values()):
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
@@ -467,7 +470,7 @@ class Policy(nn.Module):
         """Take one gradient step on its loss, and return what `objective` does except the loss."""
         gradient_step = self._gradient_steps[name]
         loss = gradient_step.loss
-        assert loss is not None, "steps without a loss are taken by minimise"
+        assert loss is not None, "steps without a loss are taken by minimize"
 
         def function(rows: Any) -> dict[str, Any]:
             return objective(loss, rows, with_weights=with_weights)
@@ -512,7 +515,7 @@ class Policy(nn.Module):
             results["priority"] = results["priority"].clone()
         return results
 
-    def minimise(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
+    def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on `loss`, a mean over rows; it may return `(loss, other)`, and `other` is returned.
 
         For an `update` of your own, which torch executes. Metrics are loss, grad_norm (before the clip) and lr, with
@@ -569,7 +572,7 @@ class Policy(nn.Module):
     def check_divergence(self) -> None:
         """Raise `DivergedError` for updates that could not be applied; trainers call this once per collect.
 
-        On CUDA this waits for the updates so far; on the CPU `minimise` has raised.
+        On CUDA this waits for the updates so far; on the CPU `minimize` has raised.
         """
         if self.device == CPU:
             return

@@ -179,7 +179,7 @@ class BCPolicy(Policy):
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Learn from one batch; raise `DivergedError` as `minimise` does. There are no priorities."""
+        """Learn from one batch; raise `DivergedError` as `minimize` does. There are no priorities."""
         if isinstance(self.distribution, Categorical) and batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
         return super().update(batch, step=step)
@@ -201,7 +201,7 @@ class BCPolicy(Policy):
 
     def _outputs(self, features: Any) -> Tensor:
         """Return the parameters [B, width] of the distribution."""
-        outputs: Tensor = self.network(features).numbers.squeeze(2)
+        outputs: Tensor = self.network(features).outputs.squeeze(2)
         return outputs
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:

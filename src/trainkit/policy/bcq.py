@@ -43,7 +43,7 @@ class Plausible(nn.Module):
 
     def logits(self, features: Any) -> Tensor:
         """Return the imitation network's logits [B, A]."""
-        logits: Tensor = self.imitation(features).numbers.squeeze(2)
+        logits: Tensor = self.imitation(features).outputs.squeeze(2)
         return logits
 
     def forward(self, features: Any, legal: Tensor | None) -> Tensor:
@@ -66,8 +66,8 @@ class PlausibleBackup:
 
     def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
         legal = batch.next_legal
-        q = value.mean(online(batch.next_obs, legal).numbers)
-        outputs = target(batch.next_obs, legal).numbers
+        q = value.mean(online(batch.next_obs, legal).outputs)
+        outputs = target(batch.next_obs, legal).outputs
         return pick(outputs, best_action(q, self._plausible(batch.next_obs, legal))), batch.reward
 
 

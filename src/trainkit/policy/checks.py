@@ -80,12 +80,12 @@ def check_finite(
 
 def check_prediction(subject: str, prediction: Prediction, action_space: Space[Any], value: Value) -> None:
     """Raise `SpaceMismatchError` if a network's action values for one observation have a wrong shape."""
-    shape, fractions = tuple(prediction.numbers.shape), prediction.fractions
+    shape, fractions = tuple(prediction.outputs.shape), prediction.fractions
     width = value.width if fractions is None else fractions.shape[1]
     expected = (1, count_actions(subject, action_space), width)
     if shape != expected or (fractions is not None) != isinstance(value, DrawnFractions):
         raise SpaceMismatchError(
-            f"{subject}'s network gives numbers {shape} for one observation, but {action_space} and "
+            f"{subject}'s network gives outputs {shape} for one observation, but {action_space} and "
             f"{type(value).__name__} need {expected} [B, A, W]"
         )
 

@@ -51,7 +51,7 @@ class ActingModel(nn.Module):
     def forward(self, given: Any) -> dict[str, Tensor]:
         """Return the expected returns [K, A] of raw observations and noise [K, noise_size] or None."""
         prediction = predict(self.preprocess, self.network, self.value, *given)
-        return {"q_values": self.value.mean(prediction.numbers)}
+        return {"q_values": self.value.mean(prediction.outputs)}
 
 
 class CpuCopy:

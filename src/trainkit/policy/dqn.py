@@ -23,6 +23,7 @@ from trainkit.core.data import (
     is_finite,
 )
 from trainkit.core.errors import Checks, ConfigError, all_made, check_flag
+from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, zeros_of
@@ -114,6 +115,7 @@ class DQNPolicy(Policy):
         self.precision = precision
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
+        check_overrides("Value", type(self.value))
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.penalty = penalty
         self.exploration: Exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
@@ -258,11 +260,11 @@ class DQNPolicy(Policy):
     def _q_values(self, given: Any) -> dict[str, Tensor]:
         """Return the expected returns [K, A] of raw observations and noise [K, noise_size] or None, on the device."""
         obs, noise = given
-        return {"q_values": self.value.mean(self._predict(obs, noise).numbers)}
+        return {"q_values": self.value.mean(self._predict(obs, noise).outputs)}
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by."""
-        q_values = self.value.mean(self._predict(obs).numbers)
+        q_values = self.value.mean(self._predict(obs).outputs)
         return {"action": self._actions(best_action(q_values, legal_mask(obs))), "q_values": q_values}
 
     def _actions(self, index: Tensor) -> Tensor:
@@ -277,7 +279,7 @@ class DQNPolicy(Policy):
         """
         self.enter(training=False)
         with torch.no_grad():
-            outputs = self._predict(to_device(obs, self.device)).numbers
+            outputs = self._predict(to_device(obs, self.device)).outputs
             if isinstance(self.value, Distributional):
                 returns, probability = self.value.distribution(outputs)
             else:
@@ -292,7 +294,7 @@ class DQNPolicy(Policy):
     # ---- learning ----
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Learn from one batch and return its priorities; raise `DivergedError` as `minimise` does."""
+        """Learn from one batch and return its priorities; raise `DivergedError` as `minimize` does."""
         if batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
         if self._joint is not None:
@@ -313,10 +315,10 @@ class DQNPolicy(Policy):
         online = self._function(self.network, rows.inputs["online"])
         target = self._function(self.target_network, rows.inputs["target"])
         prediction = online(rows.obs, rows.legal)
-        chosen = pick(prediction.numbers, rows.action)  # [B, W]
+        chosen = pick(prediction.outputs, rows.action)  # [B, W]
         with torch.no_grad():
             after, reward = self.backup(online, target, rows, self.value)
-            td_target = self.value.goal(after, reward, rows.discount)  # [B, W]
+            td_target = self.value.target(after, reward, rows.discount)  # [B, W]
         if prediction.fractions is not None and isinstance(self.value, DrawnFractions):
             loss, priority = self.value.loss(chosen, td_target, prediction.fractions)
         else:
@@ -326,7 +328,7 @@ class DQNPolicy(Policy):
             metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
             metrics |= self.value.metrics(chosen, td_target, after, reward, rows.discount)
         if self.penalty is not None:
-            penalty = self.penalty(self.value.mean(prediction.numbers), rows.action, rows.legal)
+            penalty = self.penalty(self.value.mean(prediction.outputs), rows.action, rows.legal)
             loss, metrics["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return Loss(loss, priority, metrics)
 

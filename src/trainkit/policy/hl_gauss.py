@@ -1,7 +1,7 @@
 """HL-Gauss: the expected return learned by classification, as the mean of a histogram."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -56,14 +56,19 @@ class HLGaussValue(SupportValue):
         bin_width = (v_max - v_min) / bins
         super().__init__(torch.linspace(v_min + bin_width / 2, v_max - bin_width / 2, bins, dtype=torch.float32))
         self.bins, self.v_min, self.v_max, self._bin_width = bins, float(v_min), float(v_max), bin_width
-        self.sigma, self.target = float(sigma), target
+        self.sigma, self.kind = float(sigma), target
         self.register_buffer("_edges", torch.arange(bins + 1, dtype=torch.float32), persistent=False)
 
-    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        own = {name: getattr(self, name) for name in ("bins", "v_min", "v_max", "sigma")}
+        return {**own, "target": self.kind}
+
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the histogram of the TD target, [B, W]."""
         y = self._td_target(after, reward, discount).clamp(self.v_min, self.v_max)
         distance = self._edges - (y - self.v_min) / self._bin_width  # [B, W + 1]
-        if self.target == "two_hot":
+        if self.kind == "two_hot":
             cumulative = distance.clamp(-0.5, 0.5)
         else:
             cumulative = torch.erf(distance / (math.sqrt(2.0) * self.sigma))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trainkit.core import tree
 from trainkit.core.data import ActOutput, Horizon, Obs
 from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_flag
+from trainkit.core.former_names import former_members
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
@@ -33,6 +34,7 @@ from trainkit.policy.target import Target
 
 
 @checked
+@former_members("SACPolicy")
 class SACPolicy(Policy):
     """Soft actor-critic (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
 
@@ -99,7 +101,8 @@ class SACPolicy(Policy):
         self._scale = self.action_scale = ActionScale(box)
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
-        self.learnt_temperature = LogTemperature(initial_temperature) if is_learned else None
+        # By the name that saved weights have.
+        self._modules["learnt_temperature"] = LogTemperature(initial_temperature) if is_learned else None
         self._schedule = None if is_learned else as_schedule(name, "temperature", temperature, low=0)
         self.to(self.device)
         adam = Adam(3e-4) if optimizer is None else optimizer
@@ -107,9 +110,9 @@ class SACPolicy(Policy):
         how: dict[str, Any] = {"flush_denormals": flush_denormals}
         self.add_gradient_step("critic", critics, critic_adam, clip, loss=self.critic_loss, **how)
         self.add_gradient_step("actor", actor, adam, clip, loss=self.actor_loss, **how)
-        if self.learnt_temperature is not None:
+        if self.learned_temperature is not None:
             own_adam = adam if temperature_optimizer is None else temperature_optimizer
-            self.add_gradient_step("temperature", self.learnt_temperature, own_adam, loss=self.temperature_loss, **how)
+            self.add_gradient_step("temperature", self.learned_temperature, own_adam, loss=self.temperature_loss, **how)
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         self._action_std = ActionStd(self.distribution)
@@ -158,6 +161,12 @@ class SACPolicy(Policy):
         actor = ActorNetwork(preprocess.shapes, 2 * n_dimensions, hidden=hidden)
         critics = CriticNetwork(preprocess.shapes, n_dimensions, hidden=hidden)
         return cls(actor, critics, **defaults | parts)
+
+    @property
+    def learned_temperature(self) -> "LogTemperature | None":
+        """The temperature's logarithm, a parameter; None for a temperature on a schedule."""
+        learned = self._modules["learnt_temperature"]
+        return learned if isinstance(learned, LogTemperature) else None
 
     # ---- acting ----
 
@@ -235,14 +244,14 @@ class SACPolicy(Policy):
 
     def temperature_loss(self, rows: TensorBatch) -> Loss:
         """Return log temperature times (entropy - target entropy) (equation 18)."""
-        assert self.learnt_temperature is not None, "there is no such step otherwise"
+        assert self.learned_temperature is not None, "there is no such step otherwise"
         excess = -(rows.inputs["log_prob"] + self.target_entropy)
-        return Loss(self.learnt_temperature.log * excess)
+        return Loss(self.learned_temperature.log * excess)
 
     def _temperature(self, rows: TensorBatch) -> Tensor:
         """Return the temperature, a scalar without gradient."""
-        if self.learnt_temperature is not None:
-            return self.learnt_temperature.log.detach().exp()
+        if self.learned_temperature is not None:
+            return self.learned_temperature.log.detach().exp()
         temperature: Tensor = rows.inputs["temperature"]
         return temperature
 

@@ -110,7 +110,7 @@ class ObservedStatistics:
         if self._of_returns is not None and other._of_returns is not None:
             self._of_returns.merge(other._of_returns)
 
-    def study(self, dataset: Dataset) -> None:
+    def fit(self, dataset: Dataset) -> None:
         """Observe a whole dataset, with those statistics that have observed nothing yet."""
         if self._of_obs is not None and self._of_obs.n_observed == 0:
             for rows in dataset.transitions():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.errors import Checks
+from trainkit.core.former_names import former_members
 from trainkit.core.signatures import Part, checked
 
 
@@ -25,7 +26,7 @@ class Value(Protocol):
         """Return the expected return, [...], of outputs [..., W]."""
         ...
 
-    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the TD target of the chosen actions' outputs, [B, W].
 
         `after` [B, W] are the outputs of the next value, `reward` and `discount` [B] the n-step ones; where the
@@ -53,6 +54,7 @@ class Distributional(Protocol):
         ...
 
 
+@former_members("Value")
 class ReturnValue(nn.Module, Part):
     """Base of the value parts whose outputs are returns: the expected one, or W quantiles.
 
@@ -71,15 +73,15 @@ class ReturnValue(nn.Module, Part):
         """Return the returns that outputs [...] represent."""
         return outputs if self.rescale is None else unsquash(outputs, self.rescale)
 
-    def numbers(self, returns: Tensor) -> Tensor:
+    def outputs(self, returns: Tensor) -> Tensor:
         """Return the outputs that represent returns [...]."""
         return returns if self.rescale is None else squash(returns, self.rescale)
 
     def mean(self, outputs: Tensor) -> Tensor:
         return self.returns(outputs).mean(dim=-1)
 
-    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        return self.numbers(td_target(self.returns(after), reward, discount))
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        return self.outputs(td_target(self.returns(after), reward, discount))
 
     def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return sorted returns and their equal probabilities, [..., W] each, of outputs [..., W]."""
@@ -138,6 +140,7 @@ class ExpectedValue(ReturnValue):
         return functional.huber_loss(chosen, target, reduction="none", delta=self.delta), priority
 
 
+@former_members("Value")
 class SupportValue(nn.Module, Part):
     """Base of the value parts whose outputs are logits over W fixed returns, the support.
 
@@ -201,7 +204,7 @@ class CategoricalValue(SupportValue):
         probability = functional.softmax(outputs, dim=-1)
         return self.support.expand_as(probability), probability
 
-    def goal(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the next value's distribution, shifted, scaled and projected onto the support, [B, W]."""
         probability = self._probability(after, discount)
         position = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]

@@ -218,7 +218,7 @@ dueling_dqn = QPreset(
 
 prioritized_dqn = QPreset(
     "prioritized_dqn",
-    "Double DQN with proportional prioritised replay (Schaul et al., 2016)",
+    "Double DQN with proportional prioritized replay (Schaul et al., 2016)",
     QSettings,
     _TABLES,
     parts={"double": True, "prioritized": True, "alpha": 0.6, "beta": Linear(0.4, 1.0)},
@@ -275,7 +275,7 @@ munchausen_dqn = QPreset(
 # vectors is named; sigma0 matters most: at their 0.5 no seed tried reached 475.
 rainbow = QPreset(
     "rainbow",
-    "Rainbow: double, dueling, noisy, categorical, 3-step, prioritised (Hessel et al., 2018)",
+    "Rainbow: double, dueling, noisy, categorical, 3-step, prioritized (Hessel et al., 2018)",
     QSettings,
     _TABLES,
     parts={

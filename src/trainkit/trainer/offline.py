@@ -73,7 +73,7 @@ class OfflineTrainer(Trainer[LearnerT]):
         super()._prepare_parts()
         check_dataset(type(self).__name__, self.policy, self.buffer)
         if self.policy.observes:
-            self.policy.study(self.buffer)
+            self.policy.fit_statistics(self.buffer)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the run, for dashboards and manifests."""
