@@ -54,7 +54,7 @@ class TestMisfits:
     def test_a_network_of_another_number_of_actions_is_refused(self) -> None:
         said = self.refusal(DQNPolicy(small_net((4, 5)), device="cpu"), *Spaces())
 
-        assert "gives numbers (1, 5, 1) for one observation, but Discrete(3) and ExpectedValue need (1, 3, 1)" in said
+        assert "gives outputs (1, 5, 1) for one observation, but Discrete(3) and ExpectedValue need (1, 3, 1)" in said
 
     def test_a_network_of_another_width_than_the_value_part_is_refused(self) -> None:
         policy = DQNPolicy(wide_net(7), value=CategoricalValue(5, -1, 1), device="cpu")

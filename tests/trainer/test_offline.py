@@ -296,7 +296,7 @@ def test_a_policy_that_was_not_told_its_spaces_is_refused() -> None:
 
 def test_a_network_that_does_not_fit_the_spaces_is_refused() -> None:
     spaces = {"observation_space": Walk.observation_space, "action_space": Walk.action_space}
-    with pytest.raises(tk.SpaceMismatchError, match="gives numbers"):
+    with pytest.raises(tk.SpaceMismatchError, match="gives outputs"):
         make_offline_trainer(policy=tk.DQNPolicy(tk.nets.QNetwork((2,), 3), **spaces, device="cpu"))
 
 

@@ -210,6 +210,6 @@ class BCPolicy(Policy):
             shape = tuple(self._outputs(self.features(zeros_of(observation_space))).shape)
         if shape != (1, self.distribution.width):
             raise SpaceMismatchError(
-                f"{type(self).__name__}'s network gives numbers {shape} for one observation, but {action_space} needs "
+                f"{type(self).__name__}'s network gives outputs {shape} for one observation, but {action_space} needs "
                 f"{(1, self.distribution.width)}"
             )

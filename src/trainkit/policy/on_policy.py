@@ -339,7 +339,7 @@ class OnpolicyPolicy(Policy):
         if shapes != expected:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s network gives {shapes} for one observation, but {action_space} needs "
-                f"{expected}: numbers [B, width] and values [B]"
+                f"{expected}: outputs [B, width] and values [B]"
             )
 
 
