@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainkit.core import errors
-from trainkit.core.errors import Checks, ConfigError, TrainkitError, nearest, reject_unknown
+from trainkit.core.errors import Checks, ConfigError, TrainkitError, reject_unknown
 
 KINDS = {
     "ConfigError": ValueError,
@@ -178,11 +178,6 @@ def test_one_of_a_few_words_with_the_nearest() -> None:
         "Thing.mode must be one of ['fast', 'slow'], got 'slwo', did you mean 'slow'?",
         "Thing.mode must be one of ['fast', 'slow'], got 3",
     ]
-
-
-def test_the_nearest_word_is_offered_when_one_is_near() -> None:
-    assert nearest("btach_size", ["lr", "batch_size"]) == ", did you mean 'batch_size'?"
-    assert nearest("xyz", ["lr", "batch_size"]) == ""
 
 
 def test_unknown_options_are_rejected_with_the_nearest_known() -> None:

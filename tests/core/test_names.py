@@ -163,6 +163,11 @@ def test_the_nearest_word_shares_letters_and_parts(word: str, words: list[str], 
     assert names.nearest_word(word, words) == best
 
 
+def test_the_nearest_word_is_offered_when_one_is_near() -> None:
+    assert names.did_you_mean("btach_size", ["lr", "batch_size"]) == ", did you mean 'batch_size'?"
+    assert names.did_you_mean("xyz", ["lr", "batch_size"]) == ""
+
+
 def test_a_summary_writer_is_answered_with_its_folder(tmp_path: Path) -> None:
     class SummaryWriter:
         log_dir = str(tmp_path)
@@ -176,7 +181,7 @@ def test_a_summary_writer_is_answered_with_its_folder(tmp_path: Path) -> None:
 def test_a_suggested_name_is_one_that_the_call_takes() -> None:
     known = {*presets.dqn.settings(), *CommonOptions.__annotations__}
     for theirs in {name for table in names.LIBRARIES.values() for name in table}:
-        hint = re.fullmatch(r", did you mean '(\w+)'\?", names.translate(theirs, known))
+        hint = re.fullmatch(r", did you mean '(\w+)'\?", names.translate(theirs, [*known]))
         assert hint is None or hint[1] in known
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import PrioritizedSampler
-from trainkit.core.errors import ConfigError, nearest, reject_unknown
+from trainkit.core.errors import ConfigError, reject_unknown
+from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.schedules import Scheduled, to_plain
 from trainkit.core.signatures import checked
@@ -128,6 +129,6 @@ def _type_of(named: object) -> type[ReplayBuffer]:
     if not isinstance(named, str) or named not in _TYPES:
         known = list(_TYPES)
         raise ConfigError(
-            f"buffer_from_config: type must be one of {known} or a subclass, got {named!r}{nearest(named, known)}"
+            f"buffer_from_config: type must be one of {known} or a subclass, got {named!r}{did_you_mean(named, known)}"
         )
     return _TYPES[named]

@@ -36,10 +36,10 @@ from trainkit.core.errors import (
     EmptyBufferError,
     MissingRowError,
     SpaceMismatchError,
-    nearest,
     reject_unknown,
 )
 from trainkit.core.files import check_declared, decoding, memory_left
+from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import Spaces, ToldSpaces
@@ -573,9 +573,8 @@ class ReplayBuffer(ToldSpaces):
     def _check_columns(self, method: str, names: Sequence[str], known: Sequence[str]) -> None:
         for name in names:
             if name not in known:
-                raise ConfigError(
-                    f"{type(self).__name__}.{method} has no column {name!r}, only {list(known)}{nearest(name, known)}"
-                )
+                hint = did_you_mean(name, known)
+                raise ConfigError(f"{type(self).__name__}.{method} has no column {name!r}, only {list(known)}{hint}")
 
     def _checked_ids(self, env_ids: ArrayLike) -> NDArray[np.intp]:
         """Return indices of environments [K], distinct and rising; raise on masks and unknown ones."""

@@ -25,10 +25,10 @@ from trainkit.core.errors import (
     ConfigError,
     EmptyBufferError,
     MissingRowError,
-    nearest,
     reject_unknown,
 )
 from trainkit.core.files import copy_into, decoding
+from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table
 
@@ -214,7 +214,9 @@ class RolloutBuffer:
         for name in columns:
             if name not in self.columns:
                 known = self.columns
-                raise ConfigError(f"RolloutBuffer has no column {name!r}, only {list(known)}{nearest(name, known)}")
+                raise ConfigError(
+                    f"RolloutBuffer has no column {name!r}, only {list(known)}{did_you_mean(name, known)}"
+                )
             if name == "return_to_go":
                 extras[name] = _return_to_go(reward, own, (Horizon() if horizon is None else horizon).gamma)
             elif name == "env_id":

@@ -16,7 +16,8 @@ from typing import Any
 
 from trainkit.core import files
 from trainkit.core.checkpoint import versions
-from trainkit.core.errors import Checks, ConfigError, nearest
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.names import did_you_mean
 from trainkit.core.schedules import Linear
 from trainkit.core.signatures import mismatch
 from trainkit.datasets import load_dataset
@@ -57,7 +58,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise ConfigError(
-                f"no preset is called {self.preset!r}{nearest(self.preset, PRESETS)}: see trainkit presets"
+                f"no preset is called {self.preset!r}{did_you_mean(self.preset, PRESETS)}: see trainkit presets"
             )
         for name, option in _OWN_OPTIONS.items():
             if name in self.settings:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from trainkit.core.names import nearest_word, suggest, translate
+from trainkit.core.names import did_you_mean, option_hint
 
 
 class TrainkitError(Exception):
@@ -172,7 +172,9 @@ class Checks:
     def one_of(self, name: str, value: object, allowed: Iterable[str]) -> bool:
         """Require one of a few words; the error suggests the nearest."""
         words = list(allowed)
-        return self.require(value in words, f".{name} must be one of {words}, got {value!r}{nearest(value, words)}")
+        return self.require(
+            value in words, f".{name} must be one of {words}, got {value!r}{did_you_mean(value, words)}"
+        )
 
 
 def check_flag(owner: object, name: str, value: object) -> None:
@@ -191,16 +193,10 @@ def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
     return made
 
 
-def nearest(word: object, words: Iterable[str]) -> str:
-    """Return `, did you mean 'x'?` if one of `words` is close to `word`, else an empty string."""
-    close = nearest_word(str(word), words)
-    return "" if close is None else f", did you mean {close!r}?"
-
-
 def reject_unknown(subject: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise `ConfigError` for options that `subject` does not have, with the nearest names."""
     names = sorted(known)
-    hints = {name: translate(name, names) or suggest(name, names) for name in given if name not in names}
-    problems = [f"{subject}: unknown option {name!r}{hint}" for name, hint in hints.items()]
-    if problems:
-        raise ConfigError("\n".join(problems))
+    with Checks(subject) as checks:
+        for name in given:
+            if name not in names:
+                checks.require(False, f": unknown option {name!r}{option_hint(name, names)}")

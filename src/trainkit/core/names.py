@@ -5,6 +5,7 @@ is no such option. Read from Tianshou 1.2 and 2.0, Stable-Baselines3 2.9, RLlib 
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -184,130 +185,110 @@ LIBRARIES: dict[str, dict[str, Ours]] = {
     for library in ("Tianshou", "Stable-Baselines3", "RLlib", "CleanRL")
 }
 
-# Events of callbacks in Stable-Baselines3, RLlib, Keras and Lightning, without a leading underscore: ours.
-EVENTS_ELSEWHERE: dict[str, str] = {
-    "on_step": "on_episode_step",
-    "on_rollout_start": "on_collect_start",
-    "on_rollout_end": "on_collect_end",
-    "on_training_start": "on_train_start",
-    "on_training_end": "on_train_end",
-    "on_train_begin": "on_train_start",
-    "on_algorithm_init": "on_train_start",
-    "on_train_result": "on_epoch_end",
-    "on_train_epoch_end": "on_epoch_end",
-    "on_sample_end": "on_collect_end",
-    "on_learn_on_batch": "on_train_batch",
-    "on_batch_end": "on_update_end",
-    "on_train_batch_end": "on_update_end",
-    "on_environment_created": "on_env_created",
-    "on_episode_begin": "on_episode_start",
-    "on_test_end": "on_evaluate_end",
-    "on_validation_end": "on_evaluate_end",
-    "on_save_checkpoint": "on_checkpoint_saved",
-    "on_load_checkpoint": "on_checkpoint_loaded",
-}
 
-# Classes and functions of Tianshou, Stable-Baselines3, RLlib and CleanRL: the attribute of `trainkit` to use instead.
-CLASSES_ELSEWHERE: dict[str, str] = {
-    "A2C": "A2CPolicy",
-    "Actor": "nets.ActorNetwork",
-    "ActorProb": "nets.ActorCriticNetwork",
-    "AsyncVectorEnv": "make_envs",
-    "BC": "BCPolicy",
-    "BCConfig": "presets.bc",
-    "BaseCallback": "Callback",
-    "BasePolicy": "Policy",
-    "Batch": "TransitionBatch",
-    "C51": "presets.c51",
-    "C51Policy": "presets.c51",
-    "CQL": "presets.cql",
-    "CQLConfig": "presets.cql",
-    "CheckpointCallback": "Checkpoint",
-    "Critic": "nets.CriticNetwork",
-    "DQN": "DQNPolicy",
-    "DQNConfig": "presets.dqn",
-    "DefaultCallbacks": "Callback",
-    "DictReplayBuffer": "ReplayBuffer",
-    "DictRolloutBuffer": "RolloutBuffer",
-    "DiscreteBCQ": "DiscreteBCQPolicy",
-    "DiscreteCQL": "presets.cql",
-    "DiscreteCQLPolicy": "presets.cql",
-    "DiscreteSACPolicy": "SACPolicy",
-    "DummyVecEnv": "make_envs",
-    "DummyVectorEnv": "make_envs",
-    "EpisodeReplayBuffer": "ReplayBuffer",
-    "EvalCallback": "Evaluation",
-    "IQN": "presets.iqn",
-    "IQNPolicy": "presets.iqn",
-    "ImitationPolicy": "BCPolicy",
-    "MaskablePPO": "PPOPolicy",
-    "Net": "nets.MLP",
-    "OffPolicyTrainer": "OffpolicyTrainer",
-    "OnPolicyTrainer": "OnpolicyTrainer",
-    "PGPolicy": "ReinforcePolicy",
-    "PPO": "PPOPolicy",
-    "PPOConfig": "presets.ppo",
-    "PrioritizedEpisodeReplayBuffer": "PrioritizedReplayBuffer",
-    "PrioritizedVectorReplayBuffer": "PrioritizedReplayBuffer",
-    "QRDQN": "presets.qrdqn",
-    "QRDQNPolicy": "presets.qrdqn",
-    "RLlibCallback": "Callback",
-    "RainbowDQN": "presets.rainbow",
-    "RainbowPolicy": "presets.rainbow",
-    "RayVectorEnv": "make_envs",
-    "Reinforce": "ReinforcePolicy",
-    "ReplayBufferManager": "ReplayBuffer",
-    "SAC": "SACPolicy",
-    "SACConfig": "presets.sac",
-    "ShmemVectorEnv": "make_envs",
-    "StopTrainingOnRewardThreshold": "callbacks.StopAt",
-    "SubprocVecEnv": "make_envs",
-    "SubprocVectorEnv": "make_envs",
-    "SyncVectorEnv": "make_envs",
-    "VecNormalize": "nets.Preprocess",
-    "VectorEnvNormObs": "nets.Preprocess",
-    "VectorReplayBuffer": "ReplayBuffer",
-    "evaluate_policy": "evaluate",
-    "linear_schedule": "Linear",
-    "make_env": "make_envs",
-    "make_vec_env": "make_envs",
-    "offline_trainer": "OfflineTrainer",
-    "offpolicy_trainer": "OffpolicyTrainer",
-    "onpolicy_trainer": "OnpolicyTrainer",
-}
+def _by_theirs(table: Mapping[str, str]) -> dict[str, str]:
+    return {theirs: ours for ours, names in table.items() for theirs in names.split()}
 
 
-def translate(name: str, known: Iterable[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Return the hint for an option that has another name here, as the end of a message; "" for a name not listed.
+# Events of callbacks in Stable-Baselines3, RLlib, Keras and Lightning, without a leading underscore, after ours.
+EVENTS_ELSEWHERE = _by_theirs(
+    {
+        "on_checkpoint_loaded": "on_load_checkpoint",
+        "on_checkpoint_saved": "on_save_checkpoint",
+        "on_collect_end": "on_rollout_end on_sample_end",
+        "on_collect_start": "on_rollout_start",
+        "on_env_created": "on_environment_created",
+        "on_episode_start": "on_episode_begin",
+        "on_episode_step": "on_step",
+        "on_epoch_end": "on_train_result on_train_epoch_end",
+        "on_evaluate_end": "on_test_end on_validation_end",
+        "on_train_batch": "on_learn_on_batch",
+        "on_train_end": "on_training_end",
+        "on_train_start": "on_training_start on_train_begin on_algorithm_init",
+        "on_update_end": "on_batch_end on_train_batch_end",
+    }
+)
+
+# Classes and functions of Tianshou, Stable-Baselines3, RLlib and CleanRL, after the attribute of `trainkit` to use.
+CLASSES_ELSEWHERE = _by_theirs(
+    {
+        "A2CPolicy": "A2C",
+        "BCPolicy": "BC ImitationPolicy",
+        "Callback": "BaseCallback DefaultCallbacks RLlibCallback",
+        "callbacks.StopAt": "StopTrainingOnRewardThreshold",
+        "Checkpoint": "CheckpointCallback",
+        "DiscreteBCQPolicy": "DiscreteBCQ",
+        "DQNPolicy": "DQN",
+        "evaluate": "evaluate_policy",
+        "Evaluation": "EvalCallback",
+        "Linear": "linear_schedule",
+        "make_envs": (
+            "AsyncVectorEnv DummyVecEnv DummyVectorEnv RayVectorEnv ShmemVectorEnv SubprocVecEnv SubprocVectorEnv "
+            "SyncVectorEnv make_env make_vec_env"
+        ),
+        "nets.ActorCriticNetwork": "ActorProb",
+        "nets.ActorNetwork": "Actor",
+        "nets.CriticNetwork": "Critic",
+        "nets.MLP": "Net",
+        "nets.Preprocess": "VecNormalize VectorEnvNormObs",
+        "OfflineTrainer": "offline_trainer",
+        "OffpolicyTrainer": "OffPolicyTrainer offpolicy_trainer",
+        "OnpolicyTrainer": "OnPolicyTrainer onpolicy_trainer",
+        "Policy": "BasePolicy",
+        "PPOPolicy": "MaskablePPO PPO",
+        "presets.bc": "BCConfig",
+        "presets.c51": "C51 C51Policy",
+        "presets.cql": "CQL CQLConfig DiscreteCQL DiscreteCQLPolicy",
+        "presets.dqn": "DQNConfig",
+        "presets.iqn": "IQN IQNPolicy",
+        "presets.ppo": "PPOConfig",
+        "presets.qrdqn": "QRDQN QRDQNPolicy",
+        "presets.rainbow": "RainbowDQN RainbowPolicy",
+        "presets.sac": "SACConfig",
+        "PrioritizedReplayBuffer": "PrioritizedEpisodeReplayBuffer PrioritizedVectorReplayBuffer",
+        "ReinforcePolicy": "PGPolicy Reinforce",
+        "ReplayBuffer": "DictReplayBuffer EpisodeReplayBuffer ReplayBufferManager VectorReplayBuffer",
+        "RolloutBuffer": "DictRolloutBuffer",
+        "SACPolicy": "DiscreteSACPolicy SAC",
+        "TransitionBatch": "Batch",
+    }
+)
+
+
+def option_hint(name: str, known: Iterable[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Return the hint for an unknown option, as the end of a message; "" where no option is close.
 
     Args:
         name: the unknown option.
         known: options where it was given.
-        owners: {option: calls that have it}, to say where it belongs if none of its names is known.
+        owners: {option: calls that accept it}, to name the call where it belongs.
     """
-    entry = OPTIONS_ELSEWHERE.get(name)
-    if entry is None:
-        return ""
-    options = list(known)
+    options, owners = [*known], {} if owners is None else owners
+    if "env_options" in options and "make_envs" in owners.get(name, ()):
+        return f", did you mean env_options={{{name!r}: ...}}?"
+    if name in OPTIONS_ELSEWHERE:
+        return translate(name, options, owners)
+    close = nearest_word(name, options)
+    score = 0.0 if close is None else similarity(name, close)
+    if name in owners and score < 0.8:
+        return f": it belongs to {', '.join(owners[name][:3])}"
+    foreign = nearest_word(name, sorted(OPTIONS_ELSEWHERE.keys() - {*options}))
+    if foreign is not None and similarity(name, foreign) >= max(_TYPO, score):
+        return translate(foreign, options)
+    return did_you_mean(name, options)
+
+
+def translate(name: str, known: Sequence[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Return the hint for an option of another library, see `option_hint`."""
+    entry = OPTIONS_ELSEWHERE[name]
     for ours in entry.options:
-        if ours.partition("=")[0] in options:
+        if ours.partition("=")[0] in known:
             return f", did you mean {repr(ours) if ours.isidentifier() else ours}?"
     if entry.note:
         return f": {entry.note}"
     hint = f": trainkit calls it {' or '.join(entry.options)}"
-    where = [*dict.fromkeys((owners or {}).get(entry.options[0].partition("=")[0], ()))]
+    where = (owners or {}).get(entry.options[0].partition("=")[0], ())
     return f"{hint}, an option of {', '.join(where[:3])}" if where else hint
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return the hint for a misspelled option, read as one of `known` or as a name of another library; "" for none."""
-    options = list(known)
-    foreign = OPTIONS_ELSEWHERE.keys() - {*options}
-    best = nearest_word(name, [*options, *sorted(foreign)])
-    if best in foreign and similarity(name, best) >= _TYPO:
-        return translate(best, options)
-    best = nearest_word(name, options)
-    return "" if best is None else f", did you mean {best!r}?"
 
 
 def class_hint(name: str, known: Mapping[str, str]) -> str:
@@ -322,40 +303,30 @@ def class_hint(name: str, known: Mapping[str, str]) -> str:
     return "" if meant is None else f", did you mean tk.{attributes[meant]}?"
 
 
+def did_you_mean(word: object, words: Iterable[str]) -> str:
+    """Return `, did you mean 'x'?` if one of `words` is close to `word`, else an empty string."""
+    close = nearest_word(str(word), words)
+    return "" if close is None else f", did you mean {close!r}?"
+
+
 _TYPO = 0.85  # similarity of a name and its misspelling
 _CLOSE = 0.6
 
 
 def nearest_word(word: str, words: Iterable[str]) -> str | None:
     """Return the most similar of some words, None where none is similar."""
-    scored = [(similarity(word, own), own) for own in words]
-    score, best = max(scored, key=lambda pair: pair[0], default=(0.0, ""))
-    return best if score >= _CLOSE else None
+    best = max(words, key=lambda own: similarity(word, own), default="")
+    return best if similarity(word, best) >= _CLOSE else None
 
 
 def similarity(a: str, b: str) -> float:
     """Return how similar two names are, in [0, 1]: the mean of their letters' and their parts' similarity."""
     letters = difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
-    if letters < 0.3:
-        return 0.0
-    mine, theirs = _parts(a), _parts(b)
-    if len(mine) <= 1 and len(theirs) <= 1:
+    mine, theirs = (re.split("[_/-]+", name.lower()) for name in (a, b))
+    if len(mine) == len(theirs) == 1:
         return letters
-    pairs = sorted(
-        ((difflib.SequenceMatcher(None, x, y).ratio(), i, j) for i, x in enumerate(mine) for j, y in enumerate(theirs)),
-        reverse=True,
-    )
-    shared, used_i, used_j = 0.0, set[int](), set[int]()
-    for ratio, i, j in pairs:
-        if ratio >= 0.7 and i not in used_i and j not in used_j:
-            shared += ratio
-            used_i.add(i)
-            used_j.add(j)
+    shared = sum(len(difflib.get_close_matches(part, theirs, 1, cutoff=0.7)) for part in mine)
     return (letters + 2 * shared / (len(mine) + len(theirs))) / 2
-
-
-def _parts(name: str) -> list[str]:
-    return [part for part in name.lower().replace("/", "_").replace("-", "_").split("_") if part]
 
 
 def mentioned(table: Mapping[str, Ours]) -> list[tuple[str, str]]:

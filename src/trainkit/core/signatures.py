@@ -29,7 +29,7 @@ import numpy as np
 
 from trainkit.core.errors import ConfigError, TrainkitError
 from trainkit.core.former_names import REPLACED_OPTIONS, replace_options
-from trainkit.core.names import nearest_word, similarity, suggest, translate
+from trainkit.core.names import option_hint
 
 Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Function)
@@ -76,7 +76,7 @@ def check_options(subject: str, options: Mapping[str, Any], annotations: Mapping
     problems = []
     for name, value in options.items():
         if name not in annotations:
-            problems.append(f"{subject}: unknown option {name!r}{_hint(name, annotations)}")
+            problems.append(f"{subject}: unknown option {name!r}{option_hint(name, annotations, options_by_owner())}")
         elif problem := mismatch(value, annotations[name]):
             problems.append(f"{subject}.{name} {problem}")
     if problems:
@@ -123,7 +123,7 @@ def _check_call(
     known, forwards = _known_options(function, owner)
     for name, value in (by_position | dict(options)).items():
         if name not in known and name in options and not forwards:
-            problems.append(f"{subject}: unknown option {name!r}{_hint(name, known)}")
+            problems.append(f"{subject}: unknown option {name!r}{option_hint(name, known, options_by_owner())}")
         elif name in by_position and name in options:
             problems.append(f"{subject}.{name} was given by position and by name: give it once")
         elif error or (name in signature.checked_first and is_unrelated(value, known[name])):
@@ -226,21 +226,6 @@ def _label(function: Function, owner: Any) -> str:
     if owner is None:
         return function.__name__
     return owner.__name__ if function.__name__ == "__init__" else f"{owner.__name__}.{function.__name__}"
-
-
-def _hint(name: str, known: Mapping[str, Any]) -> str:
-    """Return which option was meant, or which other call has one of this name."""
-    owners = options_by_owner()
-    found = owners.get(name, [])
-    if "env_options" in known and "make_envs" in found:
-        return f", did you mean env_options={{{name!r}: ...}}?"
-    translated = translate(name, known, owners)
-    if translated:
-        return translated
-    best = nearest_word(name, known)
-    if found and (best is None or similarity(name, best) < 0.8):
-        return f": it belongs to {', '.join(found[:3])}"
-    return suggest(name, known)
 
 
 def options_by_owner() -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainkit.core.errors import nearest
+from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 
 
@@ -236,7 +236,7 @@ class EpochStats:
                 continue
             known = [item.name for item in fields(value) if item.name not in _LISTS] if is_dataclass(value) else []
             if name not in known:
-                raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{nearest(name, known)}")
+                raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{did_you_mean(name, known)}")
             value = getattr(value, name)
         return None if _is_missing(value) else value
 

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import files
-from trainkit.core.errors import Checks, ConfigError, nearest
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.files import write_whole
 from trainkit.core.folders import FolderClaim
+from trainkit.core.names import did_you_mean
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class RunFolder:
         points = [(row["step"], row[tag]) for row in self.rows if tag in row]
         if not points:
             known = {known for row in self.rows for known in row}
-            raise ConfigError(f"{self.path} never logged {tag!r}{nearest(tag, known)}")
+            raise ConfigError(f"{self.path} never logged {tag!r}{did_you_mean(tag, known)}")
         steps, numbers = np.array(points, np.float64).T
         return steps, numbers
 

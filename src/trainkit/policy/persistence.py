@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.checkpoint import load_checkpoint, load_tensors
-from trainkit.core.errors import CheckpointError, Checks, nearest
+from trainkit.core.errors import CheckpointError, Checks
 from trainkit.core.files import decoding
+from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import to_plain
 from trainkit.core.spaces import space_to_plain
 from trainkit.nets.distributions import SquashedGaussian
@@ -140,7 +141,7 @@ def _renamed(owner: str, given: Mapping[str, Any], key_map: KeyMap) -> dict[str,
         checks.require(is_map or callable(key_map), f" must be a dict or a function, got {key_map!r}")
         checks.done()
         for name in key_map if isinstance(key_map, Mapping) else ():
-            checks.require(name in given, f" names {name!r}, which is not given{nearest(name, given)}")
+            checks.require(name in given, f" names {name!r}, which is not given{did_you_mean(name, given)}")
         for name in given:
             own = key_map.get(name, name) if isinstance(key_map, Mapping) else key_map(name)
             if own is None:

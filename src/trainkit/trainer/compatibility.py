@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from trainkit.collector import Collector
 from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_PROB, Transition
-from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, nearest
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Store, Trainee
 from trainkit.core.spaces import StructuredHybrid, array_specs, legal_actions
 
@@ -65,7 +66,7 @@ def _check_columns(trainer: str, policy: Trainee, known: Sequence[str]) -> None:
         if name not in known:
             raise ConfigError(
                 f"{subject} names {name!r}, which the buffer does not have, only {list(known)}: store it by the "
-                f"policy's extras_spec or Collector(extra_columns=){nearest(name, known)}"
+                f"policy's extras_spec or Collector(extra_columns=){did_you_mean(name, known)}"
             )
 
 

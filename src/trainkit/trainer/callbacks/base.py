@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from trainkit.collector import Episode
 from trainkit.core.data import EpochResult, Rollout, TransitionBatch
-from trainkit.core.errors import Checks, ConfigError, nearest
-from trainkit.core.names import EVENTS_ELSEWHERE
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.names import EVENTS_ELSEWHERE, did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
@@ -125,7 +125,7 @@ def nearest_event(name: str) -> str:
     """Return `, did you mean 'on_x'?` for the event that a name is closest to, or stands for in other libraries."""
     name = name.removeprefix("_")
     own = name if name in EVENTS else EVENTS_ELSEWHERE.get(name)
-    return nearest(name, EVENTS) if own is None else f", did you mean {own!r}?"
+    return did_you_mean(name, EVENTS) if own is None else f", did you mean {own!r}?"
 
 
 class EventOptions(TypedDict, total=False):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.data import EpochResult
-from trainkit.core.errors import CheckpointError, Checks, ConfigError, nearest
+from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.folders import FolderClaim, check_folder
+from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats, EpochStats, is_tag
 from trainkit.trainer.callbacks.base import Callback
@@ -67,7 +68,7 @@ class Checkpoint(Callback):
             checks.one_of("at", at, ["now", "episode_end"])
             if keep_best is not None:
                 groups, group = [item.name for item in fields(EpochStats)], str(keep_best).split("/")[0]
-                hint = "" if group in groups else nearest(group, groups)
+                hint = "" if group in groups else did_you_mean(group, groups)
                 problem = (
                     f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
                 )

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.data import EpochResult
-from trainkit.core.errors import ConfigError, MissingExtraError, nearest
+from trainkit.core.errors import ConfigError, MissingExtraError
+from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table, scalars
 from trainkit.trainer.callbacks.base import Callback
@@ -67,7 +68,7 @@ class History(Callback, Sequence[Row]):
             return self._row(range(len(self))[which])
         self._write_newest()
         if which not in self._tags:
-            raise KeyError(f"no epoch has {which!r}{nearest(which, list(self._tags))}")
+            raise KeyError(f"no epoch has {which!r}{did_you_mean(which, list(self._tags))}")
         column = self._tags[which]
         pairs = zip(self._column(column), self._is_there[: self._n_rows, column].tolist(), strict=True)
         return [value if is_there else None for value, is_there in pairs]
