@@ -183,9 +183,7 @@ MUTANTS = {
         check=test_rings.test_cursors_and_live_rows_are_those_of_one_list_per_ring,
     ),
     "a row evicted that is not the oldest": Fault(
-        plant=in_the_buffer(
-            "$rings.after($after, -1 - $rings.limit[$envs])", "$rings.after($after, -$rings.limit[$envs])"
-        ),
+        plant=in_the_buffer("$rows - $rings._lap[$envs]", "$rows - $rings._lap[$envs] + $rings.n_rings"),
         check=long_even_run,
     ),
     "a draw that is not stratified": Fault(

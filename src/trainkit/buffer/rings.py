@@ -37,6 +37,7 @@ class Rings:
         share, rest = divmod(capacity, n_rings)
         self.n_rings, self.capacity = n_rings, capacity
         self.limit = np.full(n_rings, share) + (np.arange(n_rings) < rest)
+        self._lap = self.limit * n_rings  # [N], from the write cursor back to the oldest row of a full ring
         self.n_rows = n_rings * int(self.limit.max() + n_spare)
         self.clear()
 
@@ -63,21 +64,22 @@ class Rings:
             return slice(first, first + self.n_rings)
         return rows
 
-    def push(self, envs: NDArray[np.intp] | slice, after: Rows) -> Rows:
-        """Move the write cursors of K rings on to the rows after them; return the rows evicted from full rings."""
-        if len(after) == self.n_rings:
-            self.cursors = after  # relative offsets are unchanged, and so is `is_aligned`
+    def push(self, envs: NDArray[np.intp] | slice) -> Rows:
+        """Advance the write cursors of these rings by one row; return the rows evicted from full rings."""
+        rows = self.cursors[envs]
+        if len(rows) == self.n_rings:  # relative offsets are unchanged, and so is `is_aligned`
+            self.cursors = (rows + self.n_rings) % self.n_rows
         else:
             moved = self.cursors.copy()
-            moved[envs] = after
+            moved[envs] = (rows + self.n_rings) % self.n_rows
             self.set_cursors(moved)
-        oldest = self.after(after, -1 - self.limit[envs])
+        oldest = rows - self._lap[envs]  # of full rings
         if self.n_live < self.capacity:
             is_full = self.count[envs] == self.limit[envs]
             self.count[envs] += ~is_full
-            self.n_live += len(after) - int(np.count_nonzero(is_full))
             oldest = oldest[is_full]
-        return oldest
+            self.n_live += len(rows) - len(oldest)
+        return oldest % self.n_rows
 
     def rewind(self, ring: int, n_rows: int) -> Rows:
         """Remove and return the newest `n_rows` live rows of a ring."""

@@ -50,6 +50,7 @@ class Storage:
         self.spec = spec
         self._obs_specs: list[ArraySpec] = tree.leaves(spec.obs)
         self._stack = max(leaf.stack for leaf in self._obs_specs)
+        self._all_envs = np.arange(spec.n_envs, dtype=np.intp).tobytes()
         self.rings = Rings(spec.n_envs, capacity, self._stack)
 
         def column(leaf: ArraySpec) -> NDArray[Any]:
@@ -86,15 +87,17 @@ class Storage:
     def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
         """Write K rows and return (their slots [K], their rows [K], the rows evicted to make room)."""
         rings, records, envs = self.rings, self.records, step.env_ids
-        if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= rings.n_rings)):
-            raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
-        at = slice(None) if len(envs) == rings.n_rings else envs
+        at: Any = slice(None)
+        if envs.tobytes() != self._all_envs:  # not one row of each environment
+            if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= rings.n_rings)):
+                raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
+            at = envs
         rows = rings.cursors[at]
-        rows_after = rings.after(rows, 1)
-        here, after = rings.block(rows), rings.block(rows_after)
+        here = rings.block(rows)
         obs, next_obs = tree.leaves(step.obs), tree.leaves(step.next_obs)
-        if not self._is_pending(here, obs):
-            self._end_skipped(rows, envs, obs)
+        self._end_skipped(here, envs, obs)
+        evicted = rings.push(at)
+        after = rings.block(rings.cursors[at])
         for column, leaf, given, given_next in zip(self._obs_columns, self._obs_specs, obs, next_obs, strict=True):
             column[here] = given[:, -1] if leaf.stack > 1 else given
             column[after] = given_next[:, -1] if leaf.stack > 1 else given_next
@@ -108,7 +111,6 @@ class Storage:
         records.episode[here] = self.n_episodes[at]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
-        evicted = rings.push(at, rows_after)
         if len(evicted):  # their frames stay for the stacks that include them
             records.stamp[evicted] = -1
             final = records.final[evicted]
@@ -175,18 +177,16 @@ class Storage:
         self.open_steps[0] = n_steps - starts[-1]
         self.n_episodes[0] = len(last)
 
-    def _is_pending(self, here: Rows | slice, obs: list[NDArray[Any]]) -> bool:
-        """Return whether observations are bit by bit the `next_obs` of the rows before."""
-        for column, leaf, given in zip(self._obs_columns, self._obs_specs, obs, strict=True):
-            if not is_equal(column[here], given[:, -1] if leaf.stack > 1 else given):
-                return False
+    def _end_skipped(self, here: Rows | slice, envs: NDArray[np.intp], obs: list[NDArray[Any]]) -> None:
+        """End the open episodes that these observations do not continue, because rows in between were not added."""
         # Stacks that are the very arrays added as `next_obs`, as a collector's are, have the same older frames.
         known = self._last_next_obs
-        return self._stack == 1 or (len(known) == len(obs) and all(map(operator.is_, obs, known)))
-
-    def _end_skipped(self, rows: Rows, envs: NDArray[np.intp], obs: list[NDArray[Any]]) -> None:
-        """End the open episodes that these observations do not continue, because rows in between were not added."""
-        age = self.open_steps[envs]
+        is_next = self._stack == 1 or (len(known) == len(obs) and all(map(operator.is_, obs, known)))
+        for column, leaf, given in zip(self._obs_columns, self._obs_specs, obs, strict=True):
+            is_next = is_next and is_equal(column[here], given[:, -1] if leaf.stack > 1 else given)
+        if is_next:
+            return
+        age, rows = self.open_steps[envs], self.rings.cursors[envs]
         continues = age > 0
         for column, leaf, given in zip(self._obs_columns, self._obs_specs, obs, strict=True):
             for back in range(leaf.stack):
