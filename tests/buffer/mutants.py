@@ -183,7 +183,7 @@ MUTANTS = {
         check=test_rings.test_cursors_and_live_rows_are_those_of_one_list_per_ring,
     ),
     "a row evicted that is not the oldest": Fault(
-        plant=in_the_buffer("$rows - $rings._lap[$envs]", "$rows - $rings._lap[$envs] + $rings.n_rings"),
+        plant=in_the_buffer("($rows - $rings._lap[$envs]) % $n", "($rows - $rings._lap[$envs] + $rings.n_rings) % $n"),
         check=long_even_run,
     ),
     "a draw that is not stratified": Fault(

@@ -73,13 +73,13 @@ class Rings:
             moved = self.cursors.copy()
             moved[envs] = (rows + self.n_rings) % self.n_rows
             self.set_cursors(moved)
-        oldest = rows - self._lap[envs]  # of full rings
+        oldest: Rows = (rows - self._lap[envs]) % self.n_rows  # of full rings
         if self.n_live < self.capacity:
             is_full = self.count[envs] == self.limit[envs]
             self.count[envs] += ~is_full
             oldest = oldest[is_full]
             self.n_live += len(rows) - len(oldest)
-        return oldest % self.n_rows
+        return oldest
 
     def rewind(self, ring: int, n_rows: int) -> Rows:
         """Remove and return the newest `n_rows` live rows of a ring."""

@@ -87,7 +87,7 @@ class Storage:
     def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
         """Write K rows and return (their slots [K], their rows [K], the rows evicted to make room)."""
         rings, records, envs = self.rings, self.records, step.env_ids
-        at: Any = slice(None)
+        at: NDArray[np.intp] | slice = slice(None)
         if envs.tobytes() != self._all_envs:  # not one row of each environment
             if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= rings.n_rings)):
                 raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
