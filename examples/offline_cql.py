@@ -1,4 +1,4 @@
-"""Learn from rows that are there, without an environment: CQL and behaviour cloning on a dataset made here.
+"""Learn from rows that are there, without an environment: CQL and behavior cloning on a dataset made here.
 
     python examples/offline_cql.py
 

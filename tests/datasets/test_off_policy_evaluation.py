@@ -69,7 +69,7 @@ def dataset(
 
 
 class TestByHand:
-    """Two episodes, gamma 1/2; the target takes 1 with 3/4, the behaviour either action with 1/2.
+    """Two episodes, gamma 1/2; the target takes 1 with 3/4, the behavior either action with 1/2.
 
     Ratios are 3/2 for action 1 and 1/2 for action 0.
 
@@ -85,7 +85,7 @@ class TestByHand:
         # 3/2 * 8 + 1/2 * 3/4 * 4 = 13.5 and 1/2 * 6 = 3
         assert_allclose(result.per_episode, [13.5, 3.0])
         assert result.value == 8.25
-        assert result.behaviour == (8 + 0.5 * 4 + 6) / 2 == 8.0
+        assert result.behavior == (8 + 0.5 * 4 + 6) / 2 == 8.0
         assert_allclose(result.std_error, np.std([13.5, 3.0], ddof=1) / np.sqrt(2))
         # whole ratios 3/4 and 1/2: (5/4)**2 / (9/16 + 1/4)
         assert_allclose(result.effective_sample_size, (25 / 16) / (13 / 16))
@@ -98,7 +98,7 @@ class TestByHand:
         # 3/2 * 8 + 1/2 * (3/4) / (5/8) * 4 = 14.4 and 1/2 * 6 = 3
         assert_allclose(result.per_episode, [14.4, 3.0])
         assert_allclose(result.value, 8.7)
-        assert result.behaviour == 8.0
+        assert result.behavior == 8.0
 
     def test_weighted_by_the_linearised_error(self) -> None:
         result = weighted_importance_sampling(Always(0.75), dataset(*self.data), gamma=0.5)
@@ -109,10 +109,10 @@ class TestByHand:
         assert_allclose(result.std_error, np.std([10.41, 6.99], ddof=1) / np.sqrt(2))
 
     @pytest.mark.parametrize("estimate", BOTH)
-    def test_the_estimate_for_the_behaviour_is_its_own_return(self, estimate: Any) -> None:
+    def test_the_estimate_for_the_behavior_is_its_own_return(self, estimate: Any) -> None:
         result = estimate(Always(0.5), dataset(*self.data), gamma=0.5)
 
-        assert result.value == result.behaviour == 8.0
+        assert result.value == result.behavior == 8.0
         assert result.effective_sample_size == 2.0
         assert_allclose(result.per_episode, [10.0, 6.0])
 
@@ -165,23 +165,23 @@ def true_value(p: float, gamma: float) -> float:
     return value
 
 
-def play(rng: np.random.Generator, n_episodes: int, behaviour: float) -> tuple[Any, Any, Any]:
+def play(rng: np.random.Generator, n_episodes: int, behavior: float) -> tuple[Any, Any, Any]:
     actions, rewards, likely = [], [], []
     for _ in range(n_episodes):
         did: list[int] = []
         for _ in range(3):
-            did.append(int(rng.random() < behaviour))
+            did.append(int(rng.random() < behavior))
             if not did[-1] and rng.random() < 0.5:
                 break
         actions.append(did)
         rewards.append([float(action) for action in did])
-        likely.append([behaviour if action else 1 - behaviour for action in did])
+        likely.append([behavior if action else 1 - behavior for action in did])
     return actions, rewards, likely
 
 
 @pytest.fixture(scope="module")
 def many() -> dict[Any, list[Estimate]]:
-    """Estimate a target of 0.7 from 100 data sets of 40 episodes of a behaviour of 0.4."""
+    """Estimate a target of 0.7 from 100 data sets of 40 episodes of a behavior of 0.4."""
     rng = np.random.default_rng(0)
     data = [dataset(*play(rng, 40, 0.4)) for _ in range(100)]
     return {estimate: [estimate(Always(0.7), one, gamma=0.9) for one in data] for estimate in BOTH}
@@ -191,9 +191,9 @@ def test_the_ordinary_estimate_is_unbiased(many: Any) -> None:
     values = np.array([one.value for one in many[importance_sampling]])
 
     assert abs(values.mean() - true_value(0.7, 0.9)) < 3 * values.std() / np.sqrt(len(values))
-    behaviour = np.array([one.behaviour for one in many[importance_sampling]])
-    assert abs(behaviour.mean() - true_value(0.4, 0.9)) < 3 * behaviour.std() / np.sqrt(len(values))
-    assert true_value(0.7, 0.9) - true_value(0.4, 0.9) > 20 * behaviour.std() / np.sqrt(len(values))
+    behavior = np.array([one.behavior for one in many[importance_sampling]])
+    assert abs(behavior.mean() - true_value(0.4, 0.9)) < 3 * behavior.std() / np.sqrt(len(values))
+    assert true_value(0.7, 0.9) - true_value(0.4, 0.9) > 20 * behavior.std() / np.sqrt(len(values))
 
 
 def test_the_weighted_estimate_varies_less(many: Any) -> None:
@@ -294,7 +294,7 @@ def test_a_recording_estimates_the_return_of_another_policy(tmp_path: Any) -> No
     # CartPole earns 1 per step and no episode is shorter than 8: with gamma 1/2, 2 - 2**-7 at least, and 2 at most
     assert result.std_error is not None
     assert 0 < result.std_error < 0.2
-    assert result.behaviour == pytest.approx(2.0, abs=0.01)
+    assert result.behavior == pytest.approx(2.0, abs=0.01)
     assert result.value == pytest.approx(2.0, abs=4 * result.std_error + 0.01)
 
 
@@ -313,7 +313,7 @@ def test_an_on_policy_learner_s_own_data_has_ratios_of_1(tmp_path: Any) -> None:
         collector.collect(n_episode=20)
     result = weighted_importance_sampling(policy, load_dataset(tmp_path), gamma=0.9, explore=True)
 
-    assert result.value == pytest.approx(result.behaviour, rel=1e-5)
+    assert result.value == pytest.approx(result.behavior, rel=1e-5)
     assert result.effective_sample_size == pytest.approx(20, rel=1e-5)
 
 

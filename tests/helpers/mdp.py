@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trainkit import ReplayBuffer, Transition
 
-Behaviour = Callable[[NDArray[np.int64], NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
+Behavior = Callable[[NDArray[np.int64], NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class Mdp:
         """Begin with any action and follow the best ones: every window of any length is one of the optimal policy."""
         return np.where(t == 0, self.at_random(state, t, rng), self.q_star().argmax(axis=1)[state])
 
-    def fill(self, buffer: ReplayBuffer, behaviour: Behaviour, *, n_envs: int, n_steps: int, lie: bool = False) -> None:
+    def fill(self, buffer: ReplayBuffer, behavior: Behavior, *, n_envs: int, n_steps: int, lie: bool = False) -> None:
         """Play and store; a `lie` calls every truncation a termination as well."""
         rng = np.random.default_rng(1)
         state, t = rng.integers(self.n_states, size=n_envs), np.zeros(n_envs, np.int64)
         bounds = self.successors.cumsum(axis=2)[:, :, :-1]
         for _ in range(n_steps):
-            action = behaviour(state, t, rng)
+            action = behavior(state, t, rng)
             following = (rng.random((n_envs, 1)) > bounds[state, action]).sum(axis=1)
             terminated = rng.random(n_envs) < self.ends[state]
             t = t + 1

@@ -1,4 +1,4 @@
-"""An offline learner finds in random play what behaviour cloning cannot, seeded."""
+"""An offline learner finds in random play what behavior cloning cannot, seeded."""
 
 from types import SimpleNamespace
 

@@ -92,7 +92,7 @@ REPLACED_OPTIONS: dict[str, tuple[str, dict[bool | str, str | None] | None]] = {
 }
 
 RENAMED: dict[str, dict[str, str]] = {  # {class: {old member: new member}}
-    "Estimate": {"n_left_out": "n_skipped"},
+    "Estimate": {"behaviour": "behavior", "n_left_out": "n_skipped"},
     "Policy": {"minimise": "minimize", "study": "fit_statistics"},
     "Prediction": {"numbers": "outputs"},
     "SACPolicy": {"learnt_temperature": "learned_temperature"},

@@ -1,8 +1,8 @@
 """Off-policy evaluation: estimates of a policy's return from episodes of another policy, by importance sampling.
 
-Of episode e, with gamma, rewards r_t, and the ratios of the target's to the behaviour's probability of each action:
+Of episode e, with gamma, rewards r_t, and the ratios of the target's to the behavior's probability of each action:
 
-    rho_et     product over k <= t of target(a_k | s_k) / behaviour(a_k | s_k)
+    rho_et     product over k <= t of target(a_k | s_k) / behavior(a_k | s_k)
     ordinary   mean over e of sum over t of gamma**t * rho_et * r_et
     weighted   mean over e of sum over t of gamma**t * rho_et / w_t * r_et, w_t = mean over e of rho_et
 
@@ -10,7 +10,7 @@ Both are per decision (Precup, Sutton & Singh, 2000, section 3): the weight of a
 to it. The ordinary estimator is unbiased with a large variance; the weighted one is biased, consistent, with a smaller
 variance. After its end an episode keeps its last rho, with rewards of 0 (Thomas, 2015, consistent weighted
 per-decision). RLlib computes w_t over the episodes that reached t, which is the same if all are equally long; if the
-length depends on the actions, that mistakes the lengths of the behaviour's episodes for the target's. Where w_t is 0 no
+length depends on the actions, that mistakes the lengths of the behavior's episodes for the target's. Where w_t is 0 no
 episode could be the target's, and the step counts nothing.
 """
 
@@ -48,9 +48,9 @@ class Estimate:
     """An estimate of a policy's discounted return from an episode's start.
 
     Attributes:
-        behaviour: the mean discounted return of the episodes as they were played.
+        behavior: the mean discounted return of the episodes as they were played.
         value: the estimate for the target policy.
-        std_error: of `value`, None of a single episode; of the weighted one by linearisation (the delta method).
+        std_error: of `value`, None of a single episode; of the weighted one by linearization (the delta method).
         per_episode: [E], each episode's contribution; `value` is their mean.
         effective_sample_size: (sum of rho)**2 / sum of rho**2, by the ratio of each whole episode: the number of
             the target's own episodes that the E are worth, 0 where none could be its own.
@@ -58,7 +58,7 @@ class Estimate:
         n_skipped: episodes without an end, cut or still running, whose return is unknown.
     """
 
-    behaviour: float
+    behavior: float
     value: float
     std_error: float | None
     per_episode: NDArray[np.float64] = field(repr=False)
@@ -130,7 +130,7 @@ def per_decision(
     n_episodes = len(length)
     squares = float(np.square(whole).sum())
     return Estimate(
-        behaviour=float((reward @ discount).mean()),
+        behavior=float((reward @ discount).mean()),
         value=float(per_episode.mean()),
         std_error=float(influence.std(ddof=1) / np.sqrt(n_episodes)) if n_episodes > 1 else None,
         per_episode=per_episode,
@@ -161,19 +161,19 @@ def _estimate(
         if not (episode.terminated or episode.truncated):
             n_skipped += 1
             continue
-        behaviour = _behaviour(name, number, episode)
+        behavior = _behavior(name, number, episode)
         obs = tree.map_tree(lambda leaf: leaf[:-1], episode.obs)
         at = policy.last_step if step is None else step
         target = policy.action_probability(obs, step=at, explore=explore)
-        ratios.append(target[np.arange(len(episode)), episode.action] / behaviour)
+        ratios.append(target[np.arange(len(episode)), episode.action] / behavior)
         rewards.append(episode.reward)
     if not rewards:
         raise ConfigError(f"{name} found no episode with an end among {n_skipped}: record whole ones")
     return per_decision(ratios, rewards, gamma=gamma, is_weighted=is_weighted, n_skipped=n_skipped)
 
 
-def _behaviour(name: str, number: int, episode: RecordedEpisode) -> NDArray[np.float64]:
-    """Return the probabilities of the behaviour's actions [T].
+def _behavior(name: str, number: int, episode: RecordedEpisode) -> NDArray[np.float64]:
+    """Return the probabilities of the behavior's actions [T].
 
     Raises:
         ConfigError: they are missing or no probabilities.
