@@ -175,7 +175,7 @@ def test_a_loaded_buffer_saves_its_spaces(two: list[Path], tmp_path: Path) -> No
 
 
 def test_a_buffer_without_spaces_is_described_as_such() -> None:
-    with pytest.raises(ConfigError, match=r"ReplayBuffer was not told the spaces of its rows: give it spaces=envs"):
+    with pytest.raises(ConfigError, match=r"ReplayBuffer does not know the spaces of its rows: give it spaces=envs"):
         ReplayBuffer(3).action_space  # noqa: B018 - reading it fails
 
 
@@ -185,7 +185,7 @@ def test_a_policy_is_made_for_a_dataset_and_for_a_mix_with_it(two: list[Path]) -
         policy = DQNPolicy.for_envs(source, hidden=(4,), device="cpu", seed=0)
         assert policy.observation_space == FORM_SPACES["array"]
         assert policy.action_space == spaces.Discrete(3)
-    with pytest.raises(ConfigError, match="was not told the spaces of its rows"):
+    with pytest.raises(ConfigError, match="does not know the spaces of its rows"):
         MixedBuffer({ReplayBuffer(9): 1.0}).observation_space  # noqa: B018 - reading it fails
 
 

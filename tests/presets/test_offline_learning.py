@@ -54,7 +54,7 @@ def test_one_seed_decides_everything(preset: Any) -> None:
 
 @every
 def test_a_buffer_that_tells_no_spaces_needs_an_environment(preset: Any) -> None:
-    with pytest.raises(tk.ConfigError, match="was not told the spaces of its rows: give it spaces="):
+    with pytest.raises(tk.ConfigError, match="does not know the spaces of its rows: give it spaces="):
         tiny(preset, None)
 
     class Told(tk.ReplayBuffer):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, RowSpec, is_finite
 from trainkit.core.errors import ConfigError, TrainkitError
-from trainkit.core.spaces import StructuredHybrid, discrete_bounds
+from trainkit.core.spaces import StructuredHybrid, space_bounds
 
 _BLOCK_BYTES, _MAX_ROWS = 2**20, 2**16
 
@@ -57,7 +57,7 @@ class BlockCheck:
         if isinstance(action_space, spaces.Discrete):
             self._bounds = 0, int(action_space.n) - 1
         elif isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):
-            self._bounds = discrete_bounds(action_space)
+            self._bounds = space_bounds(action_space)
         self._hybrid = action_space if isinstance(action_space, StructuredHybrid) else None
 
     def kinds(self, columns: Mapping[str, Column]) -> None:

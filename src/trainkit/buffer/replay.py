@@ -42,14 +42,14 @@ from trainkit.core.files import check_declared, decoding, memory_left
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import Spaces, ToldSpaces
+from trainkit.core.spaces import HasSpaces, Spaces
 from trainkit.core.stats import html_table
 
 _log = logging.getLogger(__name__)
 
 
 @checked
-class ReplayBuffer(ToldSpaces):
+class ReplayBuffer(HasSpaces):
     """Keep the last `capacity` transitions and sample batches of them uniformly, with replacement.
 
     A collector binds the buffer to the number of its environments and the spec of a row, and memory is allocated

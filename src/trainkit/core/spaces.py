@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, ArraySpec, Obs
 from trainkit.core.errors import ConfigError, NoLegalActionError, SpaceMismatchError
 from trainkit.core.files import check_declared
@@ -47,7 +48,7 @@ class Spaces:
         return cls(observation_space=observation_space, action_space=action_space)
 
 
-class ToldSpaces:
+class HasSpaces:
     """Base of classes that may know the spaces of one environment."""
 
     spaces: Spaces | None
@@ -66,52 +67,47 @@ class ToldSpaces:
     def _known_spaces(self) -> Spaces:
         if self.spaces is None:
             raise ConfigError(
-                f"{type(self).__name__} was not told the spaces of its rows: give it spaces=envs when it is made"
+                f"{type(self).__name__} does not know the spaces of its rows: give it spaces=envs when it is made"
             )
         return self.spaces
 
 
 MOST_ACTIONS = 1_000_000  # a head of 512 features for as many takes 2 GB, and four times that with Adam
 
-_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def check_space(space: Space[Any], name: str) -> None:
-    """Refuse a space whose rows are no arrays of one shape, or that holds nothing."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)) and not space.spaces:
-        raise ConfigError(f"{name} is an empty {type(space).__name__}: there is nothing to see in it")
-    if isinstance(space, spaces.Dict):
-        check_space_keys(space, name)
-        for key, child in space.spaces.items():
-            check_space(child, f"{name}[{key!r}]")
-        return
-    if isinstance(space, spaces.Tuple):
-        for position, child in enumerate(space.spaces):
-            check_space(child, f"{name}[{position}]")
-        return
-    if not isinstance(space, _LEAVES):
-        raise ConfigError(
-            f"{name} is a {type(space).__name__}, which has no fixed array of numbers per step: wrap the environment "
-            "so that it gives Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them "
-            "(for MiniGrid: ImgObsWrapper or FlatObsWrapper)"
-        )
-    if isinstance(space, spaces.Box):
-        if space.dtype == np.object_ or 0 in space.shape:
-            raise ConfigError(f"{name} must be a Box of numbers with no empty axis, got {space}")
-        if bool(np.all(space.low == space.high)):
-            raise ConfigError(f"{name} has equal bounds everywhere, so it can only hold one value, got {space}")
+    """Raise for a space whose rows are no arrays of one shape, or that holds nothing."""
+    for path, leaf in named_leaf_spaces(space, name):
+        if not isinstance(leaf, (spaces.Box, *_DISCRETE)):
+            raise ConfigError(
+                f"{path} is a {type(leaf).__name__}, which has no fixed array of numbers per step: wrap the "
+                "environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them "
+                "(for MiniGrid: ImgObsWrapper or FlatObsWrapper)"
+            )
+        if isinstance(leaf, spaces.Box):
+            if leaf.dtype == np.object_ or 0 in leaf.shape:
+                raise ConfigError(f"{path} must be a Box of numbers with no empty axis, got {leaf}")
+            if bool(np.all(leaf.low == leaf.high)):
+                raise ConfigError(f"{path} has equal bounds everywhere, so it can only hold one value, got {leaf}")
 
 
-def check_space_keys(space: Space[Any] | None, name: str) -> None:
-    """Raise if a key of a Dict, or of one inside, is not a string: it could be saved and not found again."""
-    if isinstance(space, spaces.Dict):
-        for key, child in space.spaces.items():
-            if not isinstance(key, str):
-                raise ConfigError(f"{name} must have strings as keys, got {key!r}: rename it to {str(key)!r}")
-            check_space_keys(child, f"{name}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        for position, child in enumerate(space.spaces):
-            check_space_keys(child, f"{name}[{position}]")
+def named_leaf_spaces(space: Space[Any], name: str) -> Iterator[tuple[str, Space[Any]]]:
+    """Yield (path, leaf) in the order of the space.
+
+    Raises:
+        ConfigError: a Dict or Tuple is empty, or a key of a Dict is not a string.
+    """
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
+        yield name, space
+        return
+    if not space.spaces:
+        raise ConfigError(f"{name} is an empty {type(space).__name__}: leave it out, or give it a space")
+    tree.check_keys(name, space.spaces)
+    children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, child in children:
+        yield from named_leaf_spaces(child, f"{name}[{key!r}]")
 
 
 def check_spaces(observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -249,17 +245,20 @@ def random_actions(
     raise ConfigError(f"random actions need a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
 
 
-def discrete_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the least and the largest action of a space of whole numbers."""
+def space_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the lowest and the highest number of each element of a leaf; one number each where all are equal."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
     if isinstance(space, spaces.Discrete):
         return np.array(int(space.start)), np.array(int(space.start) + int(space.n) - 1)
     if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
+        low = space.start.astype(np.int64)
+        return low, low + space.nvec.astype(np.int64) - 1
     assert isinstance(space, spaces.MultiBinary), f"{space} is not checked, or has bounds of its own"
     return np.array(0), np.array(1)
 
 
-def leaf_spaces(space: Space[Any]) -> Any:
+def leaf_spaces(space: Space[Any] | None) -> Any:
     """Return the leaves of a space, in the structure of its observations."""
     if isinstance(space, spaces.Dict):
         return {key: leaf_spaces(child) for key, child in space.spaces.items()}
@@ -395,7 +394,6 @@ def count_actions(owner: str, space: Space[Any]) -> int:
 
 
 MOST_JOINT_ACTIONS = 10_000
-_DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _EXACT_IN_FLOAT32, _EXACT_IN_FLOAT64 = 2**24, 2**53  # integers up to here are represented without rounding
 
 
@@ -416,7 +414,9 @@ class ActionStructure:
 
     def __init__(self, nested: Space[Any]) -> None:
         self.nested = nested
-        self._leaves = list(_leaves(nested, "the action space"))
+        self._leaves = list(named_leaf_spaces(nested, "the action space"))
+        for path, leaf in self._leaves:
+            _check_action_leaf(path, leaf)
         ends = np.cumsum([_size(leaf) for _, leaf in self._leaves]).tolist()
         columns = map(slice, [0, *ends[:-1]], ends)
         self._parts = [
@@ -457,7 +457,19 @@ class ActionStructure:
         return _nested(self.nested, parts)
 
 
-class StructuredMultiDiscrete(spaces.MultiDiscrete):
+class _FlatRows:
+    """Base of spaces of flat rows, which are equal where their nested spaces are."""
+
+    structure: ActionStructure
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.structure.nested == other.structure.nested
+
+    def __repr__(self) -> str:
+        return f"flat {self.structure.nested}"
+
+
+class StructuredMultiDiscrete(_FlatRows, spaces.MultiDiscrete):
     """Flat rows of a nested action space whose leaves are discrete."""
 
     def __init__(self, structure: ActionStructure) -> None:
@@ -465,14 +477,8 @@ class StructuredMultiDiscrete(spaces.MultiDiscrete):
         super().__init__(high - low + 1, start=low)
         self.structure = structure
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StructuredMultiDiscrete) and self.structure.nested == other.structure.nested
 
-    def __repr__(self) -> str:
-        return f"flat {self.structure.nested}"
-
-
-class StructuredBox(spaces.Box):
+class StructuredBox(_FlatRows, spaces.Box):
     """Flat rows of a nested action space whose leaves are Boxes of floats."""
 
     def __init__(self, structure: ActionStructure) -> None:
@@ -481,14 +487,8 @@ class StructuredBox(spaces.Box):
         super().__init__(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
         self.structure = structure
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StructuredBox) and self.structure.nested == other.structure.nested
 
-    def __repr__(self) -> str:
-        return f"flat {self.structure.nested}"
-
-
-class StructuredHybrid(Space[NDArray[Any]]):
+class StructuredHybrid(_FlatRows, Space[NDArray[Any]]):
     """Flat rows of a nested action space with discrete leaves and Boxes of floats; discrete columns hold whole floats.
 
     Rows are float32, or float64 where a Box is, or where float32 would round a discrete number.
@@ -541,12 +541,6 @@ class StructuredHybrid(Space[NDArray[Any]]):
             return False
         return bool(np.all((x >= self.low) & (x <= self.high))) and not self.invalid_choices(x).any()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StructuredHybrid) and self.structure.nested == other.structure.nested
-
-    def __repr__(self) -> str:
-        return f"flat {self.structure.nested}"
-
 
 @checked
 def flat_actions(space: Space[Any]) -> Space[Any]:
@@ -565,7 +559,7 @@ def flat_actions(space: Space[Any]) -> Space[Any]:
 
 def structure_of(space: Space[Any] | None) -> ActionStructure | None:
     """Return how flat rows of a space are nested, None where they are not."""
-    return space.structure if isinstance(space, (StructuredMultiDiscrete, StructuredBox, StructuredHybrid)) else None
+    return space.structure if isinstance(space, _FlatRows) else None
 
 
 class JointActions:
@@ -617,22 +611,11 @@ def joint_actions(owner: str, space: Space[Any] | None) -> JointActions | None:
     return JointActions(owner, space) if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)) else None
 
 
-def _leaves(space: Space[Any], path: str) -> Iterator[tuple[str, Space[Any]]]:
-    if isinstance(space, (spaces.Dict, spaces.Tuple)) and not space.spaces:
-        raise ConfigError(f"{path} is an empty {type(space).__name__}: there is nothing to choose in it")
-    if isinstance(space, spaces.Dict):
-        for key, child in space.spaces.items():
-            if not isinstance(key, str):
-                raise ConfigError(f"{path} must have strings as keys, got {key!r}: rename it to {str(key)!r}")
-            yield from _leaves(child, f"{path}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        for place, child in enumerate(space.spaces):
-            yield from _leaves(child, f"{path}[{place}]")
-    elif isinstance(space, spaces.Box) and space.dtype not in (np.float32, np.float64):
+def _check_action_leaf(path: str, space: Space[Any]) -> None:
+    """Raise for a leaf whose numbers cannot be in a flat row."""
+    if isinstance(space, spaces.Box) and space.dtype not in (np.float32, np.float64):
         raise ConfigError(f"{path} is {space}: make it a Box of float32 or float64, or a MultiDiscrete")
-    elif isinstance(space, (*_DISCRETE, spaces.Box)):
-        yield path, space
-    else:
+    if not isinstance(space, (*_DISCRETE, spaces.Box)):
         raise ConfigError(
             f"{path} is a {type(space).__name__}: make it a Discrete, MultiDiscrete, MultiBinary or Box, or a Dict or "
             "Tuple of them"
@@ -685,12 +668,5 @@ def _float_dtype(leaves: list[tuple[str, Space[Any]]]) -> np.dtype[Any]:
 
 def _bounds(leaf: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the lowest and the highest number of each element of a leaf, flat."""
-    if isinstance(leaf, spaces.Box):
-        return leaf.low.ravel(), leaf.high.ravel()
-    if isinstance(leaf, spaces.Discrete):
-        start = int(leaf.start)
-        return np.array([start]), np.array([start + int(leaf.n) - 1])
-    if isinstance(leaf, spaces.MultiDiscrete):
-        low = leaf.start.astype(np.int64).ravel()
-        return low, low + leaf.nvec.astype(np.int64).ravel() - 1
-    return np.zeros(_size(leaf), np.int64), np.ones(_size(leaf), np.int64)
+    low, high = space_bounds(leaf)
+    return np.broadcast_to(low, leaf.shape or ()).ravel(), np.broadcast_to(high, leaf.shape or ()).ravel()

@@ -13,7 +13,7 @@ import numpy as np
 
 from trainkit.core import seeding, tree
 from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
-from trainkit.core.spaces import array_specs, check_space, discrete_bounds, flat_actions, structure_of
+from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
 from trainkit.envs.agents import check_parallel, is_game
 
 Space = gym.Space[Any]
@@ -287,7 +287,7 @@ def _is_subspace(given: Space, own: Space) -> bool:
     if isinstance(given, gym.spaces.Box) and isinstance(own, gym.spaces.Box):
         return bool(np.all(given.low >= own.low) and np.all(given.high <= own.high))
     if isinstance(given, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
-        (low, high), (own_low, own_high) = discrete_bounds(given), discrete_bounds(own)
+        (low, high), (own_low, own_high) = space_bounds(given), space_bounds(own)
         return bool(np.all(low >= own_low) and np.all(high <= own_high))
     return given == own
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import BadEnvDataError, CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, discrete_bounds, zeros_of
+from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, space_bounds, zeros_of
 from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Spent, Work
 
 _MAX_ACTIONS = 65_536  # of `DiscretizeActions`: rows of its table of combinations
@@ -429,7 +429,7 @@ def _valid_actions(subject: str, action: NDArray[Any], space: Space[Any], n_rows
             raise Failure(None, f"{subject} {action!r} for {space}: they must be finite numbers", BadEnvDataError)
         clipped: NDArray[Any] = np.clip(action, space.low, space.high).astype(space.dtype, copy=False)
         return clipped
-    low, high = discrete_bounds(space)
+    low, high = space_bounds(space)
     if action.dtype.kind not in "biu" or ((action < low) | (action > high)).any():
         raise Failure(None, f"{subject} {action!r}, which {space} does not have", BadEnvDataError)
     return action

@@ -19,10 +19,10 @@ from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegal
 from trainkit.core.spaces import (
     StructuredHybrid,
     array_specs,
-    discrete_bounds,
     leaf_spaces,
     legal_actions,
     masked_space,
+    space_bounds,
 )
 from trainkit.envs.backends import MISREAD, Begun, Column, Failure, Ids, Infos, ListInfos, RawStep
 
@@ -63,7 +63,7 @@ class ActionValidator:
         self._hybrid = space if isinstance(space, StructuredHybrid) else None
         self._box = space if isinstance(space, gym.spaces.Box) else self._hybrid  # has floats, and bounds for each
         if self._box is None:
-            low, high = discrete_bounds(space)
+            low, high = space_bounds(space)
             self._low = low.astype(np.int64) if np.any(low) else None
             self._span = np.asarray(high - low, _UNSIGNED)
 
@@ -280,7 +280,7 @@ class Ranges:
 
     def __init__(self, space: gym.Space[Any], *kinds: type[gym.Space[Any]]) -> None:
         named = tree.named_leaves(leaf_spaces(space))
-        self._leaves = [(path, leaf, *_bounds_of(leaf)) for path, leaf in named if isinstance(leaf, kinds)]
+        self._leaves = [(path, leaf, *space_bounds(leaf)) for path, leaf in named if isinstance(leaf, kinds)]
 
     def __len__(self) -> int:
         return len(self._leaves)
@@ -400,15 +400,11 @@ class StepValidator:
         self._has_warned = True
         name, space, values, bad = outside
         at = tuple(np.argwhere(bad)[0].tolist())
-        low, high = _bounds_of(space)
+        low, high = space_bounds(space)
         _log.warning(
             "%s is %s%s, and the space says [%s, %s]: widen the space's bounds, or nothing may rely on them",
             *(name, values[at], f" at index {at[1:]}" if len(at) > 1 else "", low[at[1:]], high[at[1:]]),
         )
-
-
-def _bounds_of(space: gym.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return (space.low, space.high) if isinstance(space, gym.spaces.Box) else discrete_bounds(space)
 
 
 def _leaf_name(path: str) -> str:

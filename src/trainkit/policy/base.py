@@ -19,7 +19,7 @@ from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.protocols import Dataset
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import check_space_keys, flat_actions, structure_of
+from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
 from trainkit.engine.cuda_graph import CudaGraph
 from trainkit.engine.device import (
@@ -128,7 +128,7 @@ class Policy(nn.Module):
         with Checks(name) as checks:
             checks.integer("seed", seed, low=0, optional=True)
             with checks.gather():
-                check_space_keys(observation_space, f"{name}.observation_space")
+                tree.check_keys(f"{name}.observation_space", leaf_spaces(observation_space))
         super().__init__()
         self.observation_space = observation_space
         self.action_space = None if action_space is None else flat_actions(action_space)
