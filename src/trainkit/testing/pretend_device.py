@@ -1,0 +1,322 @@
+"""A pretend accelerator: a torch device in ordinary memory that counts operations, copies and waits.
+
+`pretend_device.cpp` registers it as PyTorch's PrivateUse1 backend. It is compiled once for each version of torch.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from types import FrameType, ModuleType
+
+import torch
+
+from trainkit.core.errors import DeviceError
+
+__all__ = ["DeviceCounts", "PretendDevice"]
+
+_NAME = "pretend"
+_SOURCE = Path(__file__).with_suffix(".cpp")
+_TORCH = Path(torch.__file__).parent
+_NOT_THE_USERS = (str(_TORCH), str(Path(contextlib.__file__)), str(Path(__file__)))
+
+
+class _Event(IntEnum):
+    """What the extension reports, in the order of its `enum Event`."""
+
+    OPERATION = 0
+    WAIT = 1
+    TO_DEVICE = 2
+    TO_DEVICE_FROM_PAGEABLE = 3
+    TO_DEVICE_BLOCKING = 4
+    TO_CPU = 5
+    TO_CPU_BLOCKING = 6
+    PIN = 7
+    EVENT_WAIT = 8
+
+
+_TO_DEVICE = {_Event.TO_DEVICE, _Event.TO_DEVICE_FROM_PAGEABLE, _Event.TO_DEVICE_BLOCKING}
+_TO_CPU = {_Event.TO_CPU, _Event.TO_CPU_BLOCKING}
+_WAITS = {_Event.WAIT, _Event.TO_DEVICE_BLOCKING, _Event.TO_CPU_BLOCKING}
+_REJECTED_IN_CAPTURE = _WAITS | {_Event.TO_DEVICE_FROM_PAGEABLE, _Event.PIN, _Event.EVENT_WAIT}
+
+
+@dataclass(slots=True)
+class DeviceCounts:
+    """What a device was given to do.
+
+    Attributes:
+        operations: {name without overload, as "aten::mul": calls}; views and allocations are none.
+        waits: times that the CPU waited for the device: `item()`, blocking copies, operations such as `nonzero` whose
+            result has a size that the CPU must know, `synchronize()`.
+        event_waits: calls of `Event.synchronize()`.
+        copies_to_device, copies_to_cpu: copies in each direction, blocking or not.
+        pinned_allocations: allocations of pinned memory.
+        lines: {(operation, file and line of the caller): waits there}. A wait in a backward pass has no line.
+    """
+
+    operations: Counter[str] = field(default_factory=Counter)
+    waits: int = 0
+    event_waits: int = 0
+    copies_to_device: int = 0
+    copies_to_cpu: int = 0
+    pinned_allocations: int = 0
+    lines: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def _add(self, event: _Event, operation: str) -> bool:
+        """Count an event, and reject none."""
+        if event is _Event.OPERATION:
+            self.operations[operation] += 1
+        self.waits += event in _WAITS
+        self.event_waits += event is _Event.EVENT_WAIT
+        self.copies_to_device += event in _TO_DEVICE
+        self.copies_to_cpu += event in _TO_CPU
+        self.pinned_allocations += event is _Event.PIN
+        if event in _WAITS:
+            self.lines[operation, _line_of_the_user()] += 1
+        return False
+
+
+class PretendDevice:
+    """An accelerator for tests on a machine that has none; make it by `PretendDevice.load()`.
+
+    Its tensors are on the torch device "pretend:0". They lie in ordinary memory, and the CPU's kernels compute them, so
+    results equal the CPU's. What fails on CUDA fails here too: operations that mix devices, and, while `capturing`,
+    those that a CUDA graph cannot record. A process has one, from the first `load` on.
+
+    Attributes:
+        device: "pretend:0".
+    """
+
+    def __init__(self) -> None:
+        raise DeviceError("PretendDevice is loaded once for a process: call PretendDevice.load()")
+
+    @classmethod
+    def load(cls) -> "PretendDevice":
+        """Return the device; the first call on a machine compiles it, which takes about 15 seconds.
+
+        Raises:
+            DeviceError: this machine has no C++ compiler, or torch's headers do not compile, or another backend is
+                registered as PrivateUse1.
+        """
+        return _loaded()
+
+    @staticmethod
+    def missing() -> str | None:
+        """Return why the device cannot be loaded, None where it can be; for `pytest.mark.skipif`."""
+        try:
+            _loaded()
+        except DeviceError as error:
+            return str(error)
+        return None
+
+    device: torch.device
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[DeviceCounts]:
+        """Count what all threads give the device to do inside the block."""
+        counts = DeviceCounts()
+        with _listening(counts._add):
+            yield counts
+
+    @contextlib.contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Reject inside the block what cannot be recorded in a CUDA graph, and run everything else as usual.
+
+        Rejected are waits (`item()`, `nonzero`, `synchronize()`), copies that block or whose memory on the CPU is not
+        pinned, and new pinned memory.
+
+        Raises:
+            DeviceError: at the block's end, naming the first rejected operation and the line that called it.
+        """
+        rejected: list[tuple[str, str]] = []
+
+        def reject(event: _Event, operation: str) -> bool:
+            if event in _REJECTED_IN_CAPTURE:
+                what = event.name.lower().replace("_", " ")
+                rejected.append((f"{operation} ({what})", _line_of_the_user()))
+            return event in _REJECTED_IN_CAPTURE
+
+        cause: BaseException | None = None
+        with _listening(reject):
+            try:
+                yield
+            except RuntimeError as error:
+                if not rejected:
+                    raise
+                cause = error
+        if rejected:
+            operation, line = rejected[0]
+            raise DeviceError(f"a CUDA graph cannot record {operation}, called at {line}") from cause
+
+
+# ---- listening ----
+
+_Listener = Callable[[_Event, str], bool]
+_listeners: list[_Listener] = []
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def _listening(listener: _Listener) -> Iterator[None]:
+    library = _library()
+    with _lock:
+        _listeners.append(listener)
+        library.pretend_listen(_report)
+    try:
+        yield
+    finally:
+        with _lock:
+            _listeners.remove(listener)
+            if not _listeners:
+                library.pretend_listen(None)
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p)
+def _report(event: int, operation: bytes) -> int:
+    """Return 1 where a listener rejects an event; called by the extension from any thread."""
+    with _lock:
+        return int(any([listener(_Event(event), operation.decode()) for listener in _listeners]))
+
+
+def _line_of_the_user() -> str:
+    """Return "file:line" of the innermost frame that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_NOT_THE_USERS):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "a backward pass"
+
+
+# ---- building and loading ----
+
+
+@cache
+def _loaded() -> PretendDevice:
+    _library()
+    device = object.__new__(PretendDevice)
+    device.device = torch.device(_NAME, 0)
+    return device
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Register the backend with torch."""
+    registered = torch._C._get_privateuse1_backend_name()
+    if registered != "privateuseone":
+        raise DeviceError(
+            f"PretendDevice cannot be loaded, as torch's PrivateUse1 backend is {registered!r} already: use another "
+            "process"
+        )
+    path = _built()
+    torch.utils.rename_privateuse1_backend(_NAME)
+    torch._register_device_module(_NAME, _DeviceModule(f"torch.{_NAME}"))
+    library = ctypes.CDLL(str(path))
+    library.pretend_listen.argtypes = [ctypes.c_void_p]
+    return library
+
+
+class _DeviceModule(ModuleType):
+    """What torch calls by the device's name, as it calls `torch.cuda`."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    is_initialized = is_available
+
+    @staticmethod
+    def _is_in_bad_fork() -> bool:
+        return False
+
+    @staticmethod
+    def device_count() -> int:
+        return 1
+
+    @staticmethod
+    def current_device() -> int:
+        return 0
+
+    @staticmethod
+    def device(device: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None:
+        """Leave the device's default generator as it is."""
+
+
+def _built() -> Path:
+    """Return the compiled extension of this torch, compiling it where no process has."""
+    compiler = _compiler()
+    key = hashlib.sha256(_SOURCE.read_bytes() + f"{torch.__version__} {_TORCH} {compiler}".encode()).hexdigest()[:16]
+    folder = _cache_folder()
+    path = folder / f"pretend_device_{key}.so"
+    if path.exists():
+        return path
+    with _only_process(folder / "lock"):
+        if not path.exists():
+            _compile(compiler, path)
+    return path
+
+
+def _compiler() -> str:
+    if sys.platform == "win32":
+        raise DeviceError("PretendDevice needs Linux or macOS, as its build commands are theirs")
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise DeviceError("PretendDevice needs a C++ compiler, and there is no c++, g++ or clang++: install one, or set CXX")
+
+
+def _cache_folder() -> Path:
+    """Return a folder of this user's, which no other user may write to."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainkit"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, RuntimeError):
+        return Path(tempfile.mkdtemp(prefix="trainkit"))
+    return folder
+
+
+@contextlib.contextmanager
+def _only_process(path: Path) -> Iterator[None]:
+    """Wait until no other process is inside this block."""
+    import fcntl
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(compiler: str, path: Path) -> None:
+    linked = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        result = Path(folder) / path.name
+        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+        options = ["-O1", "-std=c++20", "-fPIC", "-shared", "-w", abi, *linked]
+        places = [f"-I{_TORCH / 'include'}", f"-L{_TORCH / 'lib'}"]
+        command = [compiler, *options, *places, str(_SOURCE), "-o", str(result), "-lc10", "-ltorch_cpu"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            errors = [line for line in done.stderr.splitlines() if "error" in line]
+            raise DeviceError(f"PretendDevice did not compile by {compiler}: {(errors or [done.stderr])[0]}")
+        result.replace(path)
