@@ -37,6 +37,9 @@ test-torch: .torch/$(VERSION)/.ready  ## run the engine's and policies' tests wi
 test-gpu: $(READY)  ## run the tests that need a CUDA device
 	@$(BIN)/pytest -m gpu --timeout=600
 
+test-accelerator: $(READY)  ## run everything that learns on a pretend accelerator, which needs a C++ compiler (4 minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m 'accelerator or not slow and not gpu' --timeout=600 tests/accelerator tests/testing
+
 check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory lint type type-user test
@@ -146,5 +149,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-torch test-gpu check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
+.PHONY: help demo test test-slow test-torch test-gpu test-accelerator check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
 	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.accelerator import SKIPPED
+
 torch.set_num_threads(1)  # the same bits on any number of cores
 
 hypothesis.settings.register_profile("trainkit", deadline=None, derandomize=True)
@@ -38,3 +40,12 @@ def _global_states() -> dict[str, object]:
         "numpy": (numpy_state["state"]["key"].tobytes(), numpy_state["state"]["pos"], numpy_state["has_gauss"]),
         "torch": torch.get_rng_state().numpy().tobytes(),
     }
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped for want of the pretend device, and why."""
+    reasons = [
+        report.longrepr[2] for report in terminalreporter.getreports("skipped") if len(report.longrepr or ()) == 3
+    ]
+    for reason in sorted({reason for reason in reasons if SKIPPED in reason}):
+        terminalreporter.write_line(f"NOT RUN: {reasons.count(reason)} tests on the pretend device. {reason}")

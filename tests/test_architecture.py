@@ -29,7 +29,7 @@ LAYERS = [
     {"cli"},
     {"trainkit", "__main__"},  # the package itself re-exports
 ]
-TORCH_PACKAGES = {"engine", "nets", "policy", "core.checkpoint", "loggers.tensorboard"}
+TORCH_PACKAGES = {"engine", "nets", "policy", "core.checkpoint", "loggers.tensorboard", "testing.pretend_device"}
 CORE = {"torch", "gymnasium", "numpy", "threadpoolctl", "tqdm", "tensorboard", "typing_extensions"}
 NOT_EVERYWHERE = {"fcntl"}  # of the standard library: Windows has none
 SLOW_TO_LOAD = {

@@ -57,7 +57,7 @@ NAMESPACES = {
         discounted_returns gae load_policy
     """,
     "schedules": "Constant Linear Piecewise Schedule",
-    "testing": "FakeVectorEnv",
+    "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """
         Callback Checkpoint CollectStats Curriculum DatasetWriter EpochResult EpochStats Evaluation Histograms History
         Learner LogInfo OfflineTrainer OffpolicyTrainer OnpolicyTrainer RecordVideo RolloutLearner RunInfo SaveBest

@@ -1,14 +1,11 @@
 """Small runs of every preset, on any device."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 import trainkit as tk
-from tests.helpers.learning import MASKED
 from trainkit import presets
 
 N_UPDATES = 3
@@ -51,7 +48,14 @@ def dataset() -> tk.ReplayBuffer:
 
 def make(name: str, device: Any, *, n_updates: int = N_UPDATES, **options: Any) -> Any:
     """Make a preset's trainer that takes some updates in one epoch, executed by torch."""
-    common = {"seed": 1, "device": device, "verbose": False, "show_progress": False, "max_epoch": 1, "hidden": (16,)}
+    common = {
+        "seed": 1,
+        "device": str(device),
+        "verbose": False,
+        "show_progress": False,
+        "max_epoch": 1,
+        "hidden": (16,),
+    }
     preset: Any = presets.PRESETS[name]
     if isinstance(preset, presets.OfflinePreset):
         trainer = preset(dataset(), Corridor, **common | {"update_per_epoch": n_updates, "batch_size": 8} | options)
@@ -60,9 +64,9 @@ def make(name: str, device: Any, *, n_updates: int = N_UPDATES, **options: Any) 
     common |= {"engine": "torch", "n_envs": 2, "n_test_envs": 2, "episode_per_test": 2}
     if isinstance(preset, presets.OnpolicyPreset):
         common |= {"step_per_epoch": 16 * n_updates, "step_per_collect": 16, "repeat_per_collect": 1, "batch_size": 16}
-        if name == "reinforce":
-            common |= {"step_per_collect": 18, "step_per_epoch": 18 * n_updates}
+        if name == "reinforce":  # learns from whole episodes
+            common |= {"step_per_collect": None, "episode_per_collect": 2, "step_per_epoch": 18 * n_updates}
     else:
-        common |= {"step_per_epoch": 20 + 2 * n_updates, "learning_starts": 20, "step_per_collect": 2, "batch_size": 8}
+        common |= {"step_per_epoch": 18 + 2 * n_updates, "learning_starts": 20, "step_per_collect": 2, "batch_size": 8}
         common |= {"update_per_step": 0.5}
     return preset(Push if name == "sac" else Corridor, **common | options)

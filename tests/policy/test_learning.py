@@ -244,7 +244,7 @@ def test_memory_that_runs_out_once_is_given_back_and_the_update_taken(
     n_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_back: list[bool] = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(True))
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: given_back.append(True))
     short, plain = Hungry(0), Hungry(0)
     for policy in (short, plain):
         for _ in range(n_before):

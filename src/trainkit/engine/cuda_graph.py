@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trainkit.core import tree
 from trainkit.core.errors import ConfigError
+from trainkit.engine.device import PinnedBatch
 
 _N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
 
@@ -72,13 +73,13 @@ class CudaGraph:
         self._fixed: _FixedObjects | None = None  # of all recordings
 
     def __call__(self, inputs: Any, fixed: Any = None, **facts: Any) -> Any:
-        """Return what the function returns for inputs on the device or in pinned memory.
+        """Return what the function returns for inputs: tensors on the device, and a `PinnedBatch` among them.
 
         `fixed` objects are read where they are; after other ones, calls warm up again.
         """
         if self._fixed is not None and not self._fixed.are_current(fixed):
             self._forget()
-        shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(inputs) if leaf is not None)
+        shapes = tuple((path, *_shape_of(leaf)) for path, leaf in tree.named_leaves(inputs) if leaf is not None)
         recording = self._recordings.get(shapes)
         if recording is None:
             return self._warm_up_or_record(shapes, inputs, fixed, facts)
@@ -90,11 +91,15 @@ class CudaGraph:
         """Call the function while it warms up; record it after that."""
         device, policy = self._policy.device, self._policy
 
-        def copied(leaf: Tensor | None) -> Tensor | None:
-            return None if leaf is None else leaf.to(device, non_blocking=True, copy=True)
+        def copied(leaf: Any) -> Tensor | None:
+            source = leaf.block if isinstance(leaf, PinnedBatch) else leaf
+            return None if source is None else source.to(device, non_blocking=True, copy=True)
 
         own = tree.map_tree(copied, inputs)
-        work = partial(self._function, own, fixed, **facts)
+        given = tree.map_tree(
+            lambda leaf, copy: leaf.views(copy) if isinstance(leaf, PinnedBatch) else copy, inputs, own
+        )
+        work = partial(self._function, given, fixed, **facts)
         n_calls = self._n_calls.get(shapes, 0)
         if n_calls < _N_WARM_UPS:
             self._n_calls[shapes] = n_calls + 1
@@ -128,8 +133,18 @@ class CudaGraph:
 
 
 def _tensors_of(inputs: Any) -> list[Tensor]:
-    """List the leaves that are not None."""
-    return [leaf for leaf in tree.leaves(inputs) if leaf is not None]
+    """List the leaves that are not None, of a `PinnedBatch` its block."""
+    return [leaf.block if isinstance(leaf, PinnedBatch) else leaf for leaf in tree.leaves(inputs) if leaf is not None]
+
+
+def _as_given(leaf: Any, copy: Any) -> Any:
+    """Return the copy of an input's memory in the form of the input."""
+    return leaf.views(copy) if isinstance(leaf, PinnedBatch) else copy
+
+
+def _shape_of(leaf: Any) -> tuple[Any, ...]:
+    """Return what a recording depends on of an input."""
+    return (leaf.layout,) if isinstance(leaf, PinnedBatch) else (leaf.shape, leaf.dtype)
 
 
 class _Recording(NamedTuple):

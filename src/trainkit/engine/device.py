@@ -1,9 +1,10 @@
-"""Devices, and how batches get there: in one transfer per call, through pinned memory on CUDA."""
+"""Devices, and how batches get there: in one asynchronous copy, from one block of pinned memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -72,10 +73,10 @@ def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> 
 def resolve_device(device: str | torch.device) -> torch.device:
     """Return the available device that "auto" (CUDA where there is one), a name or a device stands for.
 
-    CUDA without a number is the GPU that is torch's current one now.
+    A name without a number stands for the device of its type that is torch's current one now.
 
     Raises:
-        DeviceError: CUDA is not available; the message says why.
+        DeviceError: the device is not available; the message says why.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -83,10 +84,15 @@ def resolve_device(device: str | torch.device) -> torch.device:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise DeviceError(f"device must be 'auto', 'cpu', 'cuda' or a torch.device, got {device!r}") from error
-    if resolved.type != "cuda":
-        return CPU if resolved.type == "cpu" else resolved  # with a number or without it is the same one
-    _require_cuda(resolved)
-    return torch.device("cuda", torch.cuda.current_device()) if resolved.index is None else resolved
+    if resolved.type == "cpu":
+        return CPU  # with a number or without it is the same one
+    if resolved.type == "cuda":
+        _require_cuda(resolved)
+        return torch.device("cuda", torch.cuda.current_device()) if resolved.index is None else resolved
+    try:
+        return torch.empty(0, device=resolved).device
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceError(f"device {str(device)!r} is not available: {error}") from error
 
 
 def _require_cuda(device: torch.device) -> None:
@@ -114,7 +120,7 @@ def with_room(call: Callable[[], T], what: str) -> T:
         return call()
     except torch.OutOfMemoryError:
         pass  # whose tensors live as long as it is handled
-    torch.cuda.empty_cache()
+    torch.accelerator.empty_cache()
     try:
         return call()
     except torch.OutOfMemoryError as error:
@@ -125,15 +131,19 @@ def with_room(call: Callable[[], T], what: str) -> T:
 
 
 def to_device(arrays: Any, device: torch.device) -> Any:
-    """Return a tree of arrays as tensors on the device, on the CPU in the same memory; tensors and None stay."""
+    """Return a tree of arrays as tensors on the device; tensors and None stay.
 
-    def moved(leaf: Any) -> Any:
-        if leaf is None or isinstance(leaf, Tensor):
-            return leaf
-        tensor = as_tensor(leaf)
-        return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    On the CPU tensors have the arrays' memory. To any other device all arrays are sent by one asynchronous copy.
+    """
+    if device.type == "cpu":
+        return tree.map_tree(lambda leaf: as_tensor(leaf) if _is_array(leaf) else leaf, arrays)
+    if isinstance(arrays, PinnedBatch):
+        return arrays.on(device)
+    return PinnedBatch(arrays).on(device) if any(map(_is_array, tree.leaves(arrays))) else arrays
 
-    return tree.map_tree(moved, arrays)
+
+def _is_array(leaf: Any) -> bool:
+    return not (leaf is None or isinstance(leaf, Tensor))
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
@@ -155,57 +165,57 @@ def legal_mask(obs: Any) -> Tensor | None:
     return obs[ACTION_MASK] != 0 if isinstance(obs, dict) and ACTION_MASK in obs else None
 
 
-class Staging:
-    """Pinned memory for batches, in two sets: one is filled while the other is being copied to the device.
+class PinnedBatch:
+    """A tree of arrays, copied into one block of pinned memory, from which a device reads them by one copy.
 
-    The memory is pinned, so that copies to the device are asynchronous, and kept, as pinning is slow. The returned
-    tensors are overwritten at the second next call, which waits for the device's work that was queued up to the next.
+    torch keeps pinned memory that was freed for later batches, and gives it away once copies from it are done.
+
+    Args:
+        arrays: a tree; tensors and None in it stay.
+
+    Attributes:
+        block: all bytes.
+        layout: what blocks with the same arrangement have in common.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._sets: list[_PinnedSet] = []  # the last one returned is at the end
+    def __init__(self, arrays: Any) -> None:
+        self._arrays = arrays
+        self._starts: dict[int, int] = {}  # in the block, by id of the array: one that occurs twice is sent once
+        leaves = [(path, leaf) for path, leaf in tree.named_leaves(arrays) if _is_array(leaf)]
+        n_bytes = 0
+        for _, leaf in leaves:
+            if id(leaf) not in self._starts:
+                self._starts[id(leaf)] = n_bytes
+                n_bytes += -(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.layout = tuple((path, leaf.shape, leaf.dtype, self._starts[id(leaf)]) for path, leaf in leaves)
+        self.block = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+        memory = self.block.numpy()
+        for _, leaf in leaves:
+            start = self._starts[id(leaf)]
+            np.copyto(memory[start : start + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape), leaf)
 
-    def __call__(self, arrays: Any) -> Any:
-        """Return a tree of arrays as tensors in pinned memory; on the CPU, in plain memory."""
-        if self._sets:
-            self._sets[-1].note_queued()
-        layout = [(path, leaf.shape, leaf.dtype) for path, leaf in tree.named_leaves(arrays)]
-        oldest = self._sets.pop(0) if len(self._sets) == 2 else None
-        here = oldest if oldest is not None and oldest.layout == layout else _PinnedSet(arrays, layout, self._device)
-        self._sets.append(here)
-        here.fill(arrays)
-        return here.tensors
+    def on(self, device: torch.device) -> Any:
+        """Return the tree as tensors on the device, without waiting for it."""
+        return self.views(self.block.to(device, non_blocking=True))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Give a copy memory of its own."""
-        return type(self)(self._device)
+    def views(self, block: Tensor) -> Any:
+        """Return the tree as views of a copy of the block."""
+        typed: dict[torch.dtype, Tensor] = {}
+
+        def view(leaf: Any) -> Any:
+            if not _is_array(leaf):
+                return leaf
+            dtype, start = _torch_dtype(leaf.dtype), self._starts[id(leaf)]
+            if dtype not in typed:
+                typed[dtype] = block.view(dtype)
+            return typed[dtype].narrow(0, start // dtype.itemsize, leaf.size).view(leaf.shape)
+
+        return tree.map_tree(view, self._arrays)
 
 
-class _PinnedSet:
-    """Memory for arrays of one layout."""
+_ALIGNMENT = 64  # bytes, at which each array of a block starts
 
-    def __init__(self, arrays: Any, layout: list[Any], device: torch.device) -> None:
-        is_cuda = device.type == "cuda"
 
-        def empty(array: NDArray[Any]) -> torch.Tensor:
-            dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-            return torch.empty(array.shape, dtype=dtype, pin_memory=is_cuda)
-
-        self.layout = layout
-        self.tensors = tree.map_tree(empty, arrays)
-        self._arrays = [tensor.numpy() for tensor in tree.leaves(self.tensors)]
-        self._device = device
-        self._sent = torch.cuda.Event() if is_cuda else None
-
-    def note_queued(self) -> None:
-        """Note that all work that reads this memory has been queued."""
-        if self._sent is not None:
-            self._sent.record(torch.cuda.current_stream(self._device))
-
-    def fill(self, arrays: Any) -> None:
-        """Copy arrays here, once the work that reads this memory is done."""
-        if self._sent is not None:
-            self._sent.synchronize()
-        for own, array in zip(self._arrays, tree.leaves(arrays), strict=True):
-            np.copyto(own, array)
+@cache
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype

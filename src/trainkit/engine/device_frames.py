@@ -12,9 +12,9 @@ from trainkit.core import tree
 from trainkit.core.data import Lookup, TransitionBatch
 from trainkit.core.errors import DeviceError
 from trainkit.core.signatures import checked
-from trainkit.engine.device import Staging, resolve_device
+from trainkit.engine.device import resolve_device, to_device
 
-_CHUNKS = 64, 16, 4, 1  # images sent at once: few sizes, so that pinned memory is reused
+_MAX_SENT = 64  # images sent at once, which bounds the pinned memory that is kept
 
 
 @checked
@@ -57,21 +57,16 @@ class ResidentFrames:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor: Tensor | None = tensor
-        self._staging = {size: Staging(tensor.device) for size in _CHUNKS}
         self.shape, self.device = tuple(tensor.shape[1:]), tensor.device
         self.n_written = 0
 
     def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """Copy these rows of a column to places, asynchronously."""
         self.n_written += 1
-        start = 0
-        for size in _CHUNKS:
-            while start + size <= len(rows):
-                chunk = slice(start, start + size)
-                sent = self._staging[size]((places[chunk], column.take(rows[chunk], axis=0)))
-                where, images = (leaf.to(self.device, non_blocking=True) for leaf in sent)
-                self._there.index_copy_(0, where, images)
-                start += size
+        for start in range(0, len(rows), _MAX_SENT):
+            chunk = slice(start, start + _MAX_SENT)
+            where, images = to_device((places[chunk], column.take(rows[chunk], axis=0)), self.device)
+            self._there.index_copy_(0, where, images)
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Wait for the device and return the images at places [...]."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from trainkit.core.stats import html_table
 from trainkit.engine.cuda_graph import CudaGraph
 from trainkit.engine.device import (
     CPU,
-    Staging,
+    PinnedBatch,
     TensorBatch,
     in_float32,
     resolve_device,
@@ -48,6 +48,9 @@ from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
 
 _NUMBERS = int, float, np.number
+
+
+T = TypeVar("T")
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -147,7 +150,6 @@ class Policy(nn.Module):
         self._targets: dict[str, TargetNetwork] = {}
         self._metrics = MeanMetrics()
         self._divergence = DivergenceGuard(name, self.device)
-        self._staging = Staging(self.device)
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._graph: CudaGraph | None = None
         own = {"_engine", "_ignored", "recipe"}
@@ -310,15 +312,10 @@ class Policy(nn.Module):
 
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device, its observations as features; for an `update` of your own."""
-        columns = self._columns(batch)
-        if self.device == CPU:
-            columns = to_device(columns, CPU)
-        else:
-            columns = tree.map_tree(lambda leaf: leaf.to(self.device, non_blocking=True), columns)
-        return rows_of(columns, self.preprocess, frames_of(batch))
+        return rows_of(to_device(self._columns(batch), self.device), self.preprocess, frames_of(batch))
 
     def _columns(self, batch: TransitionBatch) -> Any:
-        """Return a batch's columns: arrays on the CPU, else tensors in pinned memory."""
+        """Return a batch's columns."""
         self._divergence.slots = batch.slots
         missing = [name for name in self.columns if name not in batch.extras]
         if missing:
@@ -328,9 +325,7 @@ class Policy(nn.Module):
             )
         extras, batch = dict(batch.extras), in_float32(batch)
         columns = batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight, extras
-        if not isinstance(batch.obs, np.ndarray):
-            columns = places_of(columns)
-        return columns if self.device == CPU else self._staging(columns)
+        return columns if isinstance(batch.obs, np.ndarray) else places_of(columns)
 
     # ---- running statistics ----
 
@@ -434,7 +429,11 @@ class Policy(nn.Module):
         frames = None if isinstance(batch.obs, np.ndarray) else frames_of(batch)
         if frames is not None and self._engine.is_numpy:
             batch, frames = gathered(batch), None
-        given = self._columns(batch), self._inputs(len(batch), step)
+        columns = self._columns(batch)
+        if self.device != CPU:
+            send = PinnedBatch if self._graph is not None else partial(to_device, device=self.device)
+            columns = self._with_room(partial(send, columns), step)
+        given = columns, self._inputs(len(batch), step)
         results = (self._take_steps if self._graph is None else self._replay)(given, frames, step=step)
         priority = results.pop("priority", None)
         return self.end_update(step=step, priority=priority, **results)
@@ -482,8 +481,8 @@ class Policy(nn.Module):
         )
         return outcome
 
-    def _with_room(self, take: Callable[[], Taken], step: int) -> Taken:
-        """Take a step; if the device runs out of memory, free torch's cache and take it again."""
+    def _with_room(self, take: Callable[[], T], step: int) -> T:
+        """Do a part of an update; if the device runs out of memory, free torch's cache and do it again."""
         return with_room(take, f"{type(self).__name__}: update {self.n_updates + 1} at step {step}")
 
     def _record(self, name: str, taken: Taken, step: int) -> Any:

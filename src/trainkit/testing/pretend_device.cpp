@@ -7,6 +7,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -256,6 +257,9 @@ const std::set<std::string> kFree{"aten::empty", "aten::empty_strided", "aten::r
 const std::set<std::string> kIndexing{"aten::_index_put_impl_", "aten::index_put_", "aten::index"};  // CPU indices are copied
 
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  // Backward passes stay in their caller's thread: torch starts the threads of devices at the process's first backward
+  // pass, which may have been before this device was loaded.
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   const auto& schema = op.schema();
   const auto& name = schema.name();
   const size_t start = stack->size() - schema.arguments().size();
@@ -340,8 +344,14 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
 }
 
 Tensor& set_storage(Tensor& self, Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
-  self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(source));
-  self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, offset);
+  auto tensor = self.unsafeGetTensorImpl();
+  tensor->set_storage_keep_dtype(std::move(source));
+  if (stride.size() == size.size()) {
+    tensor->set_sizes_and_strides(size, stride, offset);
+  } else {  // none were given
+    tensor->set_sizes_contiguous(size);
+    tensor->set_storage_offset(offset);
+  }
   return self;
 }
 

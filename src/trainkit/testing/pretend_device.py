@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from trainkit.core.errors import DeviceError
 
@@ -63,7 +64,7 @@ class DeviceCounts:
         event_waits: calls of `Event.synchronize()`.
         copies_to_device, copies_to_cpu: copies in each direction, blocking or not.
         pinned_allocations: allocations of pinned memory.
-        lines: {(operation, file and line of the caller): waits there}. A wait in a backward pass has no line.
+        lines: {(operation, file and line of the caller): waits there}.
     """
 
     operations: Counter[str] = field(default_factory=Counter)
@@ -173,7 +174,7 @@ def _listening(listener: _Listener) -> Iterator[None]:
     library = _library()
     with _lock:
         _listeners.append(listener)
-        library.pretend_listen(_report)
+        library.pretend_listen(_REPORT)
     try:
         yield
     finally:
@@ -183,11 +184,13 @@ def _listening(listener: _Listener) -> Iterator[None]:
                 library.pretend_listen(None)
 
 
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p)
 def _report(event: int, operation: bytes) -> int:
-    """Return 1 where a listener rejects an event; called by the extension from any thread."""
+    """Return how many listeners reject an event; called by the extension from any thread."""
     with _lock:
-        return int(any([listener(_Event(event), operation.decode()) for listener in _listeners]))
+        return sum(listener(_Event(event), operation.decode()) for listener in _listeners)
+
+
+_REPORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p)(_report)
 
 
 def _line_of_the_user() -> str:
@@ -222,7 +225,7 @@ def _library() -> ctypes.CDLL:
             "process"
         )
     path = _built()
-    torch.utils.rename_privateuse1_backend(_NAME)
+    rename_privateuse1_backend(_NAME)
     torch._register_device_module(_NAME, _DeviceModule(f"torch.{_NAME}"))
     library = ctypes.CDLL(str(path))
     library.pretend_listen.argtypes = [ctypes.c_void_p]
@@ -283,7 +286,9 @@ def _compiler() -> str:
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if name and (found := shutil.which(name)):
             return found
-    raise DeviceError("PretendDevice needs a C++ compiler, and there is no c++, g++ or clang++: install one, or set CXX")
+    raise DeviceError(
+        "PretendDevice needs a C++ compiler, and there is no c++, g++ or clang++: install one, or set CXX"
+    )
 
 
 def _cache_folder() -> Path:
