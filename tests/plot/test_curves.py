@@ -1,4 +1,4 @@
-"""Learning curves show the middle of the seeds and the band that was asked for; expected numbers are by hand."""
+"""Learning curves show the middle of the seeds and the band that was requested; expected numbers are by hand."""
 
 from pathlib import Path
 from typing import Any

@@ -45,7 +45,7 @@ def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Ma
     Args:
         folder: made where it is missing.
         components: nested dicts and lists of plain values with tensors, or with arrays, in them.
-        about: what else the manifest shall tell, in plain values.
+        about: further entries of the manifest, in plain values.
 
     Raises:
         CheckpointError: it cannot be written; the former one is as it was.
@@ -126,7 +126,7 @@ def _checked_paths(folder: Path, names: Container[str] | None) -> dict[str, Path
 
 @checked
 def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Tell what a checkpoint is of and how far it got, as plain values; `problem` is what is wrong with it, or None.
+    """Return what a checkpoint is of and how far it got, as plain values; `problem` is what is wrong with it, or None.
 
     Args:
         path: a checkpoint, or the folder of several: then the newest whole one.

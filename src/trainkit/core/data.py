@@ -61,10 +61,10 @@ class ActOutput(NamedTuple):
 
 
 class Frames(Protocol):
-    """Images that lie on a device, by places that count from 0."""
+    """Images stored on a device, by places that count from 0."""
 
     shape: tuple[int, ...]  # of one
-    n_written: int  # grows with every write, so that who was told of places knows whether all is as it was
+    n_written: int  # grows with every write, so that a `Lookup` knows whether its places were overwritten
 
     def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """Copy these rows of a column to places; the column may be written to as soon as this returns."""
@@ -423,8 +423,9 @@ class RowSpec:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RowSpec":
         """Read what `to_plain` described."""
-        extras = {name: _node(item) for name, item in plain["extras"].items()}
-        return cls(n_envs=plain["n_envs"], obs=_node(plain["obs"]), action=_node(plain["action"]), extras=extras)
+        extras = {name: _read_specs(item) for name, item in plain["extras"].items()}
+        obs, action = _read_specs(plain["obs"]), _read_specs(plain["action"])
+        return cls(n_envs=plain["n_envs"], obs=obs, action=action, extras=extras)
 
 
 def _plain_node(node: Any) -> list[Any]:
@@ -435,14 +436,11 @@ def _plain_node(node: Any) -> list[Any]:
     return ["array", [list(node.shape), node.dtype.str, node.stack]]
 
 
-def _node(plain: Sequence[Any]) -> Any:
-    kind, content = plain
-    if kind == "dict":
-        return {key: _node(child) for key, child in content.items()}
-    if kind == "tuple":
-        return tuple(_node(child) for child in content)
-    shape, dtype, stack = content
-    return ArraySpec(shape=tuple(shape), dtype=np.dtype(dtype), stack=stack)
+def _read_specs(plain: Sequence[Any]) -> Any:
+    """Return the tree of specs that `_plain_node` described."""
+    return tree.map_tree(
+        lambda leaf: ArraySpec(shape=tuple(leaf[0]), dtype=np.dtype(leaf[1]), stack=leaf[2]), tree.from_plain(plain)
+    )
 
 
 class EpochResult(NamedTuple):

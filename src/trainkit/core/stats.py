@@ -80,21 +80,21 @@ class CollectStats:
     `is_empty` is True.
     """
 
-    n_step: int  # rows: real steps, summed over environments
-    n_episode: int  # episodes finished
-    returns: Summary  # undiscounted
-    lengths: Summary  # steps
-    durations: Summary  # seconds
-    recent_returns: Summary  # the last 100 episodes, whenever they finished
-    seconds: float
-    n_vector_step: int
-    n_faulty_episodes: int
-    n_env_restarts: int
+    n_step: int = 0  # rows: real steps, summed over environments
+    n_episode: int = 0  # episodes finished
+    returns: Summary = NO_VALUES  # undiscounted
+    lengths: Summary = NO_VALUES  # steps
+    durations: Summary = NO_VALUES  # seconds
+    recent_returns: Summary = NO_VALUES  # the last 100 episodes, whenever they finished
+    seconds: float = 0.0
+    n_vector_step: int = 0
+    n_faulty_episodes: int = 0
+    n_env_restarts: int = 0
     n_cut_episodes: int = 0  # of the finished ones, those that an evaluation's max_episode_steps truncated
-    env_ms: float | None
-    act_ms: float | None
-    store_ms: float | None
-    other_ms: float | None
+    env_ms: float | None = None
+    act_ms: float | None = None
+    store_ms: float | None = None
+    other_ms: float | None = None
     action_std: Summary = NO_VALUES  # of the normal distributions that actions were drawn from, in policy units
     obs_ms: float | None = None
     action_ms: float | None = None
@@ -134,39 +134,23 @@ class CollectStats:
         """Combine several collects into one; `NO_COLLECT` when there were none."""
         if not parts:
             return NO_COLLECT
+        names = [item.name for item in fields(cls)]
         steps = sum(part.n_vector_step for part in parts)
-
-        def mean_ms(name: str) -> float | None:
-            total = sum((getattr(part, name) or 0.0) * part.n_vector_step for part in parts)
-            return total / steps if steps else None
-
+        merged: dict[str, Any] = {
+            name: sum(getattr(part, name) for part in parts) for name in names if name.startswith("n_")
+        }
+        merged |= {name: Summary.merge(getattr(part, name) for part in parts) for name in _SUMMARIES}
+        merged |= {name: tuple(one for part in parts for one in getattr(part, name)) for name in _LISTS}
+        for name in names:
+            if name.endswith("_ms"):  # a mean per vector step
+                total = sum((getattr(part, name) or 0.0) * part.n_vector_step for part in parts)
+                merged[name] = total / steps if steps else None
+        agents = {name: None for part in parts for name in part.agents}
+        by_agent = {name: Summary.merge(part.agents.get(name, NO_VALUES) for part in parts) for name in agents}
         return cls(
-            n_step=sum(part.n_step for part in parts),
-            n_episode=sum(part.n_episode for part in parts),
-            returns=Summary.merge(part.returns for part in parts),
-            lengths=Summary.merge(part.lengths for part in parts),
-            durations=Summary.merge(part.durations for part in parts),
-            recent_returns=parts[-1].recent_returns,
+            **merged | {"recent_returns": parts[-1].recent_returns},
             seconds=sum(part.seconds for part in parts),
-            episode_returns=tuple(one for part in parts for one in part.episode_returns),
-            episode_lengths=tuple(one for part in parts for one in part.episode_lengths),
-            n_vector_step=steps,
-            n_faulty_episodes=sum(part.n_faulty_episodes for part in parts),
-            n_env_restarts=sum(part.n_env_restarts for part in parts),
-            n_cut_episodes=sum(part.n_cut_episodes for part in parts),
-            env_ms=mean_ms("env_ms"),
-            action_std=Summary.merge(part.action_std for part in parts),
-            obs_ms=mean_ms("obs_ms"),
-            action_ms=mean_ms("action_ms"),
-            render_ms=mean_ms("render_ms"),
-            act_ms=mean_ms("act_ms"),
-            store_ms=mean_ms("store_ms"),
-            other_ms=mean_ms("other_ms"),
-            agents={
-                name: summary
-                for name in dict.fromkeys(name for part in parts for name in part.agents)
-                if not (summary := Summary.merge(part.agents.get(name, NO_VALUES) for part in parts)).is_empty
-            },
+            agents={name: summary for name, summary in by_agent.items() if not summary.is_empty},
         )
 
 
@@ -174,22 +158,7 @@ _LISTS = ("episode_returns", "episode_lengths")
 _PLAIN_NO_VALUES = asdict(NO_VALUES)
 _SUMMARIES = [item.name for item in fields(CollectStats) if item.type is Summary]
 
-NO_COLLECT = CollectStats(
-    n_step=0,
-    n_episode=0,
-    returns=NO_VALUES,
-    lengths=NO_VALUES,
-    durations=NO_VALUES,
-    recent_returns=NO_VALUES,
-    seconds=0.0,
-    n_vector_step=0,
-    n_faulty_episodes=0,
-    n_env_restarts=0,
-    env_ms=None,
-    act_ms=None,
-    store_ms=None,
-    other_ms=None,
-)
+NO_COLLECT = CollectStats()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ class Engine:
         if self.is_numpy and (reasons := [reason for reason in self._reasons_for_torch() if reason is not None]):
             return "; ".join(reasons)
         if self.wanted != "auto":
-            return "as asked for"
+            return "as requested"
         return f"on {'the CPU' if self._device.type == 'cpu' else self._device.type}"
 
     def _reasons_for_torch(self) -> list[str | None]:

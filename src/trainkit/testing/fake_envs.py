@@ -18,9 +18,9 @@ __all__ = ["FakeVectorEnv"]
 
 @checked
 class FakeVectorEnv(VectorEnv[Any, Any, Any]):
-    """Give the same observations at every step, drawn once; rewards are 1, episodes end all together.
+    """Return the same observations at every step, sampled once; rewards are 1, and all episodes end together.
 
-    What a run takes with it is what acting, storing and learning take: `make_envs(FakeVectorEnv(...))`.
+    With `make_envs(FakeVectorEnv(...))` a run's time is that of acting, storing and learning.
 
     Args:
         observation_space, action_space: of one environment.
@@ -54,7 +54,7 @@ class FakeVectorEnv(VectorEnv[Any, Any, Any]):
         self._length, self._steps = episode_length, 0
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Obs, dict[str, Any]]:
-        """Begin all episodes, whatever is asked: they end together."""
+        """Start all episodes, whatever the options: they end together."""
         self._steps = 0
         return self._obs, {}
 
