@@ -120,7 +120,10 @@ def on_page_content(html: str, page: Any, config: Any, files: "Files") -> str:
     def typeset(match: re.Match[str]) -> str:
         display = "block" if match["tag"] == "div" else "inline"
         mathml = convert(unescape(match["block"] or match["inline"]), display=display)
-        return LIMITS.sub(r"<munder>\1</munder>", mathml) if display == "block" else mathml
+        if display == "inline":
+            return mathml
+        mathml = re.sub(r"<mtd\b", '<mtd displaystyle="true"', mathml)  # else sums and fractions in tables are small
+        return LIMITS.sub(r"<munder>\1</munder>", mathml)
 
     return EQUATION.sub(typeset, html)
 
