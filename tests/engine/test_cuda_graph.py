@@ -37,7 +37,8 @@ from trainkit import (
 )
 from trainkit.core import tree
 from trainkit.engine import cuda_graph, engine
-from trainkit.errors import DivergedError
+from trainkit.errors import DeviceError, DivergedError
+from trainkit.policy import base
 
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 ALL_PARTS = [
@@ -320,6 +321,37 @@ def test_a_skipped_update_has_no_priorities() -> None:
     assert metrics["skipped"] == pytest.approx(1 / 8)
 
 
+class Hungry(MaxBackup):
+    """A backup that runs out of memory when it is told to."""
+
+    n_calls = 0
+
+    def __call__(self, *told: Any) -> tuple[Tensor, Tensor]:
+        type(self).n_calls += 1
+        if type(self).n_calls == N_WARM_UPS + 1:
+            raise torch.OutOfMemoryError("Tried to allocate 20 GiB")
+        return super().__call__(*told)
+
+
+@pytest.mark.usefixtures("taped")
+def test_memory_that_runs_out_while_recording_is_told_as_such_and_nothing_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def empty_cache() -> None:
+        pytest.fail("no memory may be freed while a graph is recorded")
+
+    monkeypatch.setattr(torch.accelerator, "empty_cache", empty_cache)
+    policy = made(backup=Hungry(), engine="cuda_graph")
+    monkeypatch.setattr(Hungry, "n_calls", 0)
+    monkeypatch.setattr(base, "CPU", torch.device("meta"))  # so that the CPU is a device whose memory may run out
+    monkeypatch.setattr(base, "PinnedBatch", lambda arrays: arrays)
+    learn(policy, range(N_WARM_UPS))
+    with pytest.raises(DeviceError, match=r"cannot record an update, which does not fit .* lower batch_size"):
+        learn(policy, range(1))
+    monkeypatch.setattr(Hungry, "n_calls", 100)
+    learn(policy, range(N_WARM_UPS + 2))
+
+
 class Curious(MaxBackup):
     """A backup that looks at a number."""
 
@@ -387,8 +419,8 @@ class Pretended:
         self.log.append(f"register {generator}")
 
     @contextmanager
-    def graph(self, graph: Any, stream: "Stream") -> Iterator[None]:
-        self.log.append(f"record on {stream.name}")
+    def graph(self, graph: Any, stream: "Stream", capture_error_mode: str) -> Iterator[None]:
+        self.log.append(f"record on {stream.name}, {capture_error_mode}")
         yield
         self.log.append("recorded")
 
@@ -415,6 +447,6 @@ def test_work_is_warmed_up_where_it_will_be_recorded_and_nobody_overtakes_it(mon
     log.clear()
     told, replay = capture.record(lambda: log.append("work") or "told", "generator")  # type: ignore[arg-type, func-returns-value]
     assert told == "told"
-    assert log == ["register generator", "enter main", "record on side", "work", "recorded", "leave main"]
+    assert log == ["register generator", "enter main", "record on side, thread_local", "work", "recorded", "leave main"]
     replay()
     assert log[-1] == "replay"

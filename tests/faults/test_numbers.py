@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.accelerator import load_pretend_device
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
 from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
@@ -159,8 +160,8 @@ def test_skips_are_counted_where_nobody_waits_for_them() -> None:
 
 @pytest.mark.parametrize("on_nan", ["raise", "skip"])
 def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) -> None:
-    policy = made()
-    policy.on_nan, policy.device = on_nan, torch.device("cuda")  # which only says that nobody looks at once
+    policy = made(device=load_pretend_device().device)
+    policy.on_nan = on_nan
 
     def update(factor: float) -> None:
         parameter = next(policy.network.parameters())
@@ -172,8 +173,10 @@ def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) 
     for _ in range(11):
         update(NAN)
     told = {"raise": "among updates 1 to 12 was not finite", "skip": "11 updates in a row up to update 12"}[on_nan]
+    policy.check_divergence()  # which starts to read what the next call knows
     with pytest.raises(tk.errors.DivergedError, match=told):
         policy.check_divergence()
+    policy.check_divergence()
     policy.check_divergence()
     update(1.0)
     assert np.isfinite(policy.read_metrics()["loss"])

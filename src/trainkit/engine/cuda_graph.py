@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import ConfigError, DeviceError
 from trainkit.engine.device import PinnedBatch
 
 _N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
@@ -48,7 +48,9 @@ class Capture:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)  # else every replay would draw the same numbers
         back = torch.cuda.stream(torch.cuda.current_stream(self._device))  # torch does not restore it after an error
-        with torch.cuda.device(self._device), back, torch.cuda.graph(graph, stream=self._stream):
+        # Other threads may allocate in the meantime, which the default mode takes for an error of the recording.
+        recording = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
+        with torch.cuda.device(self._device), back, recording:
             results = work()
         return results, graph.replay
 
@@ -63,11 +65,15 @@ class CudaGraph:
         function: (inputs, fixed, **facts) -> a tree of tensors. Inputs are a tree of tensors or None; `fixed` is a tree
             of objects that keep their memory, as the policy's tensors do; facts are for the function's errors alone.
         policy: where one of its modules, tensors or generators was replaced, the next calls warm up again.
+
+    Attributes:
+        is_recording: whether the function is being recorded now, so that nothing may wait or free memory.
     """
 
     def __init__(self, function: Callable[..., Any], policy: Any) -> None:
         self._function, self._policy = function, policy
         self._capture = Capture(policy.device)
+        self.is_recording = False
         self._n_calls: dict[Hashable, int] = {}  # of each set of shapes
         self._recordings: dict[Hashable, _Recording] = {}
         self._fixed: _FixedObjects | None = None  # of all recordings
@@ -104,17 +110,23 @@ class CudaGraph:
         if n_calls < _N_WARM_UPS:
             self._n_calls[shapes] = n_calls + 1
             return self._capture.warm_up(work)
+        self.is_recording = True
         try:
             results, replay = self._capture.record(work, policy.generator)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
             self._forget()  # as gradients may be left in the failed recording
+            if isinstance(error, torch.OutOfMemoryError):
+                raise DeviceError(
+                    f"{type(policy).__name__}.engine='cuda_graph' cannot record an update, which does not fit into the "
+                    f"device's memory: lower batch_size, or choose another engine. torch says: {error}"
+                ) from error
             raise ConfigError(
                 f"{type(policy).__name__}.engine='cuda_graph' cannot record an update: a part of it waits for the "
                 "device, or makes a tensor from Python numbers. Choose another engine, or fix the part. torch says: "
                 f"{error}"
             ) from error
+        finally:
+            self.is_recording = False
         self._fixed = _FixedObjects(policy, fixed)
         self._recordings[shapes] = _Recording(_tensors_of(own), results, replay)
         replay()

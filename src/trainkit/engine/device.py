@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -140,6 +140,40 @@ def to_device(arrays: Any, device: torch.device) -> Any:
     if isinstance(arrays, PinnedBatch):
         return arrays.on(device)
     return PinnedBatch(arrays).on(device) if any(map(_is_array, tree.leaves(arrays))) else arrays
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Return tensors as arrays, after one wait for their device; those on the CPU in the same memory."""
+    copies = {name: tensor.to(CPU, non_blocking=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values()} - {CPU}:
+        torch.accelerator.current_stream(device).synchronize()
+    return {name: tensor.numpy() for name, tensor in copies.items()}
+
+
+class DelayedRead:
+    """A number on a device that is read without waiting: each call returns the number of the call before.
+
+    At that time the device has long computed it, unless it lags behind by all that was queued between two calls.
+    """
+
+    def __init__(self) -> None:
+        self._copy: Tensor | None = None
+        self._copied: torch.Event | None = None
+
+    def __call__(self, number: Tensor) -> float:
+        """Start to copy a number [] to the CPU, and return the one before it; 0 at first."""
+        before = 0.0
+        if self._copy is not None and self._copied is not None:
+            self._copied.synchronize()
+            before = float(self._copy)
+        self._copy = number.to(CPU, non_blocking=True)
+        self._copied = torch.Event(number.device)
+        self._copied.record()
+        return before
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """Leave out of copies what is on its way."""
+        return type(self), ()
 
 
 def _is_array(leaf: Any) -> bool:

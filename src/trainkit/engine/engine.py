@@ -24,7 +24,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.changes import Changes
 from trainkit.engine.compiling import check_compiler
 from trainkit.engine.cuda_graph import check_cuda_graph
-from trainkit.engine.device import to_device
+from trainkit.engine.device import to_arrays, to_device
 from trainkit.engine.gradient_step import GradientStep, Taken, denormals_flushed
 from trainkit.engine.numpy_function import Function, GaveUpError, NumpyFunction
 from trainkit.engine.recording import Results
@@ -146,8 +146,7 @@ class Engine:
             if results is not None:
                 return results
         with torch.no_grad():
-            tensors = function(to_device(inputs, self._device))
-            return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
+            return to_arrays(function(to_device(inputs, self._device)))
 
     def _by_numpy(
         self, name: str, function: Function, inputs: Any, gradient_step: GradientStep | None = None

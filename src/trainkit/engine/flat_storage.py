@@ -80,7 +80,7 @@ class FlatGroup:
         self.gradient = torch.zeros_like(self.parameters)
         self.mean = torch.zeros_like(self.parameters)
         self.square = torch.zeros_like(self.parameters)
-        self.count = torch.tensor(count, dtype=torch.float32, device=first.device)
+        self.count = torch.full((), count, dtype=torch.float32, device=first.device)
         self._count_array = self.count.numpy() if first.is_cpu else None
         self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
         self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape

@@ -483,6 +483,8 @@ class Policy(nn.Module):
 
     def _with_room(self, take: Callable[[], T], step: int) -> T:
         """Do a part of an update; if the device runs out of memory, free torch's cache and do it again."""
+        if self._graph is not None and self._graph.is_recording:
+            return take()
         return with_room(take, f"{type(self).__name__}: update {self.n_updates + 1} at step {step}")
 
     def _record(self, name: str, taken: Taken, step: int) -> Any:
@@ -571,13 +573,13 @@ class Policy(nn.Module):
     def check_divergence(self) -> None:
         """Raise `DivergedError` for updates that could not be applied; trainers call this once per collect.
 
-        On CUDA this waits for the updates so far; on the CPU `minimize` has raised.
+        It does not wait for the device: it raises for updates before the last call. On the CPU `minimize` has raised.
         """
         if self.device == CPU:
             return
         if self.on_nan == "skip":
             self._divergence.check_skipped(self.n_updates)
-        elif self._metrics.total("skipped") > 0:
+        elif self._metrics.delayed_total("skipped") > 0 and self._metrics.total("skipped") > 0:
             self.read_metrics()
 
     def read_metrics(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core.errors import DivergedError
+from trainkit.engine.device import DelayedRead
 from trainkit.engine.gradient_step import Scalar, Taken
 
 OnNan = Literal["raise", "skip"]
@@ -44,6 +45,7 @@ class MeanMetrics:
         self.n_updates = 0  # since the last read
         self._device_names: tuple[str, ...] = ()
         self._device_sums: Tensor | None = None
+        self._delayed = DelayedRead()
         self._sums: dict[str, float] = {}  # of scalars on the CPU
         self._plain_sums: dict[str, float] = {}  # of scalars that count in skipped updates too
 
@@ -62,6 +64,12 @@ class MeanMetrics:
             self._device_names = tuple(on_device)
             self._device_sums = values if self._device_sums is None else self._device_sums + values
         self.n_updates += 1
+
+    def delayed_total(self, name: str) -> float:
+        """Return the sum of a scalar on the device at the last call of this method, without waiting; 0 at first."""
+        if self._device_sums is None:
+            return 0.0
+        return self._delayed(self._device_sums[self._device_names.index(name)])
 
     def total(self, name: str) -> float:
         """Wait for the device and return the sum of a scalar since the last read."""
@@ -106,6 +114,7 @@ class DivergenceGuard:
         self._subject = subject
         self._n_in_a_row = torch.zeros((), device=device, dtype=torch.float32)
         self._longest = torch.zeros((), device=device, dtype=torch.float32)
+        self._delayed = DelayedRead()
 
     def error(self, taken: Taken, *, update: int, step: int, lr: float) -> DivergedError:
         """Return the error of a gradient step that was not applied."""
@@ -130,7 +139,11 @@ class DivergenceGuard:
 
     def mask_skipped(self, metrics: Mapping[str, Scalar]) -> dict[str, Tensor]:
         """Return an update's scalars, 0 if a step of it was skipped; `skipped` is then 1, else 0."""
-        tensors = {name: torch.as_tensor(value, device=self._longest.device) for name, value in metrics.items()}
+        device = self._longest.device
+        tensors = {
+            name: value if isinstance(value, Tensor) else torch.full((), value, device=device, dtype=torch.float32)
+            for name, value in metrics.items()
+        }
         is_skipped = tensors["skipped"] > 0
         self._n_in_a_row = (self._n_in_a_row + 1) * is_skipped
         self._longest = torch.maximum(self._longest, self._n_in_a_row)
@@ -138,9 +151,10 @@ class DivergenceGuard:
         return masked | {"skipped": is_skipped.to(torch.float32)}
 
     def check_skipped(self, n_updates: int) -> None:
-        """Wait for the device and raise `DivergedError` if too many updates in a row were skipped."""
-        longest = int(self._longest)
+        """Raise `DivergedError` if too many updates in a row were skipped; off the CPU, up to the last call."""
+        longest = int(self._longest if self._longest.is_cpu else self._delayed(self._longest))
         if longest > _MAX_SKIPPED_IN_A_ROW:
+            self._delayed = DelayedRead()
             self._n_in_a_row.zero_()
             self._longest = torch.zeros_like(self._longest)
             raise DivergedError(

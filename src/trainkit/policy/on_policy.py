@@ -288,8 +288,10 @@ class OnpolicyPolicy(Policy):
                 "columns=policy.columns"
             )
         own_columns = {name: np.asarray(rollout.extras[name], spec.dtype) for name, spec in self.extras_spec.items()}
-        columns = np.asarray(rollout.reward, np.float32), own_columns["value"], rollout.terminated, rollout.ended
-        reward, value, terminated, ended = to_device(columns, self.device)
+        ended = rollout.ended | ~is_row
+        columns = np.asarray(rollout.reward, np.float32), own_columns["value"], rollout.terminated, ended
+        columns_and_indices = *columns, flat, np.asarray(rollout.last_rows)
+        reward, value, terminated, ended, index, last_index = to_device(columns_and_indices, self.device)
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
@@ -297,10 +299,8 @@ class OnpolicyPolicy(Policy):
                 legal = legal_mask(to_device(rollout.last_obs, self.device))
                 if legal is not None:
                     last = last * legal.any(dim=1)  # without a legal action the episode is over
-                next_value.view(-1)[torch.as_tensor(rollout.last_rows, device=self.device)] = last
-            ended = ended | ~torch.as_tensor(is_row, device=self.device)
+                next_value.view(-1)[last_index] = last
             advantage = self._advantages(reward, value, next_value, terminated, ended)
-        index = torch.as_tensor(flat, device=self.device)
         unit = rollout.action if self._scale is None else own_columns[POLICY_ACTION]
         action, log_prob = to_device((_flat(unit)[flat], _flat(own_columns["log_prob"])[flat]), self.device)
         advantage, value = advantage.view(-1)[index], value.view(-1)[index]
@@ -312,7 +312,10 @@ class OnpolicyPolicy(Policy):
 
     def _values(self, obs: Obs) -> Tensor:
         """Return the values [K] of raw observations, without gradients."""
-        return torch.from_numpy(self._engine.call("values", self._value_of, obs)["value"]).to(self.device)
+        if self.device != CPU:
+            with torch.no_grad():
+                return self._value_of(to_device(obs, self.device))["value"]
+        return torch.from_numpy(self._engine.call("values", self._value_of, obs)["value"])
 
     def _value_of(self, obs: Any) -> dict[str, Tensor]:
         return {"value": self.network(self.preprocess(obs))[1]}
