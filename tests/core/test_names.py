@@ -13,7 +13,7 @@ from trainkit import presets
 from trainkit.core import names
 from trainkit.core.signatures import options_by_owner
 from trainkit.trainer.callbacks.base import EVENTS
-from trainkit.trainer.options import CommonOptions
+from trainkit.trainer.options import KeywordOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
 LIBRARIES = pytest.mark.parametrize("library", names.LIBRARIES)
@@ -29,7 +29,7 @@ def our_options() -> set[str]:
     """Return every option of a public call or preset."""
     settings = {name for preset in presets.PRESETS.values() for name in preset.option_types}
     required = {"env", "max_epoch", "step_per_epoch", "batch_size", "train_collector", "update_per_epoch"}
-    return {*options_by_owner(), *settings, *CommonOptions.__annotations__, *required}
+    return {*options_by_owner(), *settings, "test_collector", *KeywordOptions.__annotations__, *required}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_name_that_is_near_nothing_gets_no_hint() -> None:
 def test_every_name_of_another_library_gets_a_hint_from_every_preset(library: str) -> None:
     for theirs in names.LIBRARIES[library]:
         for preset in (presets.dqn, presets.ppo, presets.sac):
-            if theirs in {*preset.settings(), *CommonOptions.__annotations__}:
+            if theirs in {*preset.settings(), "test_collector", *KeywordOptions.__annotations__}:
                 continue
             reported = message(preset, "CartPole-v1", **{theirs: 1})
             assert re.search(
@@ -179,7 +179,7 @@ def test_a_summary_writer_is_answered_with_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_suggested_name_is_one_that_the_call_takes() -> None:
-    known = {*presets.dqn.settings(), *CommonOptions.__annotations__}
+    known = {*presets.dqn.settings(), "test_collector", *KeywordOptions.__annotations__}
     for theirs in {name for table in names.LIBRARIES.values() for name in table}:
         hint = re.fullmatch(r", did you mean '(\w+)'\?", names.translate(theirs, [*known]))
         assert hint is None or hint[1] in known

@@ -19,7 +19,7 @@ CASES: dict[int, list[str]] = {
     3: ["envs/test_envs.py::test_an_observation_that_is_not_finite_is_rejected_by_its_index",
         "envs/test_envs.py::test_a_dict_observation_that_is_not_finite_is_rejected_by_its_key"],
     4: ["envs/test_envs.py::test_nan_in_an_info_is_the_users_affair",
-        "trainer/callbacks/test_log_info.py::test_a_value_that_is_not_finite_is_left_out_with_one_warning"],
+        "trainer/callbacks/test_logged_values.py::test_a_value_that_is_not_finite_is_left_out_with_one_warning"],
     5: ["envs/test_validation.py::test_an_observation_that_is_not_as_the_space_says_is_rejected"],
     6: ["envs/test_validation.py::test_float64_is_cast_and_warned_of_once"],
     7: ["envs/test_validation.py::test_the_first_value_outside_its_bounds_is_reported_with_them_and_no_other"],

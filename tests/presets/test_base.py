@@ -10,7 +10,7 @@ import trainkit as tk
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
-from trainkit.trainer.options import TrainerOptions
+from trainkit.trainer.options import KeywordOptions
 
 EVERY = pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=repr)
 TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidden": (8,)}
@@ -20,7 +20,7 @@ TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidd
 def test_the_signature_of_a_preset_has_every_option_by_name(preset: Any) -> None:
     named = inspect.signature(preset).parameters
     options = {name for name, one in named.items() if one.kind is one.KEYWORD_ONLY}
-    assert options == {*preset.settings(), *TrainerOptions.__annotations__, "seed"}
+    assert options == {*preset.settings(), "test_collector", *KeywordOptions.__annotations__}
     assert [name for name in named if name not in options][-1] == "env"
 
 

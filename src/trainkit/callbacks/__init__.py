@@ -1,18 +1,13 @@
 """Callbacks: the base class for one of your own, and those that are ready to use."""
 
-from trainkit.trainer.callbacks import (
-    Callback,
-    Checkpoint,
-    Curriculum,
-    DatasetWriter,
-    Histograms,
-    History,
-    LogInfo,
-    RecordVideo,
-    SaveBest,
-    SaveEvery,
-    StopAt,
-)
+from trainkit.trainer.callbacks.base import Callback
+from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
+from trainkit.trainer.callbacks.curriculum import Curriculum
+from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
+from trainkit.trainer.callbacks.history import History
+from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
+from trainkit.trainer.callbacks.stopping import StopAt
+from trainkit.trainer.callbacks.video import RecordVideo
 
 __all__ = [
     "Callback",

@@ -1,21 +1,33 @@
-"""`trainkit check-env`: check an environment before hours of training."""
+"""`trainkit check-env` and `trainkit bench`: an environment, and the speed of this machine, before training."""
 
 import argparse
 
-from trainkit.cli.output import Commands, Parser, add_command, print_line
+from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
 from trainkit.cli.recipe import parse_dict
+from trainkit.core.errors import ConfigError, reject_unknown
 from trainkit.envs import check_env
+from trainkit.presets import PRESETS
 
-_EXAMPLES = """\
+_CHECK_EXAMPLES = """\
   trainkit check-env CartPole-v1
   trainkit check-env mygame.Corridor --kwargs "{'length': 6}" --mask-key legal
 
 The exit code is 1 where something would end training, 0 otherwise."""
 
+_BENCH_EXAMPLES = """\
+  trainkit bench --quick
+  trainkit bench --presets rainbow ppo --env CartPole-v1 --steps 20000
+
+Small networks are fastest on one thread: OMP_NUM_THREADS=1 trainkit bench --quick"""
+
+_STEPS, _QUICK_STEPS = 20_000, 4_000
+
 
 def add_check_env(commands: "Commands[Parser]") -> None:
-    """Add the command."""
-    parser = add_command(commands, "check-env", run, about="check an environment before training", examples=_EXAMPLES)
+    """Add the command that checks an environment."""
+    parser = add_command(
+        commands, "check-env", run_check_env, about="check an environment before training", examples=_CHECK_EXAMPLES
+    )
     parser.add_argument("env", metavar="ENV", help="an id, or module.Class")
     parser.add_argument("--steps", metavar="N", type=int, default=1_000, help="of an episode at most, default 1000")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
@@ -23,7 +35,7 @@ def add_check_env(commands: "Commands[Parser]") -> None:
     parser.add_argument("--kwargs", metavar="DICT", default="{}", help="for the environment's constructor")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_check_env(options: argparse.Namespace) -> int:
     """Print the findings, the worst first."""
     findings = check_env(
         options.env,
@@ -37,3 +49,38 @@ def run(options: argparse.Namespace) -> int:
     n_errors = sum(finding.level == "error" for finding in findings)
     print_line(f"{options.env}: {n_errors} error{'' if n_errors == 1 else 's'} in {len(findings)} findings")
     return 1 if n_errors else 0
+
+
+def add_bench(commands: "Commands[Parser]") -> None:
+    """Add the command that measures speed."""
+    parser = add_command(
+        commands, "bench", run_bench, about="measure how fast this machine trains", examples=_BENCH_EXAMPLES
+    )
+    parser.add_argument("--quick", action="store_true", help=f"{_QUICK_STEPS:,} steps each instead of {_STEPS:,}")
+    parser.add_argument("--presets", nargs="+", default=["dqn", "rainbow", "ppo"], help="default: dqn rainbow ppo")
+    parser.add_argument("--env", default="CartPole-v1", help="default CartPole-v1")
+    parser.add_argument("--steps", metavar="N", type=int, help="environment steps each, after as many to warm up")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    """Train shortly by each preset, and print the rates of the second half."""
+    reject_unknown("trainkit bench", options.presets, PRESETS)
+    n_steps = options.steps or (_QUICK_STEPS if options.quick else _STEPS)
+    rows = [["preset", "steps/s", "updates/s", "collect", "update", "env ms", "act ms", "store ms"]]
+    for name in options.presets:
+        overrides = {"max_epoch": 2, "step_per_epoch": n_steps, "device": options.device, "test_collector": None}
+        quiet = {"verbose": False, "show_progress": False}
+        with PRESETS[name](options.env, seed=1, **overrides, **quiet) as trainer:
+            next(trainer)  # to warm up
+            before, stats = trainer.gradient_step, next(trainer).stats
+            n_updates, train, time = trainer.gradient_step - before, stats.train, stats.time
+        if train.is_empty:
+            raise ConfigError(f"{name} collects more than {n_steps} steps at once: raise --steps")
+        rates = [f"{time.steps_per_second:,.0f}", f"{n_updates / time.seconds:,.0f}"]
+        shares = [f"{100 * time.collect:.0f} %", f"{100 * time.update:.0f} %"]
+        parts = [f"{part or 0.0:.3f}" for part in (train.env_ms, train.act_ms, train.store_ms)]
+        rows.append([name, *rates, *shares, *parts])
+    print_line(format_table(rows))
+    print_line("\nsteps/s of the whole loop; collect and update are shares of its time; milliseconds per vector step")
+    return 0

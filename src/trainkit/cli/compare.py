@@ -1,14 +1,18 @@
-"""`trainkit compare`: the scores of runs over seeds and tasks, with intervals; and which runs count."""
+"""`trainkit compare` and `trainkit plot`: runs alongside each other, as tables with intervals and as pictures."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
+from trainkit import plot
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line, print_note
+from trainkit.core.errors import ConfigError
 from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs, grouped
 from trainkit.plot.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
 
-_EXAMPLES = """\
+_COMPARE_EXAMPLES = """\
   trainkit compare runs
   trainkit compare runs/rainbow-CartPole-v1 runs/dqn-CartPole-v1
   trainkit compare runs --tag train/recent_returns/mean
@@ -18,20 +22,28 @@ A run's score is the last number of the tag. Shown is the interquartile mean ove
 scale first, 0 the lowest and 1 the highest of all runs in that task. Fewer than 5 seeds say little; a task's only seed
 has no interval. A seed that was run again counts once, by its newest run."""
 
+_PLOT_EXAMPLES = """\
+  trainkit plot runs
+  trainkit plot runs/rainbow-CartPole-v1 runs/dqn-CartPole-v1 -o curves.svg --goal 475
+  trainkit plot runs/rainbow-CartPole-v1 --tag update/loss --middle mean --band std
+  trainkit plot runs/rainbow-CartPole-v1/seed1 --time -o time.png
+
+Runs that differ by nothing but their seed are one curve; runs in several environments are one picture each."""
+
 _FEW = 5  # seeds below which an interval is too narrow
 
 Scores = dict[str, dict[str, list[float]]]  # {label: {task: [seeds]}}
 
 
 def add_compare(commands: "Commands[Parser]") -> None:
-    """Add the command."""
+    """Add the command that compares."""
     about = "compare runs by interquartile means with intervals"
-    parser = add_command(commands, "compare", run, about=about, examples=_EXAMPLES)
+    parser = add_command(commands, "compare", run_compare, about=about, examples=_COMPARE_EXAMPLES)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or folders above them")
     parser.add_argument("--tag", default="test/returns/mean", help="which number, default test/returns/mean")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_compare(options: argparse.Namespace) -> int:
     """Print a table per task, and one over all tasks."""
     groups = newest_of_each_seed(grouped(runs_with(find_runs(options.runs), options.tag)))
     scores: Scores = {}
@@ -136,3 +148,48 @@ def report(scores: Scores) -> str:
 
 def _bounds(estimate: Interval | Difference) -> str:
     return f"[{estimate.low:.4g}, {estimate.high:.4g}]"
+
+
+def add_plot(commands: "Commands[Parser]") -> None:
+    """Add the command that draws."""
+    parser = add_command(
+        commands, "plot", run_plot, about="draw learning curves, seeds together", examples=_PLOT_EXAMPLES
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or folders above them")
+    parser.add_argument("-o", "--out", metavar="FILE", type=Path, default=Path("curves.png"), help="png, svg or pdf")
+    parser.add_argument("--tag", default="test/returns/mean", help="which number, default test/returns/mean")
+    parser.add_argument("--middle", choices=["iqm", "mean", "median"], default="iqm", help="of the seeds, default iqm")
+    parser.add_argument(
+        "--band", choices=["interval", "std", "all", "none"], help="around it; default: interval of iqm"
+    )
+    parser.add_argument("--goal", type=float, help="a return to draw a line at")
+    parser.add_argument("--title", help="default: the environment")
+    parser.add_argument("--time", action="store_true", help="instead: where the time of one run went")
+
+
+def run_plot(options: argparse.Namespace) -> int:
+    """Draw, and print the files' names."""
+    runs = find_runs(options.runs)
+    if options.time:
+        if len(runs) > 1:
+            raise ConfigError(f"--time is of one run, {len(runs)} were given: name one")
+        print_line(str(plot.save(plot.time_shares(runs[0]), options.out)))
+        return 0
+    tasks: dict[str, list[RunFolder]] = {}
+    for one in runs_with(runs, options.tag):
+        tasks.setdefault(one.task, []).append(one)
+    for task, own in tasks.items():
+        figure = plot.curves(
+            newest_of_each_seed(grouped(own)),
+            tag=options.tag,
+            middle=options.middle,
+            band=options.band,
+            goal=options.goal,
+            title=task if options.title is None else options.title,
+        )
+        path = options.out
+        if len(tasks) > 1:  # a file each, named after the task, which may be a module's class or a dataset's path
+            name = re.sub(r"\W*[^\w.+=-]\W*", "_", task).strip("_")
+            path = path.with_name(f"{path.stem}-{name}{path.suffix}")
+        print_line(str(plot.save(figure, path)))
+    return 0

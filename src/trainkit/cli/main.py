@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import bench, check, compare, evaluate, inspect, plot, train
+from trainkit.cli import check, compare, evaluate, inspect, train
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.errors import TrainkitError
 
@@ -38,13 +38,13 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     train.add_train(commands)
     evaluate.add_eval(commands)
-    plot.add_plot(commands)
+    compare.add_plot(commands)
     compare.add_compare(commands)
     inspect.add_inspect(commands)
     evaluate.add_export(commands)
     train.add_presets(commands)
     check.add_check_env(commands)
-    bench.add_bench(commands)
+    check.add_bench(commands)
     return parser
 
 

@@ -12,9 +12,8 @@ from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
-from trainkit.trainer.callbacks.histograms import Histograms
 from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.callbacks.log_info import LogInfo
+from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 from trainkit.trainer.evaluation import Evaluation, evaluate

@@ -20,8 +20,8 @@ from trainkit.core.protocols import Seedable, Store, Trainee
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.loggers.logger import as_logger
+from trainkit.trainer.callbacks.base import Dispatcher
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
-from trainkit.trainer.callbacks.dispatch import Dispatcher
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.stopping import is_solved
 from trainkit.trainer.compatibility import check_parts, fill_seeds

@@ -16,7 +16,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
-from trainkit.trainer.callbacks.dispatch import Dispatcher
+from trainkit.trainer.callbacks.base import Dispatcher
 from trainkit.trainer.metrics import Stopwatch
 
 if TYPE_CHECKING:

@@ -9,10 +9,8 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Log, everything, make_trainer, of_watchers, untimed
-from trainkit.trainer.callbacks import base as callbacks
-from trainkit.trainer.callbacks import dispatch
-from trainkit.trainer.callbacks.base import EVENTS
-from trainkit.trainer.callbacks.dispatch import Dispatcher
+from trainkit.trainer.callbacks import base
+from trainkit.trainer.callbacks.base import EVENTS, Dispatcher
 
 
 def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> None:
@@ -40,7 +38,7 @@ def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> Non
 
 
 def test_the_documented_order_is_that_of_the_first_time_each_event_is_heard(tmp_path: Path) -> None:
-    documented = [line.split()[0] for line in (dispatch.__doc__ or "").splitlines() if line.startswith("    on_")]
+    documented = [line.split()[0] for line in (base.__doc__ or "").splitlines() if line.startswith("    on_")]
     assert documented == EVENTS
     log = Log()
     make_trainer(callbacks=[log], test=True, checkpoint=tmp_path / "saved", max_epoch=1, step_per_collect=24).run()
@@ -204,10 +202,6 @@ def test_a_misspelt_function_is_refused_with_the_nearest_event() -> None:
         make_trainer(on_epoch_ends=print)
     with pytest.raises(tk.ConfigError, match="on_best must be a function, got 3"):
         make_trainer(on_best=3)
-
-
-def test_the_typed_keywords_of_events_are_the_events() -> None:
-    assert list(callbacks.EventOptions.__annotations__) == EVENTS
 
 
 def test_an_exception_of_a_function_names_it() -> None:

@@ -1,11 +1,44 @@
-"""The base class of callbacks: one method per event, each without effect until it is overridden."""
+"""The base class of callbacks, with one method per event, and how events reach the callbacks of a run.
 
-from collections.abc import Callable
+The order within an epoch, once each unless said otherwise:
+
+    on_train_start          before the first epoch
+    on_env_created          then, for every environment, and when one was replaced
+    on_collect_start        before every collect            (train_fn)
+    on_episode_created      before an environment is reset
+    on_episode_start        after it
+    on_episode_step         after every step, including the last one
+    on_episode_end          when it was terminated or truncated
+    on_episode_failed       when its environment failed instead
+    on_collect_end          after every collect
+    on_train_batch          before every update, or before learning from a rollout
+    on_update_end           after every update
+    on_evaluate_start       before an evaluation            (test_fn)
+    on_best                 when its score is the best so far (save_best_fn)
+    on_evaluate_end         after it                        (stop_fn)
+    on_epoch_end            before the epoch's report is written
+    on_epoch_reported       after it                        (save_checkpoint_fn)
+    on_checkpoint_saved     after a checkpoint was written
+    on_checkpoint_loaded    after one was read
+    on_train_end            after the last epoch
+
+Episodes of an evaluation fire the same events; `episode.in_evaluation` distinguishes them. An episode that a reset
+cuts has no end. Several callbacks receive one event in the order they were given, the trainer's own `*_fn` first,
+functions given as `on_...=` last. An exception goes through; the callbacks after the one that raised it receive the
+event when the trainer continues. With `callback_errors="log"` it is logged instead.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from trainkit.collector import Episode
-from trainkit.core.data import EpochResult, Rollout, TransitionBatch
+import numpy as np
+
+from trainkit.collector import Collector, Episode, EpisodeEvents
+from trainkit.core import tree
+from trainkit.core.data import EpochResult, Lookup, Rollout, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import EVENTS_ELSEWHERE, did_you_mean
 from trainkit.core.signatures import checked
@@ -15,7 +48,11 @@ from trainkit.envs import Envs
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
+_log = logging.getLogger(__name__)
+
 TrainBatch = TransitionBatch | Rollout
+BatchT = TypeVar("BatchT", TransitionBatch, Rollout)
+Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event besides the trainer, one tuple per occurrence
 
 
 @checked
@@ -128,25 +165,199 @@ def nearest_event(name: str) -> str:
     return did_you_mean(name, EVENTS) if own is None else f", did you mean {own!r}?"
 
 
-class EventOptions(TypedDict, total=False):
-    """Functions that a trainer calls at events, by keyword: `on_epoch_end=lambda trainer, result: ...`."""
+class EventFunctions(Callback):
+    """Calls of functions given by event.
 
-    on_train_start: Callable[["Trainer"], object]
-    on_env_created: Callable[["Trainer", Envs, int], object]
-    on_collect_start: Callable[["Trainer"], object]
-    on_episode_created: Callable[["Trainer", Episode], object]
-    on_episode_start: Callable[["Trainer", Episode], object]
-    on_episode_step: Callable[["Trainer", Episode], object]
-    on_episode_end: Callable[["Trainer", Episode], object]
-    on_episode_failed: Callable[["Trainer", Episode, Exception], object]
-    on_collect_end: Callable[["Trainer", CollectStats], object]
-    on_train_batch: Callable[["Trainer", Any], Any]
-    on_update_end: Callable[["Trainer"], object]
-    on_evaluate_start: Callable[["Trainer"], object]
-    on_best: Callable[["Trainer", CollectStats], object]
-    on_evaluate_end: Callable[["Trainer", CollectStats], object]
-    on_epoch_end: Callable[["Trainer", EpochResult], object]
-    on_epoch_reported: Callable[["Trainer", EpochResult], object]
-    on_checkpoint_saved: Callable[["Trainer", Path], object]
-    on_checkpoint_loaded: Callable[["Trainer", Path], object]
-    on_train_end: Callable[["Trainer"], object]
+    Args:
+        functions: {event: function}; each is called with the arguments of the method of `Callback`.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        for event, function in functions.items():
+            if event not in EVENTS:
+                raise ConfigError(f"{event} is no event of trainkit.Callback{nearest_event(event)}")
+            if not callable(function):
+                raise ConfigError(f"{event} must be a function, got {function!r}")
+            setattr(self, event, function)
+        self.functions = dict(functions)
+
+    def hears(self, event: str) -> bool:
+        """Return whether a function was given for an event."""
+        return event in self.functions
+
+
+_COLLECTOR_EVENTS = ["on_env_created", *(name for name in EVENTS if name.startswith("on_episode_"))]
+
+
+class Dispatcher:
+    """The callbacks of a run, by event.
+
+    Args:
+        callbacks: in the order they receive an event.
+        errors: "raise" lets exceptions through; "log" logs them, and the others and the run continue.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], errors: Literal["raise", "log"] = "raise") -> None:
+        self.callbacks: list[Callback] = []
+        for callback in callbacks:
+            if any(callback is other for other in self.callbacks):
+                raise ConfigError(f"callback {type(callback).__name__} was given twice: give it once")
+            self.callbacks.append(callback)
+        self._logs_errors = errors == "log"
+        self._n_errors: dict[str, int] = {}  # that were logged, by callback and event
+        self.receivers = {event: [c for c in self.callbacks if c.hears(event)] for event in EVENTS}
+        self._undelivered: list[tuple[str, Trainer, Occurrences, list[Callback]]] = []  # because of an exception
+
+    def check(self, trainer: "Trainer") -> None:
+        """Raise one `ConfigError` with all that the callbacks' checks find wrong with a run."""
+        with Checks(type(trainer).__name__) as checks:
+            for callback in self.callbacks:
+                with checks.gather():
+                    callback.check(trainer)
+
+    def subscribe(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
+        """Subscribe to the episodes of a collector, if any callback receives their events."""
+        wanted = ("all", "evaluation" if in_evaluation else "training")
+        receivers = {event: [c for c in self.receivers[event] if c.episodes in wanted] for event in _COLLECTOR_EVENTS}
+        receivers["on_env_created"] = self.receivers["on_env_created"]
+        received = [event for event, callbacks in receivers.items() if callbacks]
+
+        def deliver(event: str, occurrences: Occurrences) -> None:
+            self._deliver(event, trainer, occurrences, receivers[event])
+
+        collector.events = (
+            EpisodeEvents(collector.envs.n, deliver, received, in_evaluation=in_evaluation) if received else None
+        )
+
+    def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
+        """Fire the start of training, and then every environment there is."""
+        self._undelivered.append(("on_train_start", trainer, [()], self.receivers["on_train_start"]))
+        for collector in collectors:
+            for env_id in collector.envs.all_ids.tolist():
+                occurrences = [(collector.envs, env_id)]
+                self._undelivered.append(("on_env_created", trainer, occurrences, self.receivers["on_env_created"]))
+        self.deliver_rest()
+
+    def fire(self, event: str, trainer: "Trainer", *arguments: Any) -> None:
+        """Call every callback that receives the event; an exception goes through with the callback's name attached."""
+        receivers = self.receivers[event]
+        if receivers:
+            self._deliver(event, trainer, [arguments], receivers)
+
+    def transform(self, trainer: "Trainer", batch: BatchT) -> BatchT:
+        """Fire `on_train_batch` and return the batch to learn from, each callback receiving that of the one before."""
+        for callback in self.receivers["on_train_batch"]:
+            try:
+                returned = callback.on_train_batch(trainer, batch)
+                if returned is None:
+                    continue
+                name = _label(callback, "on_train_batch")
+                if not isinstance(returned, type(batch)):
+                    raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {returned!r}")
+                _check_rows(name, batch, returned)
+            except BaseException as error:
+                if self._is_logged(error, callback, "on_train_batch", trainer):
+                    continue
+                _add_origin(error, callback, "on_train_batch", trainer)
+                raise
+            batch = returned
+        return batch
+
+    def deliver_rest(self) -> None:
+        """Deliver the events that an exception kept from callbacks; one interrupted by Ctrl-C receives it again."""
+        while self._undelivered:
+            self._deliver(*self._undelivered.pop(0))
+
+    def discard_rest(self) -> None:
+        """Discard the events that an exception kept from callbacks."""
+        self._undelivered.clear()
+
+    def state_dict(self) -> list[list[Any]]:
+        """Return [class name, state] of every callback that overrides `state_dict`, in order."""
+        return [
+            [type(callback).__name__, callback.state_dict()]
+            for callback in self.callbacks
+            if type(callback).state_dict is not Callback.state_dict
+        ]
+
+    def load_state_dict(self, states: Sequence[Sequence[Any]]) -> None:
+        """Restore the states of callbacks of the same class, in order; callbacks without one stay as they are."""
+        left = list(states)
+        for callback in self.callbacks:
+            named = next((named for named in left if named[0] == type(callback).__name__), None)
+            if named is not None:
+                left.remove(named)
+                callback.load_state_dict(named[1])
+
+    def _deliver(self, event: str, trainer: "Trainer", occurrences: Occurrences, receivers: Sequence[Callback]) -> None:
+        """Deliver one occurrence to all receivers, then the next."""
+        methods = [getattr(callback, event) for callback in receivers]
+        for arguments in occurrences:
+            for position, method in enumerate(methods):
+                try:
+                    method(trainer, *arguments)
+                except BaseException as error:
+                    callback = receivers[position]
+                    if self._is_logged(error, callback, event, trainer):
+                        continue
+                    first = position if isinstance(error, KeyboardInterrupt) else position + 1
+                    self._undelivered.insert(0, (event, trainer, [arguments], [*receivers[first:]]))
+                    _add_origin(error, callback, event, trainer)
+                    raise
+
+    def _is_logged(self, error: BaseException, callback: Callback, event: str, trainer: "Trainer") -> bool:
+        """Log an exception if errors are logged: the 1st of a method with its traceback, then the 2nd, 4th, 8th ..."""
+        if not self._logs_errors or callback.always_raises or not isinstance(error, Exception):
+            return False
+        name = _label(callback, event)
+        count = self._n_errors[name] = self._n_errors.get(name, 0) + 1
+        if count & (count - 1) == 0:
+            times = "" if count == 1 else f", {count} times so far"
+            _log.error(
+                "%s raised %r in epoch %d, %s %d%s; the run continues",
+                *(name, error, trainer.epoch, trainer.unit, trainer.clock, times),
+                exc_info=error if count == 1 else None,
+            )
+        return True
+
+
+def _check_rows(name: str, before: TrainBatch, after: TrainBatch) -> None:
+    """Reject columns of another shape or type than before; a batch may have another number of rows."""
+    expected, given = _columns(before), _columns(after)
+    if expected.keys() != given.keys():
+        raise ConfigError(f"{name} must leave the columns {sorted(expected)}, got {sorted(given)}")
+    n_rows = {path: len(leaf) if leaf.ndim else 0 for path, leaf in given.items()}
+    may_differ = isinstance(before, TransitionBatch)
+    if may_differ and (len(set(n_rows.values())) > 1 or n_rows["reward"] == 0):
+        raise ConfigError(f"{name} must return as many rows in every column, and at least one, got {n_rows}")
+    first = 1 if may_differ else 0
+    for path, leaf in expected.items():
+        other = given[path]
+        if (other.shape[first:], other.dtype) != (leaf.shape[first:], leaf.dtype):
+            raise ConfigError(
+                f"{name} must leave {path} as {leaf.dtype.name}{list(leaf.shape)}, got "
+                f"{other.dtype.name}{list(other.shape)}"
+            )
+
+
+def _columns(rows: TrainBatch) -> dict[str, Any]:
+    """Return all columns but the extra ones, which callbacks may add and leave out, by the paths of their leaves."""
+    named = {field.name: getattr(rows, field.name) for field in fields(rows) if field.name != "extras"}
+    leaves = {f"{name} {path}".rstrip(): leaf for name, own in named.items() for path, leaf in tree.named_leaves(own)}
+    return {path: leaf if isinstance(leaf, Lookup) else np.asarray(leaf) for path, leaf in leaves.items()}
+
+
+def _label(callback: Callback, event: str) -> str:
+    """Return the name of a callback's method, or of the function given for an event."""
+    if isinstance(callback, EventFunctions):
+        function = callback.functions[event]
+        return f"{event}={getattr(function, '__qualname__', repr(function))}"
+    return f"{type(callback).__name__}.{event}"
+
+
+def _add_origin(error: BaseException, callback: Callback, event: str, trainer: "Trainer") -> None:
+    """Note on an error which callback raised it, and when."""
+    name = _label(callback, event)
+    if isinstance(error, StopIteration):
+        raise RuntimeError(f"{name} raised StopIteration, which would end the loop") from error
+    error.add_note(f"raised in {name}, epoch {trainer.epoch}, {trainer.unit} {trainer.clock}")
