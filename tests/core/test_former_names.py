@@ -51,8 +51,9 @@ def former(
     threads: int | None = None,
     action_bound_method: str = "clip",
     n_dimensions: int = 1,
+    target_return: float | None = None,
 ) -> tuple[object, ...]:
-    return engine, act_on, threads, action_bound_method, n_dimensions
+    return engine, act_on, threads, action_bound_method, n_dimensions, target_return
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,10 @@ def instance_of(name: str) -> Any:
     if name == "Estimate":
         names = [item.name for item in fields(tk.datasets.Estimate)]
         return tk.datasets.Estimate(**dict.fromkeys(names, 1))
+    if name == "Callback":
+        return tk.Callback()
+    if name == "RunFolder":
+        return tk.loggers.RunFolder(path=Path(), config={})
     if name == "Prediction":
         return tk.nets.Prediction(torch.ones(1, 2, 1))
     if name == "Value":
@@ -136,6 +141,11 @@ def test_a_class_that_defines_a_member_by_its_former_name_is_rejected() -> None:
 
     class FormerPolicy(tk.DQNPolicy):
         def study(self, dataset: object) -> None: ...
+
+    with pytest.raises(tk.ConfigError, match=r"^FormerCallback defines hears, which is receives since trainkit 0"):
+
+        class FormerCallback(tk.Callback):
+            def hears(self, event: str) -> bool: ...
 
     with pytest.raises(tk.ConfigError, match=r"^Former defines goal, which is target since trainkit 0\.2: rename it$"):
         tk.DQNPolicy.for_envs(Spaces(), value=Former(), device="cpu")

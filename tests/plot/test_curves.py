@@ -65,7 +65,7 @@ def test_one_seed_has_no_band_and_needs_no_legend(tmp_path: Path) -> None:
 
 def test_groups_are_labelled_with_their_number_of_seeds(tmp_path: Path) -> None:
     runs = {"ours": seeds(tmp_path / "a", [1.0], [2.0]), "theirs": seeds(tmp_path / "b", [3.0])[0]}
-    told = [text.get_text() for text in tk.plot.curves(runs, goal=5.0).axes[0].get_legend().get_texts()]
+    told = [text.get_text() for text in tk.plot.curves(runs, target_return=5.0).axes[0].get_legend().get_texts()]
     assert told == ["ours (2 seeds)", "theirs", "5"]
 
 

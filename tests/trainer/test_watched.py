@@ -138,7 +138,9 @@ def test_a_callback_hears_of_the_episodes_it_asks_for(episodes: Any, expected: s
     next(trainer)
     assert told == expected
     assert trainer.train_collector is not None
-    assert (trainer.train_collector.events is None) == (episodes == "evaluation")  # who hears nothing costs nothing
+    assert (trainer.train_collector.events is None) == (
+        episodes == "evaluation"
+    )  # a callback that receives nothing costs nothing
 
 
 def test_episodes_of_nobody_are_refused() -> None:

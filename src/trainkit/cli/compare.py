@@ -24,7 +24,7 @@ has no interval. A seed that was run again counts once, by its newest run."""
 
 _PLOT_EXAMPLES = """\
   trainkit plot runs
-  trainkit plot runs/rainbow-CartPole-v1 runs/dqn-CartPole-v1 -o curves.svg --goal 475
+  trainkit plot runs/rainbow-CartPole-v1 runs/dqn-CartPole-v1 -o curves.svg --target-return 475
   trainkit plot runs/rainbow-CartPole-v1 --tag update/loss --middle mean --band std
   trainkit plot runs/rainbow-CartPole-v1/seed1 --time -o time.png
 
@@ -76,10 +76,10 @@ def runs_with(runs: Sequence[RunFolder], tag: str) -> list[RunFolder]:
     Raises:
         ConfigError: none did.
     """
-    chosen = [run for run in runs if run.tells(tag)]
+    chosen = [run for run in runs if run.has_logged(tag)]
     if not chosen:
         runs[0].series(tag)  # which names the nearest tag
-    if skipped := [str(run.path) for run in runs if not run.tells(tag)]:
+    if skipped := [str(run.path) for run in runs if not run.has_logged(tag)]:
         print_note(f"skipped, without {tag}: {', '.join(skipped)}")
     return chosen
 
@@ -162,13 +162,17 @@ def add_plot(commands: "Commands[Parser]") -> None:
     parser.add_argument(
         "--band", choices=["interval", "std", "all", "none"], help="around it; default: interval of iqm"
     )
-    parser.add_argument("--goal", type=float, help="a return to draw a line at")
+    parser.add_argument("--target-return", metavar="RETURN", type=float, help="a return to draw a line at")
+    parser.add_argument("--goal", dest="former_goal", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--title", help="default: the environment")
     parser.add_argument("--time", action="store_true", help="instead: where the time of one run went")
 
 
 def run_plot(options: argparse.Namespace) -> int:
     """Draw, and print the files' names."""
+    if options.former_goal is not None:
+        print_note("--goal is now --target-return: the old name will be removed in trainkit 0.3")
+        options.target_return = options.former_goal
     runs = find_runs(options.runs)
     if options.time:
         if len(runs) > 1:
@@ -184,7 +188,7 @@ def run_plot(options: argparse.Namespace) -> int:
             tag=options.tag,
             middle=options.middle,
             band=options.band,
-            goal=options.goal,
+            target_return=options.target_return,
             title=task if options.title is None else options.title,
         )
         path = options.out

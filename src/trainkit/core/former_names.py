@@ -89,12 +89,15 @@ REPLACED_OPTIONS: dict[str, tuple[str, dict[bool | str, str | None] | None]] = {
     "threads": ("threads", {"auto": None}),
     "squash": ("action_bound_method", {True: "tanh", False: None}),
     "n_places": ("n_dimensions", None),
+    "goal": ("target_return", None),
 }
 
 RENAMED: dict[str, dict[str, str]] = {  # {class: {old member: new member}}
+    "Callback": {"hears": "receives"},
     "Estimate": {"behaviour": "behavior", "n_left_out": "n_skipped"},
     "Policy": {"minimise": "minimize", "study": "fit_statistics"},
     "Prediction": {"numbers": "outputs"},
+    "RunFolder": {"tells": "has_logged"},
     "SACPolicy": {"learnt_temperature": "learned_temperature"},
     "Value": {"goal": "target"},
 }

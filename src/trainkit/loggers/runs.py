@@ -20,6 +20,7 @@ from trainkit.core import files
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.files import write_whole
 from trainkit.core.folders import FolderClaim
+from trainkit.core.former_names import former_members
 from trainkit.core.names import did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ def claim_folder(folder: str | Path, *, resume: bool) -> FolderClaim:
     return claim
 
 
+@former_members("RunFolder")
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
     """A folder that a `JsonlLogger` wrote to, and the shell's `trainkit train` its `config.json`.
@@ -154,7 +156,7 @@ class RunFolder:
         seed = self.config.get("seed", self.settings.get("seed"))
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
-    def tells(self, tag: str) -> bool:
+    def has_logged(self, tag: str) -> bool:
         """Return whether a tag was ever logged."""
         return any(tag in row for row in self.rows)
 

@@ -49,7 +49,7 @@ def curves(
     middle: Middle = "iqm",
     band: Band | None = None,
     title: str | None = None,
-    goal: float | None = None,
+    target_return: float | None = None,
     width: float = 6.4,
     height: float = 3.0,
 ) -> Any:
@@ -65,7 +65,7 @@ def curves(
         band: around it: the 95 % bootstrap "interval" of the interquartile mean (default, around one), mean +- "std"
             of the seeds (default, around others), "all" of them, or "none". One seed has none.
         title: default: nothing.
-        goal: a return to draw a line at.
+        target_return: a return to draw a line at.
         width: in inches.
         height: in inches.
 
@@ -86,14 +86,16 @@ def curves(
     with blank(width=width, height=height) as (figure, ((axes,),)):
         for (label, own), color in zip(groups.items(), itertools.cycle(COLORS), strict=False):
             _draw_curve(axes, label, [series(run, tag) for run in own], middle, band, color)
-        if goal is not None:
-            axes.axhline(goal, color="grey", linewidth=0.8, linestyle=":", label=f"{goal:g}", zorder=0)
+        if target_return is not None:
+            axes.axhline(
+                target_return, color="grey", linewidth=0.8, linestyle=":", label=f"{target_return:g}", zorder=0
+            )
         axes.set(xlabel=unit_of(own[0]), ylabel=as_text(_LABELS.get(tag, tag)), title=as_text(title or ""))
         axes.xaxis.set_major_formatter(count)
         axes.margins(x=0.01)
         if axes.get_ylim()[0] > 0:
             axes.set_ylim(bottom=0)  # so that a rise is drawn to scale
-        if any(groups) or goal is not None or any(len(own) > 1 for own in groups.values()):
+        if any(groups) or target_return is not None or any(len(own) > 1 for own in groups.values()):
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # outside: it would cover a curve
     return figure
 
@@ -124,7 +126,7 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
     shares = {part: series(run, f"time/{part}") for part in _SHARES}
     steps = shares["collect"][0]
     if len(steps) < 2:
-        raise ConfigError("plot.time_shares needs two reports or more, got one: log oftener (log_every)")
+        raise ConfigError("plot.time_shares needs two reports or more, got one: lower log_every")
     parts: dict[str, float] = {}
     for tag, name in _PARTS.items():
         with contextlib.suppress(ConfigError):  # offline there are none, and older logs have fewer

@@ -58,7 +58,7 @@ def episode_values(
         axes.plot(steps, (returns * probability).sum(axis=1), color=COLORS[0], label="expected return")
         if policy.horizon.reward is None:
             received = discounted(np.array(recorder.rewards), policy.horizon.gamma, recorder.after)
-            axes.plot(steps, received, color=COLORS[1], linewidth=1.2, label="what came")
+            axes.plot(steps, received, color=COLORS[1], linewidth=1.2, label="received return")
         axes.set(xlabel="step of the episode", ylabel="discounted return")
         axes.set_title(f"an episode of {envs.name}: return {sum(recorder.rewards):g}")
         axes.margins(x=0.01)
@@ -139,7 +139,7 @@ def priorities(buffer: PrioritizedReplayBuffer, *, step: int = 0, width: float =
         half = float(np.interp(50.0, drawn, rows))
         middle.plot([half], [50.0], marker="o", markersize=4, color=COLORS[1])
         middle.annotate(f"half of the draws\nfrom {half:.0f} % of the rows", (half, 50.0), (half + 8, 22.0))
-        middle.set(xlabel="rows, the most probable first, %", ylabel="draws, %", title="who is drawn")
+        middle.set(xlabel="rows, the most probable first, %", ylabel="draws, %", title="which rows are drawn")
         middle.set(xlim=(0, 100), ylim=(0, 100))
 
         right.hist(weight, bins=_BINS, range=(0.0, 1.0), color=COLORS[2], label="rows", alpha=0.9)

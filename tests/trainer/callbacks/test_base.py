@@ -385,8 +385,8 @@ def test_a_callback_is_not_told_of_what_it_does_not_want_to_hear() -> None:
         def __init__(self, of: str) -> None:
             self.of, self.heard = of, set[str]()
 
-        def hears(self, event: str) -> bool:
-            return super().hears(event) and event.endswith(self.of)
+        def receives(self, event: str) -> bool:
+            return super().receives(event) and event.endswith(self.of)
 
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
             self.heard.add("on_collect_end")
@@ -403,7 +403,7 @@ def test_a_callback_is_not_told_of_what_it_does_not_want_to_hear() -> None:
     assert steps.heard == {"on_episode_step"}
 
 
-def test_a_method_that_is_replaced_on_the_way_is_the_one_that_hears() -> None:
+def test_a_method_that_is_replaced_on_the_way_is_the_one_that_receives() -> None:
     class Heard(tk.Callback):
         n_heard = 0
 

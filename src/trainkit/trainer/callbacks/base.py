@@ -40,6 +40,7 @@ from trainkit.collector import Collector, Episode, EpisodeEvents
 from trainkit.core import tree
 from trainkit.core.data import EpochResult, Lookup, Rollout, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.names import EVENTS_ELSEWHERE, did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
@@ -56,6 +57,7 @@ Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event besides the tra
 
 
 @checked
+@former_members("Callback")
 class Callback:
     """Base class of callbacks: override the events you need. A method named like an unknown event is an error.
 
@@ -70,12 +72,13 @@ class Callback:
     def check(self, trainer: "Trainer") -> None:
         """Raise a `ConfigError` for a run this is of no use in; called when the trainer is constructed."""
 
-    def hears(self, event: str) -> bool:
+    def receives(self, event: str) -> bool:
         """Return whether it receives an event, called once per event: by default those it overrides."""
         return getattr(type(self), event) is not getattr(Callback, event)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        check_overrides("Callback", cls)
         for name in vars(cls):
             if name.startswith(("on_", "_on_")) and name not in EVENTS:
                 raise ConfigError(f"{cls.__name__}.{name} is no event of trainkit.Callback{nearest_event(name)}")
@@ -181,7 +184,7 @@ class EventFunctions(Callback):
             setattr(self, event, function)
         self.functions = dict(functions)
 
-    def hears(self, event: str) -> bool:
+    def receives(self, event: str) -> bool:
         """Return whether a function was given for an event."""
         return event in self.functions
 
@@ -205,7 +208,7 @@ class Dispatcher:
             self.callbacks.append(callback)
         self._logs_errors = errors == "log"
         self._n_errors: dict[str, int] = {}  # that were logged, by callback and event
-        self.receivers = {event: [c for c in self.callbacks if c.hears(event)] for event in EVENTS}
+        self.receivers = {event: [c for c in self.callbacks if c.receives(event)] for event in EVENTS}
         self._undelivered: list[tuple[str, Trainer, Occurrences, list[Callback]]] = []  # because of an exception
 
     def check(self, trainer: "Trainer") -> None:

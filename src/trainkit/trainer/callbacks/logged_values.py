@@ -46,10 +46,10 @@ class LogInfo(Callback):
         self._place = f"LogInfo {of} {' '.join(keys)}"  # in an episode's data, which checkpoints keep by name
         self._has_warned = False
 
-    def hears(self, event: str) -> bool:
+    def receives(self, event: str) -> bool:
         """Return whether it receives an event: steps only where it sums them up."""
         needs_no_steps = self._of == "last" and type(self).on_episode_step is LogInfo.on_episode_step
-        return super().hears(event) and not (event == "on_episode_step" and needs_no_steps)
+        return super().receives(event) and not (event == "on_episode_step" and needs_no_steps)
 
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
         info = episode.info
