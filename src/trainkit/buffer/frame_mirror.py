@@ -24,7 +24,7 @@ _MIN_FINALS, _ROWS_PER_FINAL = 16, 32  # final observations for which memory is 
 
 
 class _Snapshot(NamedTuple):
-    """How far a storage was written."""
+    """The write positions of a storage at one moment."""
 
     serial: int
     n_episodes: int  # a cut ends one without a step

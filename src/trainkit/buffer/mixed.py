@@ -92,12 +92,12 @@ class MixedBuffer:
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Of one environment, where a source knows it."""
+        """Space of one environment, from the first source that has one."""
         return self._with_spaces.observation_space
 
     @property
     def action_space(self) -> Space[Any]:
-        """Of one environment, where a source knows it."""
+        """Space of one environment, from the first source that has one."""
         return self._with_spaces.action_space
 
     @property
@@ -272,7 +272,7 @@ class MixedBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what a mixed buffer with the same kinds of sources and the same shares returned."""
+        """Load the state of a mixed buffer with the same kinds of sources and the same shares."""
         if state["shares"] != self.shares.tolist():
             raise CheckpointError(
                 f"a MixedBuffer of shares {state['shares']} was saved, this has {self.shares.tolist()}: "
@@ -283,7 +283,7 @@ class MixedBuffer:
         self._rng.bit_generator.state = state["rng"]
 
     def _by_source(self, slots: NDArray[np.int64]) -> Iterator[tuple[ReplayBuffer, NDArray[np.bool_]]]:
-        """Yield (source, which slots [K] belong to it) of every source that has one of the slots."""
+        """Yield each source that has any of the slots, and which of them [K] it has."""
         origin = slots % len(self.sources)
         for position, source in enumerate(self.sources):
             own = origin == position

@@ -105,7 +105,7 @@ def _sum_windows(
 
 @lru_cache
 def _powers(gamma: float, n_step: int) -> NDArray[np.float64]:
-    """Return gamma to the power of 0, 1, ... n_step."""
+    """Return gamma**i for i = 0 ... n_step."""
     powers: NDArray[np.float64] = np.power(gamma, np.arange(n_step + 1))
     return powers
 

@@ -1,4 +1,4 @@
-"""Prioritized experience replay: rows are sampled by how much there is to learn from them."""
+"""Prioritized experience replay: rows with large TD errors are sampled more often."""
 
 import inspect
 from collections.abc import Mapping

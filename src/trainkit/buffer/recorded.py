@@ -280,5 +280,5 @@ def _rows(obs: Obs, begin: int, end: int) -> Obs:
 
 
 def _column(given: Any) -> Any:
-    """Return an array, or a dataset in a file, as it is, and a list as an array."""
+    """Convert a list to an array; return arrays and datasets in files unchanged."""
     return given if hasattr(given, "shape") and hasattr(given, "dtype") else np.asarray(given)

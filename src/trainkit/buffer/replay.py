@@ -280,11 +280,11 @@ class ReplayBuffer(HasSpaces):
         return self._rows_at(self._storage.rings.live_rows(positions))
 
     def prev(self, slots: ArrayLike) -> NDArray[np.int64]:
-        """Return the slot of the row before each [K] in its episode; of an episode's oldest stored row, its own."""
+        """Return the slot of the previous row of each episode [K], or the slot itself for its oldest stored row."""
         return self._storage.slots(self._storage.previous(self._find(slots)))
 
     def next(self, slots: ArrayLike) -> NDArray[np.int64]:
-        """Return the slot of the row after each [K] in its episode; of an episode's newest stored row, its own."""
+        """Return the slot of the next row of each episode [K], or the slot itself for its newest stored row."""
         return self._storage.slots(self._storage.following(self._find(slots)))
 
     def unfinished(self) -> NDArray[np.int64]:
@@ -325,7 +325,7 @@ class ReplayBuffer(HasSpaces):
         return iter(()) if self._bound is None else self._bound.transitions(n_rows)
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
-        """Write priorities [B]; of a slot given twice the last one is kept.
+        """Write priorities [B]; if a slot occurs twice, its last priority is kept.
 
         Rows overwritten since they were sampled are ignored.
 
@@ -378,7 +378,7 @@ class ReplayBuffer(HasSpaces):
         return {"size": float(len(self)), "n_episodes": float(self._n_episodes), **self._sampler.metrics(step)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything: rows, priorities, counters, the generator. Arrays may be views: copy or write them."""
+        """Return rows, priorities, counters and the generator; arrays may be views of the buffer."""
         storage = self._bound
         return {
             "kind": type(self).__name__,
@@ -390,7 +390,7 @@ class ReplayBuffer(HasSpaces):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what a buffer of the same kind and capacity returned; arrays may be `StoredArray`s.
+        """Load the state of a buffer of the same kind and capacity; arrays may be `StoredArray`s.
 
         Raises:
             CheckpointError: it is of another buffer, or damaged.
@@ -411,7 +411,7 @@ class ReplayBuffer(HasSpaces):
             self._rng.bit_generator.state = state["rng"]
 
     def save(self, path: str | Path) -> None:
-        """Write the whole buffer as one file, whole or not at all."""
+        """Write the buffer to one file, completely or not at all."""
         saved = {"kind": type(self).__name__, "options": self._options(), "state": self.state_dict()}
         if self.spaces is not None:
             saved["spaces"] = self.spaces.to_plain()
@@ -458,7 +458,7 @@ class ReplayBuffer(HasSpaces):
         capacity: int | None = None,
         **options: Any,
     ) -> Self:
-        """Build a buffer from T transitions in time order, [T, ...] each, as of one environment.
+        """Build a buffer from T consecutive transitions of one environment, in columns [T, ...].
 
         An episode also ends, with its bootstrap, where `next_obs` is not the next row's `obs`. Without `next_obs`
         it is taken from the next row; then only terminations may end an episode. `ends` marks further rows as their
@@ -577,7 +577,7 @@ class ReplayBuffer(HasSpaces):
                 raise ConfigError(f"{type(self).__name__}.{method} has no column {name!r}, only {list(known)}{hint}")
 
     def _checked_ids(self, env_ids: ArrayLike) -> NDArray[np.intp]:
-        """Return indices of environments [K], distinct and rising; raise on masks and unknown ones."""
+        """Return distinct environment indices [K] in ascending order; raise for masks and unknown indices."""
         ids = np.unique(np.atleast_1d(np.asarray(env_ids)))
         n_envs = self._storage.spec.n_envs
         if len(ids) and not (ids.dtype.kind in "iu" and ids[0] >= 0 and ids[-1] < n_envs):

@@ -53,7 +53,7 @@ class Rings:
         self.is_aligned = bool((rows - rows[0] == np.arange(self.n_rings)).all())
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
-        """Return the rows `n_steps` later in the same rings, earlier where negative."""
+        """Return the rows `n_steps` later in the same rings (earlier if negative)."""
         after: Rows = (rows + n_steps * self.n_rings) % self.n_rows
         return after
 

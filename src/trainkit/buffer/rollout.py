@@ -114,7 +114,7 @@ class RolloutBuffer:
         return time * self._spec.n_envs + env_ids
 
     def cut(self, env_ids: ArrayLike) -> None:
-        """End the open episodes of these environments; they bootstrap."""
+        """End the open episodes of these environments; their last rows keep their bootstrap."""
         if self._spec is not None:
             ids = np.atleast_1d(np.asarray(env_ids))
             self._break_off(ids)
@@ -261,7 +261,7 @@ class RolloutBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what a buffer bound to rows of the same shape returned; arrays may be `StoredArray`s.
+        """Load the state of a buffer with rows of the same shape; arrays may be `StoredArray`s.
 
         Raises:
             CheckpointError: it is of other rows, or damaged.
@@ -392,7 +392,7 @@ def _return_to_go(reward: NDArray[np.float64], own: Mapping[str, Any], gamma: fl
 
 
 def _flat(column: NDArray[Any]) -> NDArray[Any]:
-    """Turn [T, N, ...] into [T * N, ...]."""
+    """Reshape [T, N, ...] to [T * N, ...]."""
     return column.reshape(-1, *column.shape[2:])
 
 

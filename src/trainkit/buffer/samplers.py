@@ -28,7 +28,7 @@ class UniformSampler:
         self._storage = storage
 
     def touch(self, *rows: Rows) -> None:
-        """Receive the rows that were added or removed; their masses are written when the next batch is drawn."""
+        """Receive the rows that were added or removed; their masses are written before the next batch is sampled."""
 
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
@@ -39,17 +39,17 @@ class UniformSampler:
         return rings.live_rows(index), np.ones(len(index), np.float32)
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
-        """Return the weights (size * P)**-beta of rows, not divided by a largest one."""
+        """Return the weights (size * P)**-beta of rows, without normalization."""
         return np.ones(len(rows))
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
-        """Set the priorities of live rows; without effect where all rows are alike."""
+        """Set the priorities of live rows; has no effect on uniform sampling."""
 
     def clear(self) -> None:
         """Forget all priorities."""
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return what to log."""
+        """Return metrics to log."""
         return {}
 
     @property
@@ -58,7 +58,7 @@ class UniformSampler:
         return 0
 
     def bytes_for(self, n_rows: int) -> int:
-        """Return what `nbytes` will be for storage of this many rows."""
+        """Return the bytes needed for this many rows."""
         return 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class UniformSampler:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a saved state."""
 
 
 class PrioritizedSampler(UniformSampler):
@@ -136,7 +136,7 @@ class PrioritizedSampler(UniformSampler):
         return self._tree[rows]
 
     def priority(self, rows: Rows) -> NDArray[np.float64]:
-        """Return the priorities of rows as they were written; 1 where alpha is 0, which keeps none."""
+        """Return the priorities of rows as they were written; 1 if alpha is 0, since none are stored then."""
         if self.alpha == 0:
             return np.ones(len(rows))
         priority: NDArray[np.float64] = np.maximum(self.mass(rows) ** (1 / self.alpha) - self.eps, 0.0)
@@ -187,7 +187,7 @@ class PrioritizedSampler(UniformSampler):
         self._set_mass(rows, state["mass"][rows])
 
     def _flush(self) -> None:
-        """Give rows added since the last draw the largest priority, and removed ones mass 0."""
+        """Set rows added since the last draw to the largest priority, and removed rows to mass 0."""
         if self._pending:
             rows = np.concatenate(self._pending)
             self._pending.clear()
@@ -201,7 +201,7 @@ class PrioritizedSampler(UniformSampler):
 
 
 def checked_priority(priority: NDArray[Any], n_rows: int) -> NDArray[np.float64]:
-    """Return priorities [B] in float64, clipped where powers of them could not be summed; raise if one is invalid."""
+    """Return priorities [B] as float64, clipped so that sums of their powers are finite; raise if one is invalid."""
     values = np.asarray(priority, np.float64)
     if values.shape != (n_rows,):
         raise PriorityError(f"update_priorities needs one priority per slot [{n_rows}], got shape {values.shape}")

@@ -49,7 +49,7 @@ class _SegmentTree:
         return self._levels[0][: self.size][leaves]
 
     def __setitem__(self, leaves: Index, mass: ArrayLike) -> None:
-        """Set masses, which are finite and at least 0; of a slot given twice the last mass is kept."""
+        """Set masses, finite and at least 0; if a leaf occurs twice, its last mass is kept."""
         index = np.asarray(leaves)
         if index.dtype.kind not in "iu":  # a slice, a mask
             index = np.arange(self.size)[leaves]
@@ -74,7 +74,7 @@ class _SegmentTree:
 
 @checked
 class SumTree(_SegmentTree):
-    """Masses that can be sampled in proportion (Schaul et al., 2016, appendix B.2.1)."""
+    """A segment tree of sums, to sample leaves in proportion to their mass (Schaul et al., 2016, appendix B.2.1)."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, partial(np.vecdot, np.ones(_BLOCK)), 0.0)  # `@` would round by a row's index
@@ -97,7 +97,7 @@ class SumTree(_SegmentTree):
         return self._total
 
     def find(self, mass: ArrayLike) -> NDArray[np.int64]:
-        """Return for each point of [0, total) the first leaf whose cumulative sum exceeds it.
+        """Return, for each point in [0, total), the first leaf whose cumulative sum exceeds it.
 
         A leaf of mass 0 is never returned while any other exists; points at or past the total, which rounding can
         produce, fall to the last leaf that has mass.
@@ -124,7 +124,7 @@ class SumTree(_SegmentTree):
 
 @checked
 class MinTree(_SegmentTree):
-    """Masses whose smallest is known; a leaf never set counts as infinite."""
+    """A segment tree of minima; leaves that were never set count as infinite."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, partial(np.minimum.reduce, axis=-1), np.inf)

@@ -197,7 +197,7 @@ class Storage:
             self.end_episodes(envs[skipped])
 
     def _end_at(self, rows: Rows, envs: NDArray[np.intp]) -> None:
-        """Make rows, the newest of these environments, the last of their episodes."""
+        """Mark the newest rows of these environments as the last of their episodes."""
         finals, pending = self.finals.claim(len(envs)), self.rings.cursors[envs]
         self.records.final[rows] = finals
         for column, kept in zip(self._obs_columns, self.finals.columns, strict=True):
@@ -208,7 +208,7 @@ class Storage:
     # ---- finding rows ----
 
     def slots(self, rows: Rows) -> NDArray[np.int64]:
-        """Return the slots of live rows [B]: each is stamp * n_rows + row, which identifies the row for good."""
+        """Return the slots of live rows [B]: each is stamp * n_rows + row, which identifies the row permanently."""
         slots: NDArray[np.int64] = self.records.stamp[rows] * self.rings.n_rows + rows
         return slots
 
@@ -218,12 +218,12 @@ class Storage:
         return rows, (self.records.stamp[rows] == stamp) & (stamp >= 0)
 
     def previous(self, rows: Rows) -> Rows:
-        """Return the row before each in its episode; where there is none, or no longer, the row itself."""
+        """Return the previous row of each row's episode, or the row itself if none is stored."""
         before = self.rings.after(rows, -1)
         return np.where((self.records.age[rows] > 0) & (self.records.stamp[before] >= 0), before, rows)
 
     def following(self, rows: Rows) -> Rows:
-        """Return the row after each in its episode; where there is none, or not yet, the row itself."""
+        """Return the next row of each row's episode, or the row itself if there is none yet."""
         after = self.rings.after(rows, 1)
         return np.where((self.records.final[rows] < 0) & (self.records.stamp[after] >= 0), after, rows)
 
@@ -314,7 +314,7 @@ class Storage:
             )
 
     def count_episodes(self) -> int:
-        """Count the episodes that have live rows, open ones and those that lost their first rows included."""
+        """Count the episodes with live rows, including open ones and those whose first rows were overwritten."""
         has_rows = self.rings.count > 0
         cursor, count = self.rings.cursors[has_rows], self.rings.count[has_rows]
         newest, oldest = (self.records.episode[self.rings.after(cursor, -n)] for n in (1, count))
@@ -360,7 +360,7 @@ class Storage:
 
     @property
     def n_used(self) -> int:
-        """Rows up to the last one ever written: all, where a ring may have wrapped around."""
+        """Number of rows up to the last one written; all rows once a ring may have wrapped around."""
         has_wrapped = self.serial >= self.rings.limit.min()
         return self.rings.n_rows if has_wrapped else int(self.rings.cursors.max()) + 1
 
@@ -371,7 +371,7 @@ class Storage:
         return {"columns": columns, "counters": counters, "serial": self.serial, **self.finals.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what `state_dict` of storage of the same spec and capacity returned; nothing changes if it is invalid.
+        """Load the state of a storage of the same spec and capacity; an invalid one changes nothing.
 
         Columns may be `StoredArray`s, which are read straight into memory.
 
@@ -394,7 +394,7 @@ class Storage:
         self.rings.n_live = int(self.rings.count.sum())
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise if a saved state is not of storage like this, or if its indices are out of range."""
+        """Raise if a saved state belongs to a different storage, or its indices are out of range."""
         columns, saved, counters = self._columns(), state["columns"], state["counters"]
         n_rows, n_envs = self.rings.n_rows, self.rings.n_rings
         if saved.keys() != columns.keys():
@@ -513,7 +513,7 @@ class FinalObservations:
         return {"finals": columns, "free_finals": self._free[: self._n_free].tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what `state_dict` returned; indices that are not in it become free."""
+        """Load a saved state; indices that are not in it become free."""
         n_saved, n_here = self.check_state(state), len(self)
         self._grow(n_saved - n_here)
         for path, column in zip(self._paths, self.columns, strict=True):
@@ -523,7 +523,7 @@ class FinalObservations:
         self.release(np.array(state["free_finals"], np.int64))
 
     def check_state(self, state: Mapping[str, Any]) -> int:
-        """Return the number of observations in a saved state; raise ValueError if they are not like these."""
+        """Return the number of observations in a saved state; raise ValueError if their columns differ from these."""
         saved, free = state["finals"], state["free_finals"]
         n_saved = len(next(iter(saved.values())))
         pairs = zip(self._paths, self.columns, strict=True)
@@ -563,7 +563,7 @@ def rewrite_columns(
     rows: Rows,
     is_stored: NDArray[np.bool_],
 ) -> None:
-    """Write values [K, ...], or one for all rows, to the rows [K] of columns that are stored still; all or none."""
+    """Write values [K, ...], or one for all, to columns of the rows [K] that are still stored; all or nothing."""
     checked = {}
     for name, given in values.items():
         shape, dtype = (len(rows), *columns[name].shape[1:]), columns[name].dtype
@@ -588,7 +588,7 @@ def record_dtype(action: ArraySpec) -> np.dtype[Any]:
 
 
 def storage_size(capacity: int, spec: RowSpec) -> tuple[int, int]:
-    """Return (rows, bytes) that `Storage` will allocate, without the final observations, which come as episodes end."""
+    """Return (rows, bytes) that `Storage` allocates, without final observations, which are added as episodes end."""
     n_rows: int = spec.n_envs * (-(-capacity // spec.n_envs) + max(leaf.stack for leaf in tree.leaves(spec.obs)))
     columns = [*tree.leaves(spec.obs), *spec.extras.values()]
     row_bytes = sum(math.prod(column.shape) * column.dtype.itemsize for column in columns)
@@ -623,7 +623,7 @@ def is_equal(own: NDArray[Any], given: NDArray[Any]) -> bool:
 
 
 def equal_rows(own: NDArray[Any], given: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows [K] of two arrays [K, ...] have the same values, nan included; `given` is cast as above."""
+    """Return which rows [K] of two arrays [K, ...] are equal, NaN included; `given` is cast to `own`'s type."""
     cast = np.asarray(given, own.dtype)
     same = own == cast
     if own.dtype.kind in "fcmM":

@@ -1,4 +1,4 @@
-"""Callbacks: the base class for one of your own, and those that are ready to use."""
+"""Callbacks: the base class for custom callbacks, and the ready-made ones."""
 
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery

@@ -1,4 +1,4 @@
-"""The `trainkit` command: train, look, compare, from a shell."""
+"""The `trainkit` command: train, evaluate and compare runs from a shell."""
 
 from trainkit.cli.main import main
 

@@ -36,7 +36,7 @@ def add_check_env(commands: "Commands[Parser]") -> None:
 
 
 def run_check_env(options: argparse.Namespace) -> int:
-    """Print the findings, the worst first."""
+    """Print the findings, errors first."""
     findings = check_env(
         options.env,
         n_steps=options.steps,
@@ -64,7 +64,7 @@ def add_bench(commands: "Commands[Parser]") -> None:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """Train shortly by each preset, and print the rates of the second half."""
+    """Train each preset briefly, and print the rates of the second half."""
     reject_unknown("trainkit bench", options.presets, PRESETS)
     n_steps = options.steps or (_QUICK_STEPS if options.quick else _STEPS)
     rows = [["preset", "steps/s", "updates/s", "collect", "update", "env ms", "act ms", "store ms"]]

@@ -85,7 +85,7 @@ def runs_with(runs: Sequence[RunFolder], tag: str) -> list[RunFolder]:
 
 
 def newest_of_each_seed(groups: Mapping[str, Sequence[RunFolder]]) -> dict[str, list[RunFolder]]:
-    """Return of {label: runs} the newest of each task and seed: a second run of a seed is no second sample.
+    """Return {label: runs} with only the newest run of each task and seed: repeating a seed is no new sample.
 
     Runs without a known seed all count.
     """
@@ -110,7 +110,7 @@ def _last_started(run: RunFolder) -> tuple[float, float]:
 
 
 def on_one_scale(scores: Scores) -> Scores:
-    """Return the scores of each task between 0, the lowest of all, and 1, the highest; equal ones are in the middle."""
+    """Rescale the scores of each task to 0 for the lowest and 1 for the highest; 0.5 if all are equal."""
     bounds: dict[str, tuple[float, float]] = {}
     for own in scores.values():
         for task, seeds in own.items():
@@ -169,7 +169,7 @@ def add_plot(commands: "Commands[Parser]") -> None:
 
 
 def run_plot(options: argparse.Namespace) -> int:
-    """Draw, and print the files' names."""
+    """Save the figures, and print their file names."""
     if options.former_goal is not None:
         print_note("--goal is now --target-return: the old name will be removed in trainkit 0.3")
         options.target_return = options.former_goal

@@ -1,4 +1,4 @@
-"""`trainkit eval` and `trainkit export`: play with what a run learned, or write it as one ONNX file."""
+"""`trainkit eval` and `trainkit export`: evaluate the policy of a run, or write it as one ONNX file."""
 
 import argparse
 import functools
@@ -33,7 +33,7 @@ trainkit[onnx]"""
 
 
 def add_eval(commands: "Commands[Parser]") -> None:
-    """Add the command that plays."""
+    """Add the command that evaluates."""
     parser = add_command(
         commands, "eval", run_eval, about="play episodes with what a run learned", examples=_EVAL_EXAMPLES
     )
@@ -70,7 +70,7 @@ def _add_policy(parser: Parser) -> None:
 
 
 def run_eval(options: argparse.Namespace) -> int:
-    """Play, and print returns and lengths."""
+    """Evaluate, and print returns and lengths."""
     with Checks("trainkit eval") as checks:
         checks.require(options.episodes >= 1, f": --episodes must be >= 1, got {options.episodes}")
         checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
@@ -113,7 +113,7 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def policy_folder(run: RunFolder, *, best: bool) -> Path:
-    """Return where a run's policy is, the newest or the best."""
+    """Return the folder of a run's newest or best policy."""
     path = run.path / CHECKPOINT
     if best and not (path / "best").is_dir():
         raise ConfigError(f"{run.path} has no best policy: it needs evaluations, leave --best out")
@@ -121,7 +121,7 @@ def policy_folder(run: RunFolder, *, best: bool) -> Path:
 
 
 def trained_for(path: Path) -> str:
-    """Return how long a policy was trained, in words; unknown of a policy that was saved without its run."""
+    """Describe how long a policy was trained, which is unknown if it was saved without its run."""
     progress = inspect_checkpoint(path).get("progress")
     if not isinstance(progress, dict):
         return "an unknown number of steps"
@@ -131,7 +131,7 @@ def trained_for(path: Path) -> str:
 
 
 class Filmed(gym.Wrapper[Any, Any, Any, Any]):
-    """Write each whole episode as `folder/episode-000.mp4`; the environment must render arrays."""
+    """Record each complete episode as `folder/episode-000.mp4`; the environment must render arrays."""
 
     def __init__(self, env: gym.Env[Any, Any], folder: Path) -> None:
         super().__init__(env)
@@ -140,7 +140,7 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
         self._n_episodes = 0
 
     def reset(self, **options: Any) -> Any:
-        """Start another film."""
+        """Start another video."""
         result = super().reset(**options)
         fps = int(self.metadata.get("render_fps") or 30)
         self._film = Film(self._folder / f"episode-{self._n_episodes:03d}.mp4", fps)
@@ -149,7 +149,7 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
     def step(self, action: Any) -> Any:
-        """Film the step, and finish the film with the episode."""
+        """Record the step, and finish the video at the end of the episode."""
         result = super().step(action)
         self._add_frame()
         if (result[2] or result[3]) and self._film is not None:

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe_run(run: RunFolder) -> list[str]:
-    """Return lines on how a run was made, how far it came, and what it can be resumed from."""
+    """Return lines on a run's settings, its progress, and what it can be resumed from."""
     lines = [str(run.path), ""]
     if run.config:
         lines += [f"made by   {run.config.get('command')}", f"began     {run.config.get('began')}"]
@@ -66,7 +66,7 @@ def describe_run(run: RunFolder) -> list[str]:
 
 
 def describe_checkpoint(folder: Path) -> list[str]:
-    """Return lines on a checkpoint or a saved policy; of several, the newest whole one."""
+    """Return lines on a checkpoint or a saved policy; of several, on the newest complete one."""
     found = inspect_checkpoint(folder)
     made = [f"saved     {found.get('saved_at')}", _versions(found.get("versions", {}))]
     return [str(folder), "", *made, "", *_settings(found.get("settings", {})), "", *_parts_and_progress(found, folder)]
@@ -94,7 +94,7 @@ def _parts_and_progress(found: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _count(value: object) -> str:
-    """Return a count from a file, which may hold anything, in words."""
+    """Format a count read from a file, which may contain anything."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
     return f"{value:,.0f}" if is_number else "an unknown number of"
 
@@ -109,7 +109,7 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 
 def list_runs(runs: Sequence[RunFolder]) -> str:
-    """Return a table of how far each run came."""
+    """Return a table of the progress of each run."""
     rows = [["run", "task", "seed", "step", "test return", "best"]]
     for run in runs:
         tests = [row["test/returns/mean"] for row in run.rows if "test/returns/mean" in row]

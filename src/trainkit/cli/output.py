@@ -14,7 +14,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_note(text: str) -> None:
-    """Print what a reader should know of a result to the error stream, where it does not mix with the result."""
+    """Print a note about a result to the error stream, so that it does not mix with the result."""
     _print(f"note: {text}", sys.stderr)
 
 
@@ -24,7 +24,7 @@ def print_error(text: str) -> None:
 
 
 def _print(text: str, stream: TextIO | None) -> None:
-    """Print what any terminal can show: other characters, and those that would control it, as escapes."""
+    """Print text with control characters, and characters that the terminal cannot show, as escapes."""
     if stream is None:  # a process without standard streams
         return
     encoding = getattr(stream, "encoding", None) or "utf-8"

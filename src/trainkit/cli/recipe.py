@@ -47,7 +47,7 @@ _PLAIN_WORD = re.compile(r"[\w +-]{0,200}")  # names no module, no attribute and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that repeats a run. Settings are texts, as in `--set`."""
+    """Everything needed to repeat a run; settings are strings, as in `--set`."""
 
     preset: str
     env: str | None
@@ -73,7 +73,7 @@ class Recipe:
 
     @classmethod
     def of(cls, run: RunFolder) -> "Recipe":
-        """Read how a run was made.
+        """Return the recipe of a saved run.
 
         Raises:
             ConfigError: there is no config.json, or it does not have the fields that `trainkit train` writes.
@@ -94,7 +94,7 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        """The shell's line that repeats the run."""
+        """The shell command that repeats the run."""
         words = ["trainkit", "train", self.preset, *([self.env] if self.env else []), "--seed", str(self.seed)]
         words += ["--data", self.data] if self.data else []
         for name, text in self.settings.items():
@@ -102,7 +102,7 @@ class Recipe:
         return shlex.join(words)
 
     def trainer(self, **options: Any) -> Trainer:
-        """Make the trainer; `options` are those that a recipe does not have: where to write, what to resume."""
+        """Make the trainer; `options` are those outside the recipe, such as the logger and what to resume."""
         overrides = {**{name: parse_value(text) for name, text in self.settings.items()}, **options}
         try:
             data = () if self.data is None else (load_dataset(self.data),)
@@ -118,7 +118,7 @@ class Recipe:
 
 
 def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
-    """Return the settings of a TOML file and of `name=value` words, which count more, as texts."""
+    """Return the settings of a TOML file as strings, overridden by `name=value` arguments."""
     settings: dict[str, str] = {}
     if file is not None:
         text = files.read_text(file, max_bytes=_LARGEST_CONFIG, error=ConfigError)
@@ -178,7 +178,7 @@ def saved_env_options(recipe: Recipe, where: Path, *, env_kwargs: dict[str, Any]
 
 
 def parse_dict(option: str, text: str) -> dict[str, Any]:
-    """Read a dict from the command line, written as Python writes it."""
+    """Parse a dict that is written as a Python literal on the command line."""
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
@@ -189,13 +189,13 @@ def parse_dict(option: str, text: str) -> dict[str, Any]:
 
 
 def short(value: object) -> str:
-    """Write a value from a file in at most a hundred characters."""
+    """Format a value from a file in at most a hundred characters."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _check_env_options(options: Mapping[Any, Any], subject: str) -> None:
-    """Reject options of make_envs in a file that are more than plain data."""
+    """Reject options of make_envs in a file that are not plain data."""
     with Checks(subject) as checks:
         for name in options:
             checks.require(
@@ -219,7 +219,7 @@ def _check_env_options(options: Mapping[Any, Any], subject: str) -> None:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a value is a number, a plain word, or a collection of such."""
+    """Return whether a value is a number, a plain string, or a collection of these."""
     if isinstance(value, dict):
         return all(isinstance(name, str) and _is_plain(name) and _is_plain(child) for name, child in value.items())
     if isinstance(value, (list, tuple)):
@@ -230,7 +230,7 @@ def _is_plain(value: object) -> bool:
 
 
 def parse_value(text: str) -> Any:
-    """Read a setting: a Python literal, true, false or none, Linear(start, end, share), or else a word.
+    """Parse a setting: a Python literal, true, false or none, Linear(start, end, share), or else a string.
 
     Raises:
         ConfigError: it is too long, or nested too deeply, to be read.
@@ -252,7 +252,7 @@ def parse_value(text: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """Write a setting as `--set` accepts it."""
+    """Format a setting as `--set` accepts it."""
     if isinstance(value, Linear):
         return f"Linear({value.start:g}, {value.end:g}, {value.share:g})"
     return value if isinstance(value, str) else repr(value)

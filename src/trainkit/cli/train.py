@@ -76,7 +76,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
-    """Train once, or continue the run of the folder."""
+    """Train one run, or continue the run in the folder."""
     resumes = options.resume and (folder / CONFIG).is_file()
     if resumes:
         _check_same_run(recipe, folder)
@@ -128,7 +128,7 @@ def _check_same_run(recipe: Recipe, folder: Path) -> None:
 
 
 def _remove_claimed(folder: Path) -> None:
-    """Remove a folder that was claimed for a run that could not be made, except for what others put there."""
+    """Remove the folder of a run that could not be constructed, except for files that others put there."""
     for name in (NUMBERS, CLAIM):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / EVENTS, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Collecting: drives a policy through environments and stores every real step in a buffer."""
+"""Collection: a policy acts in environments, and every real step is stored in a buffer."""
 
 from typing import TYPE_CHECKING
 

@@ -183,7 +183,7 @@ class Collector:
 
     @property
     def n_episode(self) -> int:
-        """Episodes ever finished."""
+        """Total number of finished episodes."""
         return self._episodes.n_finished
 
     @property
@@ -204,7 +204,7 @@ class Collector:
 
     @property
     def n_vector_steps_left(self) -> int:
-        """Vector steps until the current or interrupted collect of steps has its number; 0 without one."""
+        """Vector steps left in the current or interrupted collect of steps; 0 if there is none."""
         return -(-self._n_left // self.envs.n) if self.is_interrupted and self._quota is None else 0
 
     @property
@@ -217,18 +217,18 @@ class Collector:
         return self._open_step is not None
 
     def use_reward_metric(self, metric: RewardMetric) -> None:
-        """Report `metric(returns [episodes])` of the episodes that finish from now on."""
+        """Use `metric(returns [episodes])` for the reported returns of episodes that finish from now on."""
         self._episodes.metric = metric
 
     def seed(self, root: int) -> None:
-        """Give environments that have no seed yet, and random actions, streams of this root."""
+        """Seed the random actions, and environments without a seed, with streams of this root."""
         self._rng = seeding.generator(root, "collector")
         self.is_seeded = True
         if not self.envs.is_seeded:
             self.envs.seed(seeding.derive(root, "envs"))
 
     def release(self) -> None:
-        """Give the environments up, open, to another owner; open episodes end here, and this collector is done."""
+        """Release the open environments to another owner; open episodes end, and this collector is closed."""
         if self.envs.ownership.owner is self:
             self.finish_step()
             self._end_open_episodes(self.envs.all_ids)
@@ -243,7 +243,7 @@ class Collector:
     # ---- collecting ----
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Cut open episodes and begin an episode everywhere; a seed repeats the same episodes."""
+        """Cut the open episodes and reset every environment; equal seeds give equal episodes."""
         use = Use(self)
         try:
             self.envs.ownership.enter(use)
@@ -252,7 +252,7 @@ class Collector:
             self.envs.ownership.leave(use)
 
     def require_reset(self) -> None:
-        """Let the next collect cut open episodes and begin an episode everywhere."""
+        """Make the next collect cut the open episodes and reset every environment."""
         self._needs_reset = True
 
     def collect(
@@ -301,7 +301,7 @@ class Collector:
             self.envs.ownership.leave(use)
 
     def resume(self) -> CollectStats:
-        """Continue a collect that an exception interrupted; the statistics are of all of it."""
+        """Continue a collect that an exception interrupted; the statistics cover all of it."""
         use = Use(self)
         try:
             self.envs.ownership.enter(use)
@@ -321,7 +321,7 @@ class Collector:
             self.envs.ownership.leave(use)
 
     def _start(self, n_step: int | None, n_episode: int | None, options: _Options) -> None:
-        """Check what a collect is to reach, and start its counts."""
+        """Check the requested counts of a collect, and start counting."""
         if (n_step is None) == (n_episode is None):
             given = {"n_step": n_step, "n_episode": n_episode}
             raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
@@ -356,7 +356,7 @@ class Collector:
         self.is_interrupted = True
 
     def _check_render_mode(self) -> None:
-        """Raise a ConfigError where environments do not render for a person to see."""
+        """Raise a ConfigError unless the environments render on screen."""
         modes = set(self.envs.call("render_mode"))
         if modes != {"human"}:
             had = ", ".join(map(repr, sorted(modes, key=str)))
@@ -405,7 +405,7 @@ class Collector:
         return self._tally.stats(self._episodes.recent_returns, std)
 
     def _show(self, due: float) -> float:
-        """Render every environment, not before a time by `time.perf_counter`, and return the time it is then."""
+        """Wait until a time by `time.perf_counter`, render every environment, and return the time."""
         time.sleep(max(0.0, due - time.perf_counter()))
         self.envs.call("render")
         return time.perf_counter()
@@ -430,7 +430,7 @@ class Collector:
             self._flush()
 
     def _vector_step(self, overlap: Overlap | None) -> None:
-        """Act, step, store: one action in every environment that awaits one."""
+        """Act, step and store once in every environment that awaits an action."""
         clock, envs, tally, options = time.perf_counter, self.envs, self._tally, self._options
         env_ids = envs.ready if self._quota is None else self._quota.unfilled(envs.ready)
         is_all = len(env_ids) == envs.n
@@ -575,7 +575,7 @@ class Collector:
             self.events.failed(failed)
 
     def _flush(self) -> None:
-        """Deliver the events of a step that is whole, and begin the episodes that follow it.
+        """Deliver the events of a completed step, and start the episodes that follow it.
 
         A listener may raise at any point: the next call continues there.
         """
@@ -681,7 +681,7 @@ class Collector:
 
 
 def _check_counts(n_step: int | None, n_episode: int | None, options: _Options) -> None:
-    """Raise `ConfigError` for numbers that `collect` cannot use."""
+    """Raise `ConfigError` for invalid counts of steps or episodes."""
     name, count = ("n_episode", n_episode) if n_step is None else ("n_step", n_step)
     with Checks("Collector.collect") as checks:
         checks.integer(name, count, low=1)

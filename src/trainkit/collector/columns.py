@@ -38,7 +38,7 @@ class ExtraColumns:
 
     @property
     def spec(self) -> dict[str, ArraySpec]:
-        """Return what the columns look like."""
+        """Return the spec of each column."""
         return {name: ArraySpec(shape=own.shape, dtype=own.dtype) for name, own in self._defaults.items()}
 
     def read(self, infos: Infos, env_ids: NDArray[np.intp]) -> dict[str, NDArray[Any]]:

@@ -207,7 +207,7 @@ class Episodes:
         return self._returns[has_steps].tobytes() == returns[has_steps].tobytes()
 
     def _warn_of_endless(self) -> None:
-        """Warn, once, of an episode that has too many steps already."""
+        """Warn once about an episode with very many steps."""
         endless = np.flatnonzero(self._lengths >= _ENDLESS)
         if len(endless) and not self._has_warned_of_endless:
             self._has_warned_of_endless = True
@@ -219,7 +219,7 @@ class Episodes:
             )
 
     def warn_of_cut(self, limit: int, game: int, name: str, *, can_continue: bool) -> None:
-        """Warn, once, of an episode that is truncated at the limit of an evaluation."""
+        """Warn once about an episode that is truncated at the limit of an evaluation."""
         if not self._has_warned_of_cut:
             self._has_warned_of_cut = True
             _log.warning(
@@ -254,14 +254,14 @@ class EpisodeQuota:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "EpisodeQuota":
-        """Return the quota whose `state_dict` this is."""
+        """Return the quota of a saved state."""
         quota = cls(0, len(state["quota"]) * state["n_agents"], state["n_agents"])
         quota.left = state["quota"]
         return quota
 
     @property
     def n_left(self) -> int:
-        """Episodes still to finish, in all."""
+        """Number of episodes left to finish."""
         return int(self.left.sum())
 
     def unfilled(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -269,7 +269,7 @@ class EpisodeQuota:
         return env_ids[self.left[env_ids // self._n_agents] > 0]
 
     def end_with_current(self, env_ids: NDArray[np.intp]) -> None:
-        """Make the current episodes of these environments their last ones."""
+        """End the quota of these environments with their current episodes."""
         self.left[env_ids // self._n_agents] = 1
 
     def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:

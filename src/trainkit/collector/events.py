@@ -19,7 +19,7 @@ _NO_REWARDS: Mapping[int, float] = {}
 
 @dataclass(slots=True, eq=False, repr=False)
 class Episode:
-    """One episode of one environment. What it returns of its last step is borrowed until the next.
+    """One episode of one environment; the data of its last step are valid until the next step.
 
     Attributes:
         env_id: of its environment.
@@ -109,7 +109,7 @@ class EpisodeEvents:
         self._pending: deque[tuple[str, Calls]] = deque()
 
     def created(self, env_ids: NDArray[np.intp]) -> None:
-        """Note that episodes are about to start; repeating a reset that failed creates no other ones."""
+        """Record that episodes are about to start; repeating a failed reset creates no new ones."""
         new = [env_id for env_id in env_ids.tolist() if env_id not in self._waiting]
         self._waiting.update(new)
         for env_id in new:
@@ -117,7 +117,7 @@ class EpisodeEvents:
         self._note("on_episode_created", new)
 
     def started(self, env_ids: NDArray[np.intp], obs: Obs) -> None:
-        """Note that they have started, at observations [N, ...]."""
+        """Record that episodes have started, with observations [N, ...]."""
         ids = env_ids.tolist()
         self._waiting.difference_update(ids)
         for env_id in ids:
@@ -131,7 +131,7 @@ class EpisodeEvents:
         slots: NDArray[np.int64] | None,
         late_rewards: Mapping[int, float] = _NO_REWARDS,
     ) -> None:
-        """Note a step of K environments, and the rewards of agents that did not act."""
+        """Record a step of K environments, and the rewards of agents that did not act."""
         last, env_ids = (step, infos), step.env_ids.tolist()
         slot_of_row = repeat(None) if slots is None else slots.tolist()
         for row, (env_id, reward, slot) in enumerate(zip(env_ids, step.reward.tolist(), slot_of_row, strict=False)):
@@ -146,18 +146,18 @@ class EpisodeEvents:
         self._note("on_episode_step", env_ids)
 
     def ended(self, env_ids: NDArray[np.intp]) -> None:
-        """Note that they are over."""
+        """Record that episodes have ended."""
         self._note("on_episode_end", env_ids.tolist())
 
     def failed(self, errors: Mapping[int, Exception]) -> None:
-        """Note that environments failed in the middle of their episodes, and that others are about to start."""
+        """Record that environments failed during their episodes, and that new episodes are about to start."""
         if "on_episode_failed" in self._subscribed:
             calls = [(self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
             self._pending.append(("on_episode_failed", iter(calls)))
         self.created(np.array(sorted(errors)))
 
     def rebuilt(self, envs: Envs, env_ids: Iterable[int]) -> None:
-        """Note that environments were rebuilt."""
+        """Record that environments were rebuilt."""
         if "on_env_created" in self._subscribed:
             self._pending.append(("on_env_created", iter([(envs, env_id) for env_id in env_ids])))
 

@@ -40,7 +40,7 @@ _NUMBERED = re.compile(r"save-(\d{6,})")
 
 
 def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
-    """Write components and a manifest into `folder`; until all is written a checkpoint that was there stays.
+    """Write components and a manifest into `folder`; an existing checkpoint stays until the new one is complete.
 
     Args:
         folder: made where it is missing.
@@ -143,7 +143,7 @@ def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def find_checkpoints(path: str | Path) -> list[Path]:
-    """List the checkpoints at a place, newest first: itself if it is one, or those numbered in it."""
+    """List the checkpoints at a path, newest first: the path itself, or the numbered ones in it."""
     place = Path(path)
     if (place / MANIFEST).is_file():
         return [place]
@@ -151,14 +151,14 @@ def find_checkpoints(path: str | Path) -> list[Path]:
 
 
 def numbered(folder: Path) -> list[tuple[int, Path]]:
-    """List (number, path) of the numbered checkpoints in a folder, whole or not, in order."""
+    """List (number, path) of the numbered checkpoints in a folder, complete or not, in order."""
     inside = folder.iterdir() if folder.is_dir() else ()
     found = [(int(match[1]), path) for path in inside if (match := _NUMBERED.fullmatch(path.name)) and path.is_dir()]
     return sorted(found)
 
 
 def damage(folder: str | Path) -> str | None:
-    """Say what is wrong with a checkpoint's files; None where all are as they were written."""
+    """Return what is wrong with a checkpoint's files, None if nothing is."""
     try:
         for entry in read_manifest(folder)["components"].values():
             _checked(Path(folder), entry)
@@ -168,7 +168,7 @@ def damage(folder: str | Path) -> str | None:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Read what a checkpoint says about itself.
+    """Read the manifest of a checkpoint.
 
     Raises:
         CheckpointError: there is none, it was changed, or its format is newer than this trainkit.
@@ -218,7 +218,7 @@ def processor() -> dict[str, str]:
 
 
 def is_deterministic(device: str) -> bool:
-    """Return whether a device gives the same bits each time: the CPU, others where torch permits no other kernels."""
+    """Return whether a device repeats bit for bit: the CPU does, others with torch's deterministic algorithms."""
     return torch.device(device).type == "cpu" or torch.are_deterministic_algorithms_enabled()
 
 
@@ -234,13 +234,13 @@ def load_tensors(path: str | Path, *, max_bytes: int | None = None) -> Any:
 
 
 def _signed(manifest: Mapping[str, Any]) -> bytes:
-    """Return a manifest as text, with a digest of all else in it."""
+    """Return a manifest as text, with a digest of everything else in it."""
     digest = hashlib.sha256(json.dumps(manifest, default=str).encode()).hexdigest()
     return json.dumps({**manifest, "sha256": digest}, indent=2, default=str).encode()
 
 
 def _checked(folder: Path, entry: Mapping[str, Any]) -> Path:
-    """Return where a component is; raise if it is not as it was written."""
+    """Return the path of a component; raise if the file has changed."""
     path = folder / Path(entry["file"]).name  # never out of the folder
     with files.open_regular(path) as file:
         n_bytes = os.fstat(file.fileno()).st_size

@@ -47,13 +47,13 @@ class Transition(NamedTuple):
     extras: Mapping[str, NDArray[Any]]  # {name: [K, ...]}, as in the policy's `extras_spec`
 
     def at(self, rows: NDArray[Any] | slice) -> "Transition":
-        """Return these rows alone, by a mask, their numbers or a slice."""
+        """Return a subset of the rows, by a mask, indices or a slice."""
         columns = tuple(self._replace(extras=dict(self.extras)))
         return Transition(*tree.map_tree(lambda column: column[rows], columns))
 
 
 class ActOutput(NamedTuple):
-    """What a policy answers to K observations."""
+    """A policy's output for K observations."""
 
     action: NDArray[Any]  # [K, ...]
     extras: Mapping[str, NDArray[Any]]  # stored with the step: log_prob, value, action_prob
@@ -67,25 +67,25 @@ class Frames(Protocol):
     n_written: int  # grows with every write, so that a `Lookup` knows whether its places were overwritten
 
     def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """Copy these rows of a column to places; the column may be written to as soon as this returns."""
+        """Copy rows of a column to places; the column may be changed as soon as this returns."""
         ...
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Wait for the device and return what lies there."""
+        """Wait for the device and return the images at these places."""
         ...
 
     def gather(self, places: Any) -> Any:
-        """Return what lies at places that are on the device, there."""
+        """Return, on the device, the images at places that are on the device."""
         ...
 
     def release(self) -> None:
-        """Give the memory back; nothing can be read any more."""
+        """Free the memory."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """B images, or stacks of them, that lie on a device: a leaf of observations that only says where.
+    """References to B images, or stacks of them, on a device: a leaf of observations.
 
     `np.asarray` brings them here, and so do an index, a copy and a pickle. It is good until a batch is drawn from a
     buffer that was written to since.
@@ -97,21 +97,21 @@ class Lookup:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array that it stands for."""
+        """As of the array that it refers to."""
         return (*self.places.shape, *self.frames.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the array that it stands for."""
+        """As of the array that it refers to."""
         return np.dtype(np.uint8)
 
     @property
     def ndim(self) -> int:
-        """Of the array that it stands for."""
+        """As of the array that it refers to."""
         return len(self.shape)
 
     def valid_places(self) -> NDArray[np.int64]:
-        """Return the places; raise if other images may lie there by now.
+        """Return the places; raise if their images may have been overwritten.
 
         Raises:
             DeviceError: rows were written there since this was drawn.
@@ -146,7 +146,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionBatch:
-    """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` is until the next one.
+    """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` until the next one.
 
     `copy()` keeps them, in arrays.
     """
@@ -164,7 +164,7 @@ class TransitionBatch:
         return len(self.reward)
 
     def copy(self) -> "TransitionBatch":
-        """Return the same rows in arrays of their own."""
+        """Return a copy that owns its arrays."""
         return replace(
             self,
             obs=tree.map_tree(np.copy, self.obs),
@@ -200,14 +200,14 @@ class Rollout:
 
     @property
     def is_row(self) -> NDArray[np.bool_]:
-        """Where there is a row [T, N]."""
+        """Which positions [T, N] have a row."""
         is_row: NDArray[np.bool_] = np.arange(len(self.reward))[:, None] < self.n_rows
         return is_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEpisode:
-    """One episode of T steps from its start; with neither flag it was cut by who recorded it."""
+    """One episode of T steps from its start; an episode with neither flag was cut by the recording."""
 
     obs: Obs  # [T + 1, ...], the last is the true final observation
     action: NDArray[Any]  # [T, ...]
@@ -246,7 +246,7 @@ class ReturnScale(Part):
 
     @property
     def deviation(self) -> float:
-        """What rewards are divided by; 1 before any were seen."""
+        """The divisor of rewards; 1 before any were observed."""
         return float(np.sqrt(self._square / self._count + 1e-8)) if self._count else 1.0
 
     def __call__(self, columns: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -316,7 +316,7 @@ class ReturnScale(Part):
         return {"moments": [self._count, self._mean, self._square], "running": self._running.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over saved statistics."""
+        """Load saved statistics."""
         self._count, self._mean, self._square = state["moments"]
         self._running = np.array(state["running"], np.float64)
 
@@ -383,7 +383,7 @@ class ArraySpec:
 
     @classmethod
     def of(cls, rows: NDArray[Any], stack: int = 1) -> "ArraySpec":
-        """Read the spec off an array of rows [K, ...], or [K, stack, ...] where stacked."""
+        """Return the spec of an array of rows [K, ...], or [K, stack, ...] if stacked."""
         return cls(shape=rows.shape[2 if stack > 1 else 1 :], dtype=rows.dtype, stack=stack)
 
 
@@ -407,7 +407,7 @@ COLUMN_SPECS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpec:
-    """Describe every row a collector will add, so that a buffer can claim its memory at once."""
+    """The spec of the rows that a collector will add, from which a buffer allocates its memory."""
 
     n_envs: int
     obs: Any  # a tree of ArraySpec
@@ -415,14 +415,14 @@ class RowSpec:
     extras: Mapping[str, ArraySpec]
 
     def to_plain(self) -> dict[str, Any]:
-        """Describe the spec in values that JSON keeps; a node of the tree becomes [kind, content]."""
+        """Describe the spec in JSON-compatible values; a node of the tree becomes [kind, content]."""
         extras = {name: _plain_node(spec) for name, spec in self.extras.items()}
         action = _plain_node(self.action)
         return {"n_envs": self.n_envs, "obs": _plain_node(self.obs), "action": action, "extras": extras}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RowSpec":
-        """Read what `to_plain` described."""
+        """Return what `to_plain` described."""
         extras = {name: _read_specs(item) for name, item in plain["extras"].items()}
         obs, action = _read_specs(plain["obs"]), _read_specs(plain["action"])
         return cls(n_envs=plain["n_envs"], obs=obs, action=action, extras=extras)

@@ -35,7 +35,7 @@ class TrainkitError(Exception):
 
 
 class ConfigError(TrainkitError, ValueError):
-    """An argument that cannot work."""
+    """An invalid argument, or a combination of arguments that cannot work."""
 
 
 class SpaceMismatchError(ConfigError):
@@ -67,7 +67,7 @@ class EmptyBufferError(TrainkitError, LookupError):
 
 
 class MissingRowError(TrainkitError, IndexError):
-    """A row that a buffer does not hold, or no longer."""
+    """A row that is not, or no longer, in a buffer."""
 
 
 class PriorityError(TrainkitError, ValueError):
@@ -75,7 +75,7 @@ class PriorityError(TrainkitError, ValueError):
 
 
 class DivergedError(TrainkitError, ArithmeticError):
-    """Nan or infinity, found before it reaches the weights; `facts` describe the update, where it was one."""
+    """NaN or infinity, detected before it reaches the weights; `facts` describes the update, if it was one."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
 
@@ -85,7 +85,7 @@ class CheckpointError(TrainkitError, RuntimeError):
 
 
 class DeviceError(TrainkitError, RuntimeError):
-    """A device that this machine does not have, or memory or stored images that the device does not have."""
+    """A device that is not available, has too little memory, or does not have the images of a batch."""
 
 
 class BusyError(TrainkitError, RuntimeError):
@@ -184,7 +184,7 @@ def check_flag(owner: object, name: str, value: object) -> None:
 
 
 def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:
-    """Make parts, each by a function; raise the errors of all that cannot be made as one."""
+    """Make parts by one function each; raise the errors of all that fail as one error."""
     made = {}
     with Checks("") as checks:
         for name, make in makers.items():

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and read with guards against damaged or hostile content.
+"""Files: written completely or not at all, and read with guards against damaged or hostile content.
 
 - A file is written under a temporary name and moved into place.
 - Only regular files are opened: a FIFO or a device raises instead of blocking.
@@ -47,7 +47,7 @@ _SKELETON = "skeleton"
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bool = True) -> None:
-    """Write a temporary file next to `path`, then move it into place; on any error nothing stays.
+    """Write a temporary file next to `path`, then move it into place; an error leaves nothing behind.
 
     Without `replace` a file that is there stays, and FileExistsError is raised.
     """
@@ -70,7 +70,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bo
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder written down, as fsync has the contents of a file; where a system cannot, nothing."""
+    """Flush a folder's entries to disk, as fsync does the contents of a file; has no effect on some systems."""
     with contextlib.suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:
@@ -80,7 +80,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _put_where_nothing_is(temporary: Path, path: Path) -> None:
-    """Move a file to a place that must be free; unlike a plain move this never covers another."""
+    """Move a file to a path that must be free; unlike a plain move this never overwrites a file."""
     try:
         os.link(temporary, path)
         temporary.unlink()
@@ -120,7 +120,7 @@ def decoding(
     remedy: str = "it is missing or damaged",
     error: type[TrainkitError] = CheckpointError,
 ) -> Iterator[None]:
-    """Convert whatever a decoder raises over a file's content into `error`; errors of ours pass unchanged."""
+    """Convert what a decoder raises for a file's content into `error`; trainkit's own errors pass unchanged."""
     try:
         yield
     except TrainkitError:
@@ -257,7 +257,7 @@ def is_deeper(value: Any, n_levels: int) -> bool:
 
 
 class StoredArray:
-    """An array in an open file, known by its header: shape, type and size. Nothing else was read yet.
+    """An array in an open file of which only the header was read: shape, type and size.
 
     `np.asarray` reads all of it, `read_into` fills an array that is there, `read_rows` reads on row by row.
     """
@@ -394,7 +394,7 @@ def check_members(path: Path, members: list[zipfile.ZipInfo], n_bytes: int) -> N
 
 
 class _SmallReads:
-    """A file of which no more is read at once than a header may take, whatever a header declares."""
+    """A file that is read in pieces of at most the size of a header, whatever a header declares."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
@@ -461,13 +461,13 @@ def _read_exactly(file: IO[bytes], out: NDArray[Any]) -> None:
 
 
 def _check_end(file: IO[bytes]) -> None:
-    """Raise if there is more; a zip file's checksum is compared at the end."""
+    """Raise if data follow; reading to the end also compares a zip file's checksum."""
     if file.read(1):
         raise ValueError("there are more bytes than the header declares")
 
 
 def save_new_arrays(path: Path, arrays: dict[str, NDArray[Any]], *, compress: bool = False) -> None:
-    """Write named arrays as one npz file, whole or not at all, and never over another: FileExistsError."""
+    """Write named arrays as one npz file, completely or not at all; raise FileExistsError if the path is taken."""
     if any(array.dtype.hasobject for array in arrays.values()):
         raise CheckpointError("an array of Python objects cannot be saved without pickle: store numbers instead")
     save = np.savez_compressed if compress else np.savez
@@ -503,7 +503,7 @@ def save_state(path: Path, state: Any) -> None:
 
 
 def load_state(path: Path, *, max_bytes: int | None = None) -> Any:
-    """Read what `save_state` wrote; nothing in the file is ever executed, and it cannot claim more than it has."""
+    """Read what `save_state` wrote; nothing in it is ever executed, and declared sizes are checked first."""
     with open_state(path, max_bytes=max_bytes, lazy_bytes=None) as state:
         return state
 
@@ -526,7 +526,7 @@ def open_state(path: Path, *, max_bytes: int | None = None, lazy_bytes: int | No
 
 
 def copy_into(out: NDArray[Any], source: NDArray[Any] | StoredArray) -> None:
-    """Copy an array of the same shape, or read a stored one, into memory that is there."""
+    """Copy an array of the same shape, or read a stored one, into existing memory."""
     if isinstance(source, StoredArray):
         source.read_into(out)
     else:
@@ -569,7 +569,7 @@ def _fill(value: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def _escaped(key: str) -> str:
-    """Return a key that is never our own mark."""
+    """Escape a key that equals the reserved one."""
     return f"${key}" if key.startswith("$") else key
 
 

@@ -1,4 +1,4 @@
-"""Folders that runs write to: each has one owner at a time, and a fresh run never writes over what another left.
+"""Folders that runs write to: each has one owner at a time, and a new run never overwrites another's files.
 
 A lock file in the folder is held with `flock` as long as its owner lives: the kernel releases it when the process ends,
 however it ends, so a killed run blocks no other run. Where a file system has no such locks (some network file
@@ -29,7 +29,7 @@ Existing = Callable[[Path], Sequence[Path]]
 
 @dataclass(slots=True)
 class _Lock:
-    """A lock file that this process holds, and who uses it."""
+    """A lock file that this process holds, and its users."""
 
     opened: int  # a file descriptor
     made: list[Path]  # folders that were made for it, the outermost first
@@ -78,7 +78,7 @@ class FolderClaim:
         self._acquire(takes_over=continues)
 
     def hold(self) -> None:
-        """Make sure before a write that the folder is still this owner's, and take it again after a release.
+        """Check before a write that the folder is still this owner's; claim it again after a release.
 
         Raises:
             CheckpointError: it has another owner now, or cannot be written.
@@ -91,7 +91,7 @@ class FolderClaim:
             raise CheckpointError(str(error)) from error.__cause__
 
     def release(self) -> None:
-        """Release the folder; releasing twice is fine."""
+        """Release the folder; a second call has no effect."""
         self._release()
         self._lock_path = None
 
@@ -122,7 +122,7 @@ class FolderClaim:
 
 @runtime_checkable
 class OwnsFolder(Protocol):
-    """A callback that writes to a folder of its own, which its trainer takes and releases."""
+    """A callback with a folder of its own, which its trainer claims and releases."""
 
     claim: FolderClaim
 
@@ -159,7 +159,7 @@ def _owners_of(path: Path) -> set[int]:
 
 
 def _opened(path: Path, subject: str) -> int:
-    """Open and lock a lock file, and write into it who has it."""
+    """Open and lock a lock file, and write its owner into it."""
     while True:
         opened = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
         try:
@@ -185,7 +185,7 @@ def _is_at(opened: int, path: Path) -> bool:
 
 
 def _lock(opened: int, path: Path, subject: str) -> None:
-    """Lock an open file; where the file system cannot, decide by its text whether it is in use."""
+    """Lock an open file; on file systems without locks, its text decides whether it is in use."""
     owner = _owner(opened)
     in_use = ConfigError(
         f"{subject} is in use by {_described(owner)}: wait until that run ends, or stop it, or name another folder"
@@ -211,7 +211,7 @@ def _lock(opened: int, path: Path, subject: str) -> None:
 
 
 def _owner(opened: int) -> dict[str, Any]:
-    """Read who wrote a lock file; empty where it does not say."""
+    """Return the owner named in a lock file, empty if it names none."""
     try:
         os.lseek(opened, 0, os.SEEK_SET)
         owner = json.loads(os.read(opened, 1_000))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What trainkit calls an option of another library.
+    """trainkit's equivalent of an option of another library.
 
     Attributes:
         options: names of ours, such as "lr" or 'reward="return_scale"'; the first that is known is suggested.

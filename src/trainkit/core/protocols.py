@@ -47,7 +47,7 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Seedable(Protocol):
-    """A part with streams of random numbers of its own."""
+    """A part with its own random streams."""
 
     is_seeded: bool
 
@@ -116,7 +116,7 @@ class Trainee(Policy, Seedable, Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """The names of the columns that its updates read in `extras`; none for most."""
+        """The names of the columns that its updates read in `extras`; empty for most policies."""
         ...
 
     n_updates: int
@@ -125,7 +125,7 @@ class Trainee(Policy, Seedable, Protocol):
     action_space: Space[Any] | None
 
     def save(self, path: str | Path) -> Path:
-        """Write what acting needs into a folder."""
+        """Save everything that acting needs in a folder."""
         ...
 
     def training_state(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class Buffer(Store, Seedable, Protocol):
     def sample(
         self, batch_size: int | None, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
-        """Draw B rows; None returns every row once."""
+        """Sample B rows; None returns every row once."""
         ...
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
@@ -264,7 +264,7 @@ class RoundBuffer(Buffer, Protocol):
     def sample_round(
         self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> list[TransitionBatch]:
-        """Draw the batches of several updates, in one pass where that is quicker."""
+        """Sample the batches of several updates, in one pass if that is faster."""
         ...
 
 
@@ -282,15 +282,15 @@ class Dataset(Buffer, Protocol):
 
 
 class Logger(Protocol):
-    """Write numbers and words somewhere."""
+    """A receiver of a run's statistics and settings."""
 
     @property
     def folder(self) -> str | None:
-        """Where it writes, None where that is no folder."""
+        """The folder it writes to, None if it writes elsewhere."""
         ...
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Write numbers at an environment step, whole: a reader sees all of them or none."""
+        """Write statistics at an environment step atomically: a reader sees all of them or none."""
         ...
 
     def describe(self, settings: Mapping[str, Any]) -> None:
@@ -316,7 +316,7 @@ class NormalActor(Protocol):
     """A policy that may draw actions from normal distributions."""
 
     def read_action_std(self) -> Summary:
-        """Return the standard deviations of the draws since the last call; empty where there were none."""
+        """Return the standard deviations of actions sampled since the last call; empty if there were none."""
         ...
 
 

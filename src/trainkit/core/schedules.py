@@ -21,7 +21,7 @@ class Schedule(Protocol):
 @checked
 @dataclass(frozen=True, slots=True)
 class Constant(Part):
-    """Hold one value."""
+    """A constant value."""
 
     value: float
 
@@ -41,7 +41,7 @@ class Constant(Part):
 @checked
 @dataclass(frozen=True, slots=True)
 class Piecewise(Part):
-    """Join knots `(step, value)` by straight lines: exact at each knot, the last value held after it.
+    """Linear interpolation between knots `(step, value)`; the last value stays after its knot.
 
     The first knot is at step 0 and steps grow strictly. Two knots are RLlib's and Dopamine's linear decay.
     """
@@ -78,7 +78,7 @@ class Piecewise(Part):
 @checked
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Go from `start` to `end` over the first `share` of a run whose length is not known yet; no schedule by itself.
+    """A linear change from `start` to `end` over the first `share` of a run; `over(n_steps)` makes it a schedule.
 
     A preset fills in its run's length; elsewhere `Linear(1.0, 0.05).over(n_steps)` does.
     """

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def derive(root: int, *names: str | int) -> int:
-    """Derive a 63-bit seed from a root and a path of names: equal paths agree, others are independent.
+    """Derive a 63-bit seed from a root and a path of names: equal paths give equal seeds, others independent ones.
 
     A hash rather than a counter, so that adding a part does not change the streams of the others.
     """

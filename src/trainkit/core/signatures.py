@@ -380,7 +380,7 @@ def _in_words(annotation: Any) -> str:
 
 
 class Part:
-    """A part of a policy, such as a value, a backup or a schedule, which can be made again from its arguments.
+    """A part of a policy, such as a value, a backup or a schedule, that is described by its arguments.
 
     A part keeps each argument of its constructor in an attribute of the same name, or overrides `arguments`. Those that
     `trainkit` exports are described in checkpoints and made again by `load_policy`.
@@ -394,7 +394,7 @@ class Part:
 
 
 def to_plain(value: Any) -> Any:
-    """Describe an argument in values that JSON keeps; raise TypeError where it cannot be described.
+    """Describe an argument in JSON-compatible values; raise TypeError if that is impossible.
 
     A part becomes {"part": its class's name, "of": its arguments}.
     """

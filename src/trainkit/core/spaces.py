@@ -33,17 +33,17 @@ class Spaces:
 
     @classmethod
     def of(cls, envs: Any) -> "Spaces":
-        """Take them from anything that has them; a nested action space as that of its flat rows."""
+        """Return the spaces of an object; a nested action space becomes that of its flat rows."""
         check_spaces(envs.observation_space, envs.action_space)
         return cls(observation_space=envs.observation_space, action_space=flat_actions(envs.action_space))
 
     def to_plain(self) -> list[Any]:
-        """Describe both in values that JSON keeps."""
+        """Describe both in JSON-compatible values."""
         return [space_to_plain(self.observation_space), space_to_plain(self.action_space)]
 
     @classmethod
     def from_plain(cls, plain: Sequence[Any]) -> "Spaces":
-        """Read what `to_plain` described."""
+        """Return what `to_plain` described."""
         observation_space, action_space = map(space_from_plain, plain)
         return cls(observation_space=observation_space, action_space=action_space)
 
@@ -55,12 +55,12 @@ class HasSpaces:
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Space of one environment; raises where it is unknown."""
+        """Space of one environment; raises if it is unknown."""
         return self._known_spaces.observation_space
 
     @property
     def action_space(self) -> Space[Any]:
-        """Space of one environment; raises where it is unknown."""
+        """Space of one environment; raises if it is unknown."""
         return self._known_spaces.action_space
 
     @property
@@ -78,7 +78,7 @@ _DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def check_space(space: Space[Any], name: str) -> None:
-    """Raise for a space whose rows are no arrays of one shape, or that holds nothing."""
+    """Raise for a space that is empty, or whose elements are not arrays of one shape."""
     for path, leaf in named_leaf_spaces(space, name):
         if not isinstance(leaf, (spaces.Box, *_DISCRETE)):
             raise ConfigError(
@@ -111,7 +111,7 @@ def named_leaf_spaces(space: Space[Any], name: str) -> Iterator[tuple[str, Space
 
 
 def check_spaces(observation_space: Space[Any], action_space: Space[Any]) -> None:
-    """Raise for spaces that an environment may have and a collector does not support."""
+    """Raise for spaces that collectors do not support."""
     check_space(observation_space, "the observation space")
     structure = structure_of(action_space)
     nested = action_space if structure is None else structure.nested
@@ -140,7 +140,7 @@ def array_specs(space: Space[Any], stack: int = 1) -> Any:
 
 
 def zeros_of(space: Space[Any], n_rows: int = 1) -> Obs:
-    """Return K rows of a space as near to zero as it allows, masks that allow everything."""
+    """Return K rows of a space, as close to zero as it allows, with masks that allow every action."""
     if isinstance(space, spaces.Dict):
         blank = {key: zeros_of(child, n_rows) for key, child in space.spaces.items()}
         if ACTION_MASK in blank:
@@ -215,7 +215,7 @@ def check_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> No
 
 
 def random_legal(legal: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw one legal action per row [K, A], uniformly, each row by a draw of its own."""
+    """Sample one legal action per row [K, A], uniformly and independently."""
     drawn: NDArray[np.int64] = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
     return drawn
 
@@ -223,7 +223,7 @@ def random_legal(legal: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[
 def random_actions(
     space: Space[Any], obs: Obs, n_rows: int, rng: np.random.Generator, env_ids: NDArray[np.intp] | None = None
 ) -> NDArray[Any]:
-    """Draw K actions uniformly from a space, legal ones where masked.
+    """Sample K actions uniformly from a space; with a mask, only legal ones.
 
     As in gymnasium, an unbounded Box axis is standard normal, one with a single bound exponential from there.
     """
@@ -266,7 +266,7 @@ def leaf_spaces(space: Space[Any] | None) -> Any:
 
 
 def random_probability(space: Space[Any], obs: Obs, n_rows: int) -> NDArray[np.float64]:
-    """Return how likely each of K actions [K] of `random_actions` was; a Box has densities and is rejected."""
+    """Return the probability [K] of actions that `random_actions` sampled; raise for a Box."""
     if isinstance(space, spaces.Discrete):
         legal = legal_actions(obs)
         return np.full(n_rows, 1.0 / int(space.n)) if legal is None else 1.0 / legal.sum(axis=1)
@@ -300,7 +300,7 @@ def _n_masked(action_space: Space[Any]) -> int:
 
 
 def space_to_plain(space: Space[Any]) -> dict[str, Any]:
-    """Describe a supported space in values that JSON keeps."""
+    """Describe a supported space in JSON-compatible values."""
     structure = structure_of(space)
     if structure is not None:
         return {"kind": "flat actions", "nested": space_to_plain(structure.nested)}
@@ -321,7 +321,7 @@ def space_to_plain(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_plain(plain: Mapping[str, Any]) -> Space[Any]:
-    """Read what `space_to_plain` described; raise LookupError, TypeError or ValueError where it is no such thing.
+    """Return what `space_to_plain` described; raise LookupError, TypeError or ValueError for anything else.
 
     Raises:
         CheckpointError: the bounds of a Box would take more memory than `files.size_limit`.
@@ -370,7 +370,7 @@ def _text(value: Any) -> str:
 
 
 def _plain_bound(bound: NDArray[Any]) -> Any:
-    """Return one number where all are equal: images have thousands."""
+    """Return a single number if all bounds are equal, as those of images."""
     first = bound.flat[0]
     return first.item() if (bound == first).all() else bound.tolist()
 
@@ -563,7 +563,7 @@ def structure_of(space: Space[Any] | None) -> ActionStructure | None:
 
 
 class JointActions:
-    """Number all combinations of a MultiDiscrete or MultiBinary action, the last place varying fastest.
+    """Index all combinations of a MultiDiscrete or MultiBinary action, the last component varying fastest.
 
     With `MultiDiscrete([2, 3])`, number 4 is the action [1, 1].
 
@@ -589,18 +589,18 @@ class JointActions:
         self._strides = np.array([math.prod(counts[place + 1 :]) for place in range(len(counts))], np.int64)
 
     def numbers(self, action: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the numbers [K] of actions [K, ...]."""
+        """Return the index [K] of each action [K, ...] among all combinations."""
         places = action.reshape(len(action), len(self._counts)).astype(np.int64) - self._low
         numbers: NDArray[np.int64] = places @ self._strides
         return numbers
 
     @property
     def table(self) -> NDArray[Any]:
-        """All actions [n, ...], by their numbers."""
+        """All actions [n, ...], by their index."""
         return self.actions(np.arange(self.n))
 
     def actions(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the actions [K, ...] of numbers [K]."""
+        """Return the actions [K, ...] of indices [K]."""
         places: NDArray[np.int64] = numbers[:, None] // self._strides % self._counts + self._low
         return places.reshape(len(numbers), *self._shape).astype(self._dtype)
 

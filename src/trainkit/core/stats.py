@@ -71,7 +71,7 @@ def per_second(count: int, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectStats:
-    """What a collector did in one `collect`, or in all of an interval.
+    """Statistics of one `collect`, or of all in an interval.
 
     Returns and lengths are of episodes *finished* here, over their whole life; their `mean` is None when none finished.
     The `_ms` are milliseconds per vector step and add up to all of it: the policy (`act`), the environments (`env`),
@@ -114,13 +114,13 @@ class CollectStats:
         return per_second(self.n_step, self.seconds)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it in values that JSON keeps; an empty summary is None."""
+        """Return it in JSON-compatible values; an empty summary is None."""
         plain = {name: None if value == _PLAIN_NO_VALUES else value for name, value in asdict(self).items()}
         return plain | {name: list(getattr(self, name)) for name in _LISTS}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "CollectStats":
-        """Read what `to_plain` returned."""
+        """Return what `to_plain` described."""
         read: dict[str, Any] = {name: one for name, one in plain.items() if name != "agents"}
         for name in _SUMMARIES:
             one = read.get(name)  # an older checkpoint has no `action_std`
@@ -177,7 +177,7 @@ class TimeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStats:
-    """One interval of a run. `stats["test/returns/mean"]` reads one number; what did not happen is None.
+    """Statistics of one interval of a run. `stats["test/returns/mean"]` reads one of them; missing ones are None.
 
     Without an evaluation in the interval `test.is_empty` is True and `test.returns.mean` is None; `train` likewise,
     where nothing was collected.
@@ -215,7 +215,7 @@ class EpochStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """Where a run stands: counts and times are of the whole run, resumed ones included."""
+    """Progress of a run; counts and times cover the whole run, including the parts before a resume."""
 
     epoch: int
     env_step: int
@@ -254,7 +254,7 @@ def scalars(stats: object, prefix: str = "") -> dict[str, float]:
 
 
 def _is_missing(value: object) -> bool:
-    """Return whether a value stands for what did not happen: None, or an empty record."""
+    """Return whether a statistic is missing: None, or an empty record."""
     return value is None or (isinstance(value, (Summary, CollectStats)) and value.is_empty)
 
 

@@ -10,7 +10,7 @@ from trainkit.core.errors import ConfigError, TrainkitError
 
 
 def map_tree(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply `fn` leaf by leaf to one tree, or to several of the same structure in step."""
+    """Apply `fn` leaf by leaf to one tree, or to several trees of the same structure together."""
     if isinstance(tree, dict):
         return {key: map_tree(fn, child, *(other[key] for other in others)) for key, child in tree.items()}
     if isinstance(tree, tuple):
@@ -47,7 +47,7 @@ def first_leaf(tree: Any) -> Any:
 
 
 def to_plain(tree: Any) -> list[Any]:
-    """Return a tree as lists and dicts with its leaves in them, so that JSON keeps tuples apart from leaves."""
+    """Return a tree as lists and dicts in which JSON distinguishes tuples from leaves."""
     if isinstance(tree, dict):
         return ["dict", {key: to_plain(child) for key, child in tree.items()}]
     if isinstance(tree, tuple):

@@ -56,7 +56,7 @@ class Header:
         return Spaces(observation_space=observation_space, action_space=self.action_space)
 
     def differences(self, other: "Header") -> list[str]:
-        """Describe how another dataset's rows differ in kind, whatever environment they are from."""
+        """Describe how the rows of another dataset differ in shape or type; the environment may differ."""
         names = ("observation_space", "action_space", "stack", "extras")
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return [f"{name} is {theirs}, not {own}" for name, own, theirs in pairs if own != theirs]
@@ -208,7 +208,7 @@ def _read_meta(path: Path, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_ends(columns: Mapping[str, Any]) -> None:
-    """Raise if the columns of episodes do not fit each other, or are of more episodes than there are steps."""
+    """Raise if the columns have inconsistent lengths, or there are more episodes than steps."""
     n_episodes = len(columns["length"])
     if n_episodes > len(columns["reward"]):
         raise ValueError(f"it has {n_episodes} episodes in {len(columns['reward'])} steps")

@@ -113,7 +113,7 @@ def hdf5_bytes(path: Path, arrays: Mapping[str, NDArray[Any]], *, compress: bool
 def _walk(
     h5py: Any, group: Any, path: str, depth: int, seen: set[Any], ignored: Callable[[str], bool]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, item) of a group and all in it, checked."""
+    """Yield (name, item) of a group and everything in it, after checks."""
     if depth > MAX_DEPTH:
         raise ValueError(f"groups are nested deeper than {MAX_DEPTH} levels")
     yield path, group

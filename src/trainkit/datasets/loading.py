@@ -255,7 +255,7 @@ def _numbers(column: H5Column) -> list[int]:
 
 
 def _tree(columns: dict[str, H5Column], name: str, pieces: list[_Piece]) -> Any:
-    """Return a dataset in its written order, or a group as a dict of them; None where there is neither."""
+    """Return a dataset in its written order, or a group as a dict of datasets; None if it is neither."""
     if name in columns:
         return _OrderedColumn(columns[name], pieces)
     inside = {path.removeprefix(f"{name}/").split("/")[0] for path in columns if path.startswith(f"{name}/")}

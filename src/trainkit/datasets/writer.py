@@ -61,12 +61,12 @@ class EpisodeWriter:
         self._open.drop(env_ids)
 
     def flush(self) -> None:
-        """Write all whole episodes."""
+        """Write all complete episodes."""
         if self._ended:
             self._write(len(self._ended))
 
     def _keep(self, episodes: list[RecordedEpisode]) -> None:
-        """Keep whole episodes, and write as many files as they fill; if that fails they stay."""
+        """Keep complete episodes, and write as many files as they fill; if that fails the episodes are kept."""
         for episode in episodes:
             arrays = [*tree.leaves(episode.obs), episode.action, episode.reward, *episode.extras.values()]
             self._ended.append((episode, sum(array.nbytes for array in arrays)))

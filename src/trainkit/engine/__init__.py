@@ -1,4 +1,4 @@
-"""Execute losses and forward passes as they are written, by torch or by numpy derived from them; see `engine`."""
+"""Engines execute losses and forward passes: torch, or numpy calls derived from them; see `engine`."""
 
 from trainkit.engine.device import TensorBatch
 from trainkit.engine.device_frames import DeviceFrames

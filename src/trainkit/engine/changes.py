@@ -50,7 +50,7 @@ class Changes:
         self.look()
 
     def narrow(self, read: Iterable[Tensor]) -> None:
-        """Watch those modules alone that have no tensors, or some that the function has read, now or before."""
+        """Watch only modules without tensors, and those with tensors that the function has read, now or before."""
         self._read.update(map(id, read))
         self.look()
 
@@ -106,7 +106,7 @@ class Changes:
         return [hooks for x in self._parameters for hooks in _of_parameter(x)[1:] if hooks is not None]
 
     def has_changed(self) -> bool:
-        """Return whether there is any since the last `look`."""
+        """Return whether anything has changed since the last `look`."""
         try:
             if self._now() != self._state:
                 return True
@@ -130,7 +130,7 @@ class Changes:
         return next((name for name, x, y in zip(names, now, before, strict=False) if x is not y), "a module or a hook")
 
     def _now(self) -> tuple[Any, ...]:
-        """Return all that is watched, to be compared: lists are equal at once where they have the same objects."""
+        """Return everything that is watched, as a list to compare: equal objects compare fast."""
         seen: list[Any] = []
         for get, table in self._extras:
             seen += get(table)

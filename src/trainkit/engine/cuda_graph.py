@@ -150,7 +150,7 @@ def _tensors_of(inputs: Any) -> list[Tensor]:
 
 
 def _as_given(leaf: Any, copy: Any) -> Any:
-    """Return the copy of an input's memory in the form of the input."""
+    """Return the recording's copy of an input, as the same type as the input."""
     return leaf.views(copy) if isinstance(leaf, PinnedBatch) else copy
 
 

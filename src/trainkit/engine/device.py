@@ -65,7 +65,7 @@ def _gathered(leaf: Tensor, frames: Any) -> Tensor:
 
 
 def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:
-    """Return one row of a blank observation [1, ...] on the device, which leads to itself."""
+    """Return a batch of one row on the device, whose observation and next observation are blank [1, ...]."""
     zero = torch.zeros(1, device=tree.first_leaf(obs).device, dtype=torch.float32)
     return rows_of((obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
 
@@ -107,7 +107,7 @@ def _require_cuda(device: torch.device) -> None:
 
 
 def with_room(call: Callable[[], T], what: str) -> T:
-    """Call and, where the device runs out of memory, empty torch's cache and call once more.
+    """Call a function; if the device runs out of memory, empty torch's cache and call it again.
 
     Args:
         call: leaves everything as it was where it runs out of memory.
@@ -181,7 +181,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """Return a tensor of the same memory, of a copy where torch cannot take it."""
+    """Return a tensor that shares the array's memory, or a copy if torch cannot share it."""
     if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = np.array(array)
     return torch.from_numpy(array)

@@ -80,7 +80,7 @@ class Engine:
 
     @property
     def reason(self) -> str:
-        """Why it is that one."""
+        """The reason why this engine executes."""
         if self.gave_up is not None:
             return self.gave_up
         if self.is_numpy and (reasons := [reason for reason in self._reasons_for_torch() if reason is not None]):
@@ -112,7 +112,7 @@ class Engine:
         *,
         step: int,
     ) -> Taken:
-        """Take one step down what a function of rows returns as "loss".
+        """Take one gradient step on the "loss" that a function of rows returns.
 
         Args:
             gradient_step: whose parameters to move.
@@ -182,7 +182,7 @@ class Engine:
         return {"gave_up": self.gave_up, "counts": [[*key, own] for key, own in counts.items() if any(own.values())]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue as the saved engine would."""
+        """Load a saved state."""
         self._start()
         self._counts = {(name, purpose, mode): counts for name, purpose, mode, counts in state.get("counts", ())}
         reason = state["gave_up"]

@@ -1,4 +1,4 @@
-"""Flat storage: parameters, gradients and Adam's moments as views of one tensor each for all that move together."""
+"""Flat storage: parameters that move together, their gradients and moments are views of one tensor each."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def _whole(neighbors: Sequence[Tensor]) -> Tensor:
 
 
 class FlatGroup:
-    """Parameters that have taken as many steps as each other; each is a view of one piece of every tensor here.
+    """Parameters with an equal number of steps: views of one tensor, and so are their gradients and moments.
 
     Attributes:
         indices: of these parameters among the module's.

@@ -133,7 +133,7 @@ class GradientStep:
     # ---- one step ----
 
     def __call__(self, loss: Closure, *, step: int) -> Taken:
-        """Take one step down `loss`, which is called once unless its graph was compiled."""
+        """Take one gradient step on `loss`, which is called once unless its graph was compiled."""
         if torch.is_inference_mode_enabled():
             raise ConfigError(
                 f"{type(self.module).__name__} cannot learn inside torch.inference_mode(), whose tensors have no "
@@ -335,7 +335,7 @@ def check_parameters(module: nn.Module) -> None:
 
 @contextlib.contextmanager
 def denormals_flushed(is_wanted: bool) -> Iterator[None]:
-    """Count denormals as 0 on this thread, if that is wanted."""
+    """Treat denormal numbers as 0 on this thread, if enabled."""
     if not is_wanted:
         yield
         return

@@ -45,7 +45,7 @@ def relu(out: A, x: A, zeros: A) -> Calls:
 
 
 def relu_backward(out: A, grad: A, y: A, ones: A) -> Calls:
-    """Compute grad where y = relu(x) is above 0, else 0: its bits times those of y, at most 1, as whole numbers.
+    """Compute grad where y = relu(x) is above 0, else 0, as an integer product: grad's bits times min(y's bits, 1).
 
     Where y is nan anything may result: the loss is nan, too, and the update is rejected.
     """
@@ -153,7 +153,7 @@ def take(out: A, x: A, index: A) -> Calls:
 
 
 def put(out: A, index: A, source: A) -> Calls:
-    """Write zeros but for rows `source` [M, ...] at an index [M] without repetition."""
+    """Write zeros, except for rows `source` [M, ...] at an index [M] without repetition."""
     return (out.fill, (0,)), (out.__setitem__, (index, source))
 
 
@@ -163,7 +163,7 @@ def add_at(out: A, index: A, source: A) -> Calls:
 
 
 def embed(out: A, x: A, bounds: Sequence[tuple[Any, Any, Any]]) -> Calls:
-    """Write zeros, but for x at slices of (start, stop, step)."""
+    """Write zeros, except for x at slices of (start, stop, step)."""
     at = tuple(slice(*one) for one in bounds)
     return (out.fill, (0,)), (out[at].__setitem__, (..., x))
 
@@ -273,7 +273,7 @@ _AVX512 = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # as OpenBLAS calls its 
 
 
 def _n_parts(x: A, y: A) -> int:
-    """Return in how many equal parts of x's rows nothing is packed; 1 where there is no such number, or no gain."""
+    """Return the number of equal row blocks of x that BLAS multiplies without packing; 1 if that gains nothing."""
     n_rows, cost = len(x), x.shape[0] * x.shape[1] * y.shape[1]
     if cost <= _UNPACKED or not y.flags.c_contiguous or not spares_packing():
         return 1
@@ -286,5 +286,5 @@ def _n_parts(x: A, y: A) -> int:
 
 @cache
 def spares_packing() -> bool:
-    """Return whether numpy multiplies small matrices as they lie."""
+    """Return whether BLAS multiplies small matrices without packing them."""
     return any(getattr(library, "architecture", "") in _AVX512 for library in blas_libraries())

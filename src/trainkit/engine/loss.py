@@ -54,7 +54,7 @@ def objective(loss: Callable[[Any], Loss], rows: Any, *, with_weights: bool = Fa
 
 
 def _check(subject: str, result: Loss, shape: torch.Size | None) -> None:
-    """Raise `ConfigError` for what is not a loss per row."""
+    """Raise `ConfigError` unless a value is a loss per row."""
     if not isinstance(result, Loss):
         raise ConfigError(f"{subject} must return a Loss, got {type(result).__name__}: return Loss(per_row)")
     given = result.per_row.shape

@@ -170,7 +170,7 @@ class NumpyFunction:
         return results
 
     def _drop_oldest(self) -> None:
-        """Keep no more programs than memory allows."""
+        """Drop the oldest programs beyond the limit of memory."""
 
         def n_bytes() -> int:
             return sum(one.program.n_bytes for one in self._derived.values())
@@ -303,7 +303,7 @@ def _difference(results: Results, parameters: Sequence[nn.Parameter], by_torch: 
 
 
 def _as_numpy(outputs: Results) -> Results:
-    """Return outputs of torch as a program returns its own."""
+    """Convert outputs of torch to the form in which a program returns its own."""
     results: Results = tree.map_tree(
         lambda x: x.item() if not x.shape and x.dtype == torch.float32 else x.numpy(), outputs
     )

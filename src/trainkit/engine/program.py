@@ -66,7 +66,7 @@ class Array:
         return bool(self.view.flags.c_contiguous or self.view.flags.f_contiguous)
 
     def offset(self) -> int:
-        """Return how many bytes after the memory's start it starts."""
+        """Return the offset in bytes from the start of the memory."""
         return _address(self.view) - _address(self.memory.array)
 
 
@@ -107,7 +107,7 @@ class Builder:
         return self._inputs[-1]
 
     def held(self, array: NDArray[Any]) -> Array:
-        """Return an array that lives outside of the program, and is read where it is."""
+        """Return an array outside of the program, which is read in place."""
         key = "held", _layout(array)
         if key not in self._views:
             self._views[key] = Array(Memory(array), array)
@@ -123,7 +123,7 @@ class Builder:
         return self._known[key]
 
     def full(self, shape: tuple[int, ...], value: float, dtype: Any) -> Array:
-        """Return a constant array of one value, in full: numpy is slower with a single one."""
+        """Return a constant array filled with one value; numpy is slower with a scalar."""
         key = "full", shape, repr(value), np.dtype(dtype)
         if key not in self._known:
             array = np.full(shape, value, dtype)
@@ -226,7 +226,7 @@ class Builder:
         return x
 
     def build(self, outputs: Mapping[str, Any], *, shares_memory: bool = True) -> "Program":
-        """Return the program of all that the results and checks need.
+        """Return the program that computes everything the results and checks need.
 
         Args:
             outputs: results by name, or dicts of them, that the program returns.
@@ -342,7 +342,7 @@ def _copy(out: NDArray[Any], x: NDArray[Any]) -> Sequence[Function]:
 
 
 def _reader(output: NDArray[Any]) -> Callable[[], Any]:
-    """Return what copies an output, which the next call overwrites; a float32 scalar to a Python float."""
+    """Return a function that copies an output, which the next call overwrites; float32 scalars become Python floats."""
     return output.item if output.shape == () and output.dtype == np.float32 else output.copy
 
 
@@ -353,7 +353,7 @@ def _read(readers: Mapping[str, Any]) -> Results:
 def _buffers_of(
     lines: Sequence[_Line], results: Sequence[Array], *, shares_memory: bool
 ) -> dict[Memory, NDArray[np.uint8]]:
-    """Return memory for whatever the lines write, the same for results that are needed at different times."""
+    """Assign memory to all results; results that are needed at different times share it."""
     last_use: dict[Memory, int] = {}
     for position, line in enumerate(lines):
         for x in line.operands:
@@ -384,7 +384,7 @@ def _buffers_of(
 
 
 def _can_inherit(line: _Line, i: int, done: set[Memory]) -> bool:
-    """Return whether a line's result may be written over its operand i, which no later line reads."""
+    """Return whether a line's result may overwrite its operand i, which no later line reads."""
     x, out = line.operands[i], line.outs[0]
     if x.memory not in done or x.memory.target is not None or x.memory.array.nbytes != out.memory.array.nbytes:
         return False
@@ -394,7 +394,7 @@ def _can_inherit(line: _Line, i: int, done: set[Memory]) -> bool:
 
 
 def _allocated(size: int) -> NDArray[np.uint8]:
-    """Allocate bytes on a border that vector instructions like."""
+    """Allocate bytes aligned for vector instructions."""
     whole = np.empty(size + _ALIGNMENT, np.uint8)
     start = -_address(whole) % _ALIGNMENT
     return whole[start : start + size]

@@ -145,7 +145,7 @@ class Recorder(TorchDispatchMode):
         return output
 
     def _tried(self, func: Any, note: Callable[..., Any], *given: Any) -> Any:
-        """Note something of an operation, or why it cannot be recorded."""
+        """Call a function about an operation, and note why the operation cannot be recorded if it raises."""
         try:
             return note(*given)
         except RuntimeError as error:  # a tensor has no memory of its own, as sparse ones and torch's efficient zeros
@@ -273,7 +273,7 @@ _FACTORS = {"mm": 0, "mv": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "convolution":
 
 
 def _map(fn: Callable[[Any], Any], operands: Any) -> Any:
-    """Apply `fn` to all that an operation is given, in lists too."""
+    """Apply `fn` to all arguments of an operation, also in lists."""
     if isinstance(operands, (list, tuple)):
         return type(operands)(_map(fn, one) for one in operands)
     if isinstance(operands, dict):

@@ -155,7 +155,7 @@ class GamesBackend:
         return [answers[env_id // len(self._names)] for env_id in env_ids.tolist()]
 
     def fingerprints(self) -> list[Fingerprint]:
-        """Return those of the games."""
+        """Return the fingerprints of the games."""
         return [fingerprint(game) for game in self.games]
 
     def close(self) -> None:

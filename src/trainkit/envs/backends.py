@@ -38,7 +38,7 @@ FORKED = (
 
 
 class Spent:
-    """Seconds spent around the environments' own steps and resets, ever.
+    """Total seconds spent around the environments' own steps and resets.
 
     Attributes:
         obs: processing what they returned: validation, stacks, masks, processors.
@@ -64,7 +64,7 @@ class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outsi
         self.env_id, self.what, self.kind = env_id, what, kind
 
     def without_frames(self) -> "Failure":
-        """Return it without its traceback, a reference cycle that would keep all arrays of a collect alive."""
+        """Return an error without its traceback, a reference cycle that would keep all arrays of a collect alive."""
         self.__context__ = None
         return self.with_traceback(None)
 
@@ -79,7 +79,7 @@ class Infos(Protocol):
         ...
 
     def rows(self, keep: NDArray[np.bool_]) -> "Infos":
-        """Return those of some rows."""
+        """Return the infos of some rows."""
         ...
 
 
@@ -113,7 +113,7 @@ class Begun(NamedTuple):
     failures: Failures = _NONE  # where they could not
 
     def without(self, env_id: int) -> "Begun":
-        """Return all but one of the rows."""
+        """Return the infos of all rows but one."""
         keep = self.env_ids != env_id
         obs = tree.map_tree(lambda leaf: leaf[keep], self.obs)
         return self._replace(env_ids=self.env_ids[keep], obs=obs, infos=self.infos.rows(keep))
@@ -134,7 +134,7 @@ class RawStep(NamedTuple):
     late_rewards: Mapping[int, float] = _NO_REWARDS  # of agents that did not act, by row
 
     def without(self, env_id: int) -> "RawStep":
-        """Return all but one of the rows."""
+        """Return the infos of all rows but one."""
         keep = self.env_ids != env_id
         return self._replace(
             env_ids=self.env_ids[keep],
@@ -157,11 +157,11 @@ class Backend(Protocol):
     seeds_episodes: bool  # whether every episode begins with its own seed, so that it can be replayed
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
-        """Begin an episode everywhere."""
+        """Reset every environment."""
         ...
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
-        """Step these environments, and call `work`, while they step where that is possible."""
+        """Step these environments and call `work`, at the same time if possible."""
         ...
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:

@@ -130,7 +130,7 @@ class Envs:
 
     @property
     def options(self) -> Options:
-        """Options of every environment's next reset, Gymnasium's `reset(options=)`: a task, a level. Set it."""
+        """Options of every environment's next reset, Gymnasium's `reset(options=)`, such as a level; may be set."""
         return self._options
 
     @options.setter
@@ -145,7 +145,7 @@ class Envs:
         self._options = options
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> Obs:
-        """Begin an episode everywhere and return the observations [N, ...].
+        """Reset every environment and return the observations [N, ...].
 
         With a `seed` the same episodes follow as the last time it was given, where the environments allow it. `options`
         replace this object's own.
@@ -248,7 +248,7 @@ class Envs:
         return frames
 
     def close(self) -> None:
-        """Close the environments; closing twice is fine, any other use after it raises a ConfigError."""
+        """Close the environments; a second call has no effect, any other use afterwards raises a ConfigError."""
         if self.ownership.close():
             self._backend.close()
 

@@ -245,7 +245,7 @@ def _load_class(path: str) -> Callable[..., Any]:
 
 
 def replaced_observation_space(own: Any, given: Space | None) -> Any:
-    """Return the given observation space, or the environment's own where none is given.
+    """Return the given observation space, or the environment's own if none is given.
 
     Raises:
         ConfigError: their arrays have other shapes, so that no observation would fit.
@@ -264,7 +264,7 @@ def replaced_observation_space(own: Any, given: Space | None) -> Any:
 
 
 def replaced_action_space(own: Any, given: Space | None) -> Any:
-    """Return the given action space, or the environment's own where none is given.
+    """Return the given action space, or the environment's own if none is given.
 
     Raises:
         ConfigError: it contains actions that the environment's own does not.

@@ -126,7 +126,7 @@ class Ownership:
 
 
 def claim_environment(environment: Any, driver: object, env_id: int | None = None) -> None:
-    """Let one driver have an environment object to itself, wrapped or not, until `free_environments`.
+    """Claim an environment object, wrapped or not, for one driver until `free_environments`.
 
     The driver must keep it alive for as long.
 
@@ -164,7 +164,7 @@ def free_environments(environments: Iterable[Any], driver: object) -> None:
 
 
 def check_free(environment: Any, user: str) -> None:
-    """Raise a ConfigError where an `Envs` drives this environment object; `user` wants to step it, too."""
+    """Raise a ConfigError if an `Envs` drives this environment object, which `user` wants to step."""
     key = id(_base(environment))
     if _DRIVERS.get(key) is not None:
         gc.collect()
@@ -176,5 +176,5 @@ def check_free(environment: Any, user: str) -> None:
 
 
 def _base(environment: Any) -> Any:
-    """Return what wrappers wrap."""
+    """Return the environment inside all wrappers."""
     return getattr(environment, "unwrapped", environment)

@@ -68,7 +68,7 @@ class ActionValidator:
             self._span = np.asarray(high - low, _UNSIGNED)
 
     def convert(self, action: NDArray[Any], env_ids: Ids, where: Where) -> NDArray[Any]:
-        """Return actions [K, ...] as the environments take them: in a Box clipped to its bounds.
+        """Convert the policy's actions [K, ...] to the environments' own; in a Box they are clipped to its bounds.
 
         Raises:
             EnvError: shape or dtype do not match the space.
@@ -447,7 +447,7 @@ def _read_infos(
 
 
 def _as_array(values: Any) -> NDArray[Any]:
-    """Join the values of K infos, to something empty where they differ in length."""
+    """Join the values of K infos to one array, which is empty if their lengths differ."""
     if isinstance(values, np.ndarray) and values.dtype == np.object_:
         values = values.tolist()
     try:

@@ -1,4 +1,4 @@
-"""Loggers: where a run's numbers go, and how they are read back."""
+"""Loggers: where a run's statistics are written, and how they are read back."""
 
 from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
 from trainkit.loggers.logger import JsonlLogger

@@ -72,7 +72,7 @@ class JsonlLogger:
 
 
 def _is_of(line: bytes, step: int) -> bool:
-    """Return whether a line is complete, and of nothing after this step."""
+    """Return whether a line is complete and not later than this step."""
     try:
         return bool(json.loads(line).get("step", 0) <= step)
     except ValueError:
@@ -94,7 +94,7 @@ class Loggers:
 
     @property
     def folders(self) -> list[str | None]:
-        """Where each of them writes to."""
+        """The folders of all loggers."""
         return [logger.folder for logger in self._loggers]
 
     def purge(self, step: int) -> None:
@@ -138,7 +138,7 @@ class Loggers:
 
 
 def as_logger(logger: object, former: Sequence[str | None] = ()) -> Loggers:
-    """Return the loggers a user gives: a folder means tensorboard there, None nothing, a list all of its items.
+    """Return the loggers of `logger=`: TensorBoard for a folder, none for None, all items of a list.
 
     A resumed run continues in its `former` folders where they are the same but for a suffix.
     """

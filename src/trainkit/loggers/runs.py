@@ -1,4 +1,4 @@
-"""Folders of runs: claiming one for a log, and reading how a run was made, what it logged, and which others there are.
+"""Run folders: claiming one for a log, finding runs, and reading their settings and statistics.
 
 A folder may be damaged or of unknown origin: its files are read with the limits of `reading`, and everything in them is
 checked before it is used. A problem is one `ConfigError` that names the file.
@@ -85,7 +85,7 @@ def claim_folder(folder: str | Path, *, resume: bool) -> FolderClaim:
 @former_members("RunFolder")
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """A folder that a `JsonlLogger` wrote to, and the shell's `trainkit train` its `config.json`.
+    """A folder with the files of a `JsonlLogger` and, if `trainkit train` made it, a `config.json`.
 
     Attributes:
         config: preset, env, seed, settings and the command to repeat it; empty where the shell did not make it.
@@ -107,7 +107,7 @@ class RunFolder:
 
     @cached_property
     def rows(self) -> list[dict[str, float]]:
-        """What it logged, in order: a row per report, with its "step"; a number that was nan or infinite is left out.
+        """The logged reports in order, one row each with its "step"; NaN and infinite values are left out.
 
         A run that was resumed logs some steps again: the later report counts.
 
@@ -152,7 +152,7 @@ class RunFolder:
 
     @property
     def seed(self) -> int | None:
-        """The root of all its randomness."""
+        """The root seed of the run."""
         seed = self.config.get("seed", self.settings.get("seed"))
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
@@ -208,18 +208,18 @@ def _checked_line(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _is_finite(number: float | None) -> bool:
-    """Return whether there is a number that can be computed with; comparing nan is never true."""
+    """Return whether a value is a finite number."""
     return number is not None and abs(number) <= _LARGEST_NUMBER
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write how a run is made into its folder, whole or not at all."""
+    """Write the config.json of a run, completely or not at all."""
     text = json.dumps(config, indent=2).encode() + b"\n"
     write_whole(folder / CONFIG, lambda file: file.write(text))
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
-    """Read the runs that folders are, or have in them at any depth, in the order of their names, each once.
+    """Read all runs in folders, at any depth, in the order of their names, each once.
 
     Raises:
         ConfigError: there is none in one of them.
@@ -236,7 +236,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
 
 
 def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
-    """Return {label: runs that differ by nothing but their seed and task}: the preset, and what sets it apart.
+    """Group runs that differ only in seed and task; the label is the preset and the settings that distinguish it.
 
     Runs that the shell did not make are distinguished by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
     """
@@ -254,7 +254,7 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
 
 
 def _maker(run: RunFolder) -> str:
-    """Name what made a run: its preset, else its folder, or the one above where that is a seed's."""
+    """Return the preset of a run, else the name of its folder, or of the folder above a seed's."""
     path = run.path.resolve()
     return str(
         run.config.get("preset") or (path.parent.name if re.fullmatch(r"seed_?\d+(_\d+)?", path.name) else path.name)

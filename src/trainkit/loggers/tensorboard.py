@@ -57,7 +57,7 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
 
 
 def charts_of(tags: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the groups and charts that have something to show, whatever it is: {group: {title: pattern}}."""
+    """Return the groups and charts that have data: {group: {title: pattern}}."""
     known = list(tags)
     shown = {
         group: {title: tag for title, tag in charts.items() if any(re.fullmatch(tag, one) for one in known)}
@@ -93,7 +93,7 @@ class TensorboardLogger:
             self._write_layout()
 
     def purge(self, step: int) -> None:
-        """Have dashboards ignore what was written after this step; it stays in the files."""
+        """Make dashboards ignore what was written after this step; it stays in the files."""
         self._writer.close()
         self._open(purge_step=step + 1)
 
@@ -138,7 +138,7 @@ class TensorboardLogger:
         self._claim.release()
 
     def _write_layout(self) -> None:
-        """Write which charts there are, in order, when there are more than before; a dashboard reads the last."""
+        """Write the layout of the charts when new ones have data; dashboards use the last layout."""
         charts = charts_of(self._tags)
         n_charts = sum(map(len, charts.values()))
         if n_charts != self._n_charts:

@@ -1,4 +1,4 @@
-"""Pictures of runs, for papers and for understanding; each function returns a matplotlib figure.
+"""Plots of runs; each function returns a matplotlib figure.
 
     figure = tk.plot.curves({"rainbow": ["runs/a", "runs/b"], "dqn": ["runs/c", "runs/d"]})
     tk.plot.save(figure, "curves.svg")

@@ -1,4 +1,4 @@
-"""How runs are compared: the interquartile mean of their scores, and intervals by resampling the seeds of each task.
+"""Comparison of runs: interquartile means of their scores, with intervals from resampling the seeds of each task.
 
 Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of the Statistical Precipice.
 """
@@ -14,7 +14,7 @@ Tasks = Sequence[Sequence[float]]  # a score per seed, task by task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An interquartile mean, and between what bounds it may be."""
+    """An interquartile mean with its confidence interval."""
 
     estimate: float
     low: float
@@ -23,21 +23,21 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How far one side's interquartile mean is above the other's, and between what bounds it may be."""
+    """The difference of two interquartile means with its confidence interval."""
 
     estimate: float
     low: float
     high: float
 
     def verdict(self, ours: str, theirs: str) -> str:
-        """Say whom the interval favours."""
+        """Describe which side the interval favors."""
         if self.low > 0:
             return f"favours {ours}"
         return f"favours {theirs}" if self.high < 0 else "contains 0"
 
 
 def iqm(scores: Sequence[float]) -> float:
-    """Return the mean of what is left without the lowest and the highest quarter, each rounded down: 6 of 10."""
+    """Return the mean without the lowest and the highest quarter, each rounded down: of 10 scores 6 are used."""
     return float(_iqm_of_rows(np.asarray([scores], np.float64))[0])
 
 
@@ -65,7 +65,7 @@ def difference(
 def difference_over_tasks(
     ours: Tasks, theirs: Tasks, *, resamples: int = 10_000, level: float = 0.95, seed: int = 0
 ) -> Difference:
-    """Return how far the interquartile mean over all tasks and seeds is above the other side's, as `interval` does."""
+    """Return the difference of the interquartile means over all tasks and seeds, as `interval` does."""
     rng = np.random.default_rng(seed)
     own, other = (_resampled_iqm(tasks, resamples, rng) for tasks in (ours, theirs))
     low, high = _bounds(own - other, level)
@@ -74,7 +74,7 @@ def difference_over_tasks(
 
 
 def can_vary(tasks: Tasks) -> bool:
-    """Whether every task has two seeds at least: one alone is resampled to itself, an interval without width."""
+    """Return whether every task has at least two seeds: resampling a single one gives an interval of width 0."""
     return all(len(scores) > 1 for scores in tasks)
 
 

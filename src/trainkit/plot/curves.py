@@ -1,4 +1,4 @@
-"""Pictures of runs over their steps: learning curves, a band over seeds around each, and shares of the time."""
+"""Plots of runs over their steps: learning curves with a band over the seeds, and shares of the time."""
 
 import contextlib
 import itertools
@@ -53,7 +53,7 @@ def curves(
     width: float = 6.4,
     height: float = 3.0,
 ) -> Any:
-    """Draw a number over the steps, and return matplotlib's figure.
+    """Plot a statistic over the steps, and return the matplotlib figure.
 
     Seeds that logged at different steps are interpolated, over the steps that all of them span.
 

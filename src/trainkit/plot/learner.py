@@ -1,4 +1,4 @@
-"""Pictures of a learner: its value distribution along an episode, and the priorities of its replay buffer."""
+"""Plots of a policy: its value distribution along an episode, and the priorities of its replay buffer."""
 
 from typing import Any
 

@@ -62,7 +62,7 @@ def gae(
 def discounted_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float
 ) -> Tensor:
-    """Return reward_t + gamma * return_(t+1), [T, N]; after a truncation the rest is the next value."""
+    """Return reward_t + gamma * return_(t+1), [T, N]; at a truncation the next value replaces return_(t+1)."""
     zero = torch.zeros_like(reward)
     follows = torch.where(truncated & ~terminated, next_value, zero)
     return gae(reward, zero, follows, terminated, truncated, gamma=gamma, lam=1.0)

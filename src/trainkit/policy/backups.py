@@ -1,4 +1,4 @@
-"""Backups: which next value the TD target uses: the maximum, the double estimate, or a soft one."""
+"""Backups: the next value that the TD target uses, such as the maximum, the double estimate or a soft value."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

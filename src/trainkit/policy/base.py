@@ -1,4 +1,4 @@
-"""`Policy`, the base class of policies, and the specification of what a policy of your own provides."""
+"""`Policy`, the base class of policies, and the specification of what a custom policy provides."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -232,7 +232,7 @@ class Policy(nn.Module):
         return action, {name: np.asarray(column)[0] if is_one else np.asarray(column) for name, column in extra.items()}
 
     def _greedy_outputs(self, obs: Obs) -> dict[str, NDArray[Any]]:
-        """Return what greedy actions are chosen by; empty if the policy has no `greedy`."""
+        """Return the outputs that greedy actions are chosen by; empty if the policy has no `greedy`."""
         if not isinstance(self, Exportable):
             return {}
         with torch.no_grad():

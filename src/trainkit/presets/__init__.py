@@ -1,4 +1,4 @@
-"""Ready trainers: an environment, a seed, and everything else with a default whose source is named.
+"""Presets: trainers for an environment and a seed, with defaults for everything else, whose sources are named.
 
     trainer = tk.presets.rainbow("CartPole-v1", seed=1)
     for epoch, stats, info in trainer: ...

@@ -114,7 +114,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains that have a table, the usual one first."""
+        """The domains that have a table, the default one first."""
         return tuple(self._tables)
 
     @property
@@ -227,7 +227,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         return self._build(env, options)
 
     def config(self, env: EnvSpec, *args: P.args, **options: P.kwargs) -> "PresetConfig[TrainerT]":
-        """Return the arguments as a frozen object, from which to build."""
+        """Return the arguments as a frozen `PresetConfig`, whose `build` makes the trainer."""
         self._check_by_name(args)
         given: dict[str, Any] = dict(options)
         return PresetConfig(preset=self, env=env, seed=given.pop("seed", None), options=given)
@@ -268,7 +268,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         )
 
     def _same_again(self, env: EnvSpec) -> EnvSpec:
-        """Return what environments of evaluation can be made from."""
+        """Return what evaluation environments can be made from."""
         if isinstance(env, VectorEnv) and env.spec is not None and not _is_changed(env):
             return env.spec.id
         if isinstance(env, (VectorEnv, Envs)):
@@ -319,7 +319,7 @@ class PresetConfig(Generic[TrainerT]):
         return replace(self, **parts, options={**self.options, **options})
 
     def build(self) -> TrainerT:
-        """Make the trainer; every call makes another."""
+        """Make a new trainer."""
         data = () if self.buffer is None else (self.buffer,)
         return self.preset(*data, self.env, seed=self.seed, **self.options)
 
@@ -347,7 +347,7 @@ def scheduled(value: Scheduled | Linear) -> Scheduled:
 
 
 def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Return whether a vector environment was made with more than its id says."""
+    """Return whether a vector environment was made with arguments besides its id."""
     assert env.spec is not None, "only for environments with an id"
     usual = {**gym.spec(env.spec.id).kwargs, "max_episode_steps": gym.spec(env.spec.id).max_episode_steps}
     given = {key: value for key, value in env.spec.kwargs.items() if key not in ("num_envs", "vectorization_mode")}

@@ -122,7 +122,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
     def config(
         self, buffer: Dataset, env: EnvSpec | EnvSpaces | None = None, *args: P.args, **options: P.kwargs
     ) -> PresetConfig[OfflineTrainer]:
-        """Return the arguments as a frozen object, from which to build."""
+        """Return the arguments as a frozen `PresetConfig`, whose `build` makes the trainer."""
         self._check_by_name(args)
         given: dict[str, Any] = dict(options)
         return PresetConfig(preset=self, buffer=buffer, env=env, seed=given.pop("seed", None), options=given)

@@ -1,4 +1,4 @@
-"""What users test with: environments that cost nothing, and an accelerator that is none."""
+"""Test doubles for users: environments without cost, and a pretend accelerator."""
 
 from trainkit.testing.fake_envs import FakeVectorEnv
 from trainkit.testing.pretend_device import DeviceCounts, PretendDevice

@@ -1,4 +1,4 @@
-"""Environments that cost nothing, for tests and to see how fast everything else is."""
+"""Environments without cost, for tests and for measuring everything else."""
 
 from typing import Any
 

@@ -258,7 +258,7 @@ class Trainer(Generic[TraineeT]):
         return result
 
     def run(self) -> RunInfo:
-        """Train all epochs that are left and return where the run stands."""
+        """Train all remaining epochs and return the run's `info`."""
         for _ in self:
             pass
         return self.info
@@ -307,7 +307,7 @@ class Trainer(Generic[TraineeT]):
         self._metrics.restart(self.clock, self.env_step)
 
     def close(self) -> None:
-        """Close environments, logger and bar, and release the folders; closing twice is fine."""
+        """Close environments, logger and bar, and release the folders; a second call has no effect."""
         self._progress.close()
         try:
             self._interrupt.close()
@@ -332,17 +332,17 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def clock(self) -> int:
-        """What schedules, epochs and every x-axis count: environment steps, unless a trainer says otherwise."""
+        """The clock of schedules, epochs and x-axes: environment steps, unless a trainer overrides it."""
         return 0 if self.train_collector is None else self.train_collector.env_step
 
     @property
     def env_step(self) -> int:
-        """The training collector's steps."""
+        """The number of steps of the training collector."""
         return 0 if self.train_collector is None else self.train_collector.env_step
 
     @property
     def gradient_step(self) -> int:
-        """Updates of the policy, ever."""
+        """The total number of updates of the policy."""
         return self.policy.n_updates
 
     @property
@@ -367,7 +367,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def info(self) -> RunInfo:
-        """Where the run stands now."""
+        """The progress and the totals of the run."""
         seconds, parts, timed_from = self.seconds, self._metrics.stopwatch.parts, self._metrics.timed_from
         schedule = self.evaluation_schedule
         train, test = self.train_collector, self.test_collector
@@ -556,7 +556,7 @@ class Trainer(Generic[TraineeT]):
         exclude: Collection[str] = (),
         at: Literal["now", "episode_end"] = "now",
     ) -> Path:
-        """Write a checkpoint of the run into a folder, whole or not at all.
+        """Write a checkpoint of the run into a folder, completely or not at all.
 
         Args:
             path: of the folder; a checkpoint there is replaced.
@@ -644,14 +644,14 @@ class Trainer(Generic[TraineeT]):
             checkpoint.save(self)
 
     def _complete(self) -> None:
-        """Bring the run to a moment that can be saved."""
+        """Complete the current step, so that the run can be saved."""
         self._write_epoch()
 
     def _continue_without_rows(self) -> None:
         """Continue from a checkpoint that has no buffer."""
 
     def _checkpoint(self) -> RunCheckpoint:
-        """Return what a checkpoint of this run holds."""
+        """Return what a checkpoint of this run contains."""
 
         def load_own(state: dict[str, Any]) -> None:
             self.reset()

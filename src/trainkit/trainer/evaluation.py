@@ -139,7 +139,7 @@ class Evaluation:
         return self.collector.collect(n_step=self.duration, **options)
 
     def _play_custom(self, fn: EvaluationFn, step: int, seed: int) -> CollectStats:
-        """Play what a function requests; after an interruption it is called again from the start."""
+        """Run a custom evaluation function; after an interruption it is called again from the start."""
         played: list[CollectStats] = []
 
         def play(**options: Any) -> CollectStats:
@@ -249,7 +249,7 @@ class EvaluationSchedule:
         return self._periods(evaluation, trainer) > (self._n_periods or 0)
 
     def evaluate(self, trainer: "Trainer") -> None:
-        """Evaluate, or resume an evaluation that was interrupted; nothing that is done is repeated."""
+        """Evaluate, or resume an interrupted evaluation, without repeating completed parts."""
         if not self._is_delivered:
             self._evaluate(trainer)
         self.looks_solved = False
@@ -287,7 +287,7 @@ class EvaluationSchedule:
         return stats
 
     def score(self, stats: CollectStats) -> float | None:
-        """Return the score of what was collected; None for none."""
+        """Return the score of collected episodes, None if there are none."""
         if self._score_fn is None:
             return stats.returns.mean
         score: Any = self._score_fn(stats)
@@ -319,7 +319,7 @@ class EvaluationSchedule:
 
     @staticmethod
     def _periods(evaluation: Evaluation, trainer: "Trainer") -> int:
-        """Return the number of whole periods of the evaluation's unit."""
+        """Return the number of completed periods of the evaluation's unit."""
         position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
         return position[evaluation.unit] // evaluation.every
 
@@ -340,7 +340,7 @@ class EvaluationSchedule:
             evaluation.collector.events = events
 
     def _is_best(self, score: float | None, stats: CollectStats, trainer: "Trainer") -> bool:
-        """Record a score above all before; ties keep the first, and no score is never the best."""
+        """Record a score if it is the best so far; ties keep the first, and a missing score is never the best."""
         if score is None or math.isnan(score) or (self.best_score is not None and score <= self.best_score):
             return False
         self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.clock

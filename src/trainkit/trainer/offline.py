@@ -81,7 +81,7 @@ class OfflineTrainer(Trainer[LearnerT]):
 
     @property
     def clock(self) -> int:
-        """What schedules, epochs and every x-axis count: updates."""
+        """The clock of schedules, epochs and x-axes: updates."""
         return self.gradient_step
 
     def _train_step(self) -> None:

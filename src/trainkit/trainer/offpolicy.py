@@ -157,7 +157,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     # ---- one step: collect, then sample, update and write priorities while updates are pending ----
 
     def _train_step(self) -> None:
-        """Collect, unless updates are pending from before; then perform those that are pending."""
+        """Collect unless earlier updates are pending; then perform all pending updates."""
         if self.overlap or not self._n_ready:
             with self._metrics.stopwatch.measure("collect"):
                 stats = self._collect()
@@ -227,7 +227,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._callbacks.fire("on_update_end", self)
 
     def _write_priorities(self) -> None:
-        """Write all new priorities at once; of a row that was drawn twice the last one stays."""
+        """Write all new priorities at once; if a row was sampled twice, its last priority stays."""
         if not self._unwritten:
             return
         with self._metrics.stopwatch.measure("priorities"):

@@ -88,7 +88,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         return not self._has_rollout and not self._collector.is_interrupted
 
     def _train_step(self) -> None:
-        """Collect, unless there is a rollout from before; then learn from all of it, and discard it."""
+        """Collect a rollout unless an earlier one is left; learn from all of it, and discard it."""
         if not self._has_rollout:
             with self._metrics.stopwatch.measure("collect"):
                 stats = self._collect()

@@ -206,7 +206,7 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
             checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")
 
     def all_callbacks(self) -> list[Callback]:
-        """Return those made of functions, the user's own, and last the checkpoints, which save the states of all."""
+        """Return callbacks made of functions, the user's own, and last the checkpoints, which save all states."""
         own = {
             event: _named_call(option, fn, arguments)
             for option, (event, arguments) in _CALLS.items()

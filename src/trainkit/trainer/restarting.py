@@ -23,7 +23,7 @@ def run_with_restart(
     delay_s: float = 1.0,
     errors: tuple[type[Exception], ...] = (EnvError, DeviceError, OSError),
 ) -> RunInfo:
-    """Run a trainer, build it again whenever something outside it fails, and return where the run stands at its end.
+    """Run a trainer, construct it again after failures from outside, and return the `info` of the finished run.
 
     On the CPU the result is bit-exact to a run in which nothing failed, where environments can repeat their episodes.
 

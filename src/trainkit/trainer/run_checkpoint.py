@@ -48,7 +48,7 @@ class RunCheckpoint:
         self._components, self.about = components, about
 
     def write(self, path: str | Path, include: Collection[str] | None, exclude: Collection[str]) -> Path:
-        """Write the chosen components into a folder, whole or not at all."""
+        """Write the chosen components into a folder, completely or not at all."""
         states = {name: self._components[name][0]() for name in self._chosen("save", include, exclude)}
         return checkpoints.save_checkpoint(path, states, self.about)
 
@@ -153,7 +153,7 @@ def newest_intact(folder: Path) -> Path | None:
 
 
 def newest(path: str | Path) -> Path:
-    """Return the checkpoint at a place, or the newest of several in it."""
+    """Return the checkpoint at a path, or the newest of several in it."""
     found = checkpoints.find_checkpoints(path)
     if not found:
         raise CheckpointError(f"{path} holds no readable checkpoint: name a folder that a run saved to")
@@ -161,7 +161,7 @@ def newest(path: str | Path) -> Path:
 
 
 def _check_same_run(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise a `CheckpointError` with all that differs if the checkpoint is of another kind of run."""
+    """Raise a `CheckpointError` that lists all differences if the checkpoint is of another kind of run."""
     saved, here = ({**dict.fromkeys(_IDENTITY), **about.get("settings", {})} for about in (manifest, own))
     pairs = [(name, saved[name], here[name]) for name in _IDENTITY]
     pairs += [(name, manifest.get("spaces", {}).get(name), own["spaces"][name]) for name in own["spaces"]]

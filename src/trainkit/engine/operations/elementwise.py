@@ -223,7 +223,7 @@ def neg(b: Builder, node: Node, x: Array) -> Array:
 
 
 def _lie_in_order(operands: Sequence[Array]) -> bool:
-    """Return whether operands are in C order, and so is what is computed of them element by element."""
+    """Return whether operands are in C order, as then is an element-wise result."""
     return all(x.view.flags.c_contiguous for x in operands)
 
 

@@ -55,7 +55,7 @@ def product(b: Builder, x: Array, y: Array) -> Array:
 
 
 def _likes_columns(n_rows: int, n_inputs: int, n_outputs: int) -> bool:
-    """Return whether a parameter multiplies columns faster than rows: not a narrow one, nor a small one few rows."""
+    """Return whether a product with a parameter is faster by columns: not if narrow, nor if small with few rows."""
     is_large = n_rows >= 16 or n_inputs * n_outputs >= 2**13
     return n_rows <= _FEW_ROWS and n_outputs >= 16 and is_large
 

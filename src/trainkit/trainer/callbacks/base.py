@@ -70,7 +70,7 @@ class Callback:
     always_raises: ClassVar[bool] = False
 
     def check(self, trainer: "Trainer") -> None:
-        """Raise a `ConfigError` for a run this is of no use in; called when the trainer is constructed."""
+        """Raise a `ConfigError` if the callback cannot work in this run; called when the trainer is constructed."""
 
     def receives(self, event: str) -> bool:
         """Return whether it receives an event, called once per event: by default those it overrides."""

@@ -122,12 +122,12 @@ class Checkpoint(Callback):
         return self._periods(trainer) > self._n_periods
 
     def _periods(self, trainer: "Trainer") -> int:
-        """Count whole periods of the unit."""
+        """Return the number of completed periods of the unit."""
         position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
         return position.get(self.unit, 0) // self._every
 
     def _note_best(self, result: EpochResult) -> bool:
-        """Return whether an epoch is the best so far; ties keep the first, and no number is never the best."""
+        """Return whether an epoch is the best so far; ties keep the first, and a missing value is never the best."""
         value = None if self._keep_best is None else result.stats[self._keep_best]
         if value is None or math.isnan(value) or (self._best is not None and value <= self._best):
             return False
@@ -137,7 +137,7 @@ class Checkpoint(Callback):
     # ---- files ----
 
     def _save(self, trainer: "Trainer", path: Path, exclude: Sequence[str]) -> bool:
-        """Save, and return whether it could be written; at the end of a run it must."""
+        """Save, and return whether that succeeded; at the end of a run a failure raises."""
         self.claim.hold()
         try:
             trainer.save(path, exclude=exclude, at=self._at)
@@ -151,7 +151,7 @@ class Checkpoint(Callback):
         return True
 
     def _drop_old(self) -> None:
-        """Remove all but the newest checkpoints; what cannot be removed is tried again the next time."""
+        """Remove all but the newest checkpoints; removals that fail are tried again the next time."""
         found = checkpoints.numbered(self.folder)
         whole = [number for number, path in found if (path / checkpoints.MANIFEST).is_file()]
         oldest = whole[-self._keep_last :][0]
@@ -211,7 +211,7 @@ class SaveEvery(Callback):
             self._save(trainer)
 
     def _periods(self, trainer: "Trainer") -> int:
-        """Return the number of whole periods of steps or updates."""
+        """Return the number of completed periods of steps or updates."""
         position = {"env_steps": trainer.clock, "updates": trainer.gradient_step}
         return position.get(self._unit, 0) // self._every
 

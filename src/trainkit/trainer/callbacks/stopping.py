@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_solved(stop_fn: Callable[[float], bool] | None, score: float | None) -> bool:
-    """Return whether `stop_fn` stops the run at a score; no score never does."""
+    """Return whether `stop_fn` stops the run at a score; a missing score never does."""
     if stop_fn is None or score is None or math.isnan(score):
         return False
     answer: object = stop_fn(score)
