@@ -61,7 +61,7 @@ class TapeCapture:
     def __init__(self, device: torch.device) -> None:
         pass
 
-    def warm_up(self, work: Callable[[], Any]) -> Any:
+    def warm_up(self, work: Callable[[], Any], *, forbids_waits: bool = False) -> Any:
         return work()
 
     def record(self, work: Callable[[], Any], generator: torch.Generator) -> tuple[Any, Callable[[], None]]:

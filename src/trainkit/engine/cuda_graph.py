@@ -5,9 +5,11 @@ to fixed tensors, and nothing recorded may read a number on the CPU or change Py
 inputs, and records again when a tensor that the graph uses was replaced or moved.
 """
 
+import contextlib
 import copy
+import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.errors import ConfigError, DeviceError
+from trainkit.core.errors import ConfigError, DeviceError, TrainkitError
 from trainkit.engine.device import PinnedBatch
 
 _N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
@@ -34,11 +36,11 @@ class Capture:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def warm_up(self, work: Callable[[], Any]) -> Any:
-        """Run the work on the stream on which it will be recorded."""
+    def warm_up(self, work: Callable[[], Any], *, forbids_waits: bool = False) -> Any:
+        """Run the work on the stream on which it will be recorded; let torch raise where it waits for the device."""
         here = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), _waits_raise() if forbids_waits else contextlib.nullcontext():
             results = work()
         here.wait_stream(self._stream)
         return results
@@ -53,6 +55,19 @@ class Capture:
         with torch.cuda.device(self._device), back, recording:
             results = work()
         return results, graph.replay
+
+
+@contextlib.contextmanager
+def _waits_raise() -> Iterator[None]:
+    """Let torch raise where the CPU waits for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class CudaGraph:
@@ -102,35 +117,43 @@ class CudaGraph:
             return None if source is None else source.to(device, non_blocking=True, copy=True)
 
         own = tree.map_tree(copied, inputs)
-        given = tree.map_tree(
-            lambda leaf, copy: leaf.views(copy) if isinstance(leaf, PinnedBatch) else copy, inputs, own
-        )
-        work = partial(self._function, given, fixed, **facts)
+        work = partial(self._function, tree.map_tree(_as_given, inputs, own), fixed, **facts)
         n_calls = self._n_calls.get(shapes, 0)
-        if n_calls < _N_WARM_UPS:
+        if n_calls < _N_WARM_UPS - 1:
             self._n_calls[shapes] = n_calls + 1
             return self._capture.warm_up(work)
-        self.is_recording = True
         try:
+            if n_calls < _N_WARM_UPS:  # the last time: after a failed recording torch may not recover
+                results = self._capture.warm_up(work, forbids_waits=True)
+                self._n_calls[shapes] = n_calls + 1
+                return results
+            self.is_recording = True
             results, replay = self._capture.record(work, policy.generator)
         except RuntimeError as error:
-            self._forget()  # as gradients may be left in the failed recording
-            if isinstance(error, torch.OutOfMemoryError):
-                raise DeviceError(
-                    f"{type(policy).__name__}.engine='cuda_graph' cannot record an update, which does not fit into the "
-                    f"device's memory: lower batch_size, or choose another engine. torch says: {error}"
-                ) from error
-            raise ConfigError(
-                f"{type(policy).__name__}.engine='cuda_graph' cannot record an update: a part of it waits for the "
-                "device, or makes a tensor from Python numbers. Choose another engine, or fix the part. torch says: "
-                f"{error}"
-            ) from error
+            if isinstance(error, TrainkitError):
+                raise
+            raise self._failure(error) from error
         finally:
             self.is_recording = False
         self._fixed = _FixedObjects(policy, fixed)
         self._recordings[shapes] = _Recording(_tensors_of(own), results, replay)
         replay()
         return results
+
+    def _failure(self, error: RuntimeError) -> Exception:
+        """Return what to raise for an error of the last warm-up or of the recording."""
+        self._forget()  # as gradients may be left in the failed recording
+        subject = f"{type(self._policy).__name__}.engine='cuda_graph' cannot record an update"
+        remedy = " and start the process again" if self.is_recording else ""
+        if isinstance(error, torch.OutOfMemoryError):
+            return DeviceError(
+                f"{subject}, which does not fit into the device's memory: lower batch_size, or choose another "
+                f"engine{remedy}. torch says: {error}"
+            )
+        return ConfigError(
+            f"{subject}: a part of it waits for the device, or makes a tensor from Python numbers. Choose another "
+            f"engine, or fix the part{remedy}. torch says: {error}"
+        )
 
     def _forget(self) -> None:
         """Warm up and record again for all shapes."""

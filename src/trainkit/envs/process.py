@@ -323,11 +323,18 @@ def _stop_all(workers: Sequence[Worker], seconds: float = _CLOSING_S) -> None:
 
 
 def start_method() -> str:
-    """Return how to start a process: a fork is quick and accepts any factory, but not when CUDA is running."""
-    torch = sys.modules.get("torch")
-    if sys.platform == "linux" and not (torch is not None and torch.cuda.is_initialized()):
+    """Return how to start a process: a fork is quick and accepts any factory, but not when a GPU is running."""
+    if sys.platform == "linux" and not _accelerator_is_running():
         return "fork"
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def _accelerator_is_running() -> bool:
+    """Return whether torch, if it is imported, has started its accelerator, which does not survive a fork."""
+    torch = sys.modules.get("torch")
+    device = None if torch is None else torch.accelerator.current_accelerator()
+    is_initialized = None if device is None else getattr(getattr(torch, device.type), "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
 
 
 @contextlib.contextmanager

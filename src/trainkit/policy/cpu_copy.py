@@ -172,7 +172,7 @@ class _Copy:
         self._parts = copy.deepcopy(original.acting, kept).to(_CPU).requires_grad_(False)
         self._tensors = _tensors_of(self._parts)
         for own, theirs in zip(self._tensors, original.tensors, strict=True):
-            if theirs.is_cuda:
+            if not theirs.is_cpu:
                 own.data = own.data.pin_memory()  # for asynchronous copies
         self._engine = Engine(self._parts, "auto", _CPU)
 
@@ -187,8 +187,8 @@ class _Copy:
         if not tensors:
             return
         torch._foreach_copy_(self._tensors, tensors, non_blocking=True)
-        for device in {theirs.device for theirs in tensors if theirs.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
+        for device in {theirs.device for theirs in tensors} - {_CPU}:
+            torch.accelerator.current_stream(device).synchronize()
 
     def action_values(self, obs: Obs, noise: Tensor | None) -> NDArray[np.float32]:
         given = obs, None if noise is None else noise.cpu()

@@ -239,8 +239,6 @@ class _DeviceModule(ModuleType):
     def is_available() -> bool:
         return True
 
-    is_initialized = is_available
-
     @staticmethod
     def _is_in_bad_fork() -> bool:
         return False

@@ -1,0 +1,211 @@
+"""Learners on the pretend device beside the CPU: parts, masks, images, graphs, acting on the CPU, overlap, export."""
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import trainkit as tk
+from tests.accelerator.runs import make
+from tests.engine.test_cuda_graph import Curious
+from tests.engine.test_device_frames import MIXED, STACKED, Source
+from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
+from tests.helpers.tape import TapeCapture
+from tests.policy import test_sac
+from trainkit.engine import cuda_graph, engine
+from trainkit.errors import DeviceError
+from trainkit.testing import PretendDevice
+
+pytestmark = pytest.mark.accelerator
+
+IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
+KINDS: list[Any] = [
+    *PARTS,
+    pytest.param({"space": MASKED, "dueling": True, "normalize_obs": True}, id="masked dueling normalized"),
+    pytest.param({"space": IMAGES, "hidden": None, "head": (8,), "channels_last": True}, id="images"),
+    pytest.param({"space": IMAGES, "hidden": None, "head": (8,), "precision": "bf16"}, id="bf16 images"),
+    pytest.param({"clip": tk.Clip(0.1, by="norm")}, id="clipped norms"),
+]
+
+
+def assert_close(one: Any, other: Any, tolerance: float = 1e-5) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_q_learner_acts_and_learns_as_on_the_cpu(kind: dict[str, Any], pretend: PretendDevice) -> None:
+    here, there = (made(**copy.deepcopy(kind), engine="torch", device=device) for device in ("cpu", pretend.device))
+    options = {"space": kind["space"]} if "space" in kind else {}
+    tolerance = 0.05 if kind.get("precision") == "bf16" else 1e-5
+    for step in range(6):
+        batch = batch_of(8, seed=step, **options)
+        for explore in (False, True):
+            actions = [policy.act(batch.obs, step=step, explore=explore).action for policy in (here, there)]
+            assert_same(*actions)
+        priorities = [policy.update(batch, step=step).read_priority() for policy in (here, there)]
+        np.testing.assert_allclose(priorities[1], priorities[0], rtol=tolerance, atol=tolerance)
+    assert_close(there.get_weights(), here.get_weights(), tolerance)
+    assert_close(there.read_metrics(), here.read_metrics(), tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_copy_on_the_cpu_acts_as_the_device(kind: dict[str, Any], pretend: PretendDevice) -> None:
+    one, other = (
+        made(**kind, device=pretend.device, exploration=tk.EpsilonGreedy(0.2), act_on=where)
+        for where in ("cpu", "policy")
+    )
+    options = {"space": kind["space"]} if "space" in kind else {}
+    for step in range(6):
+        batch = batch_of(8, seed=step, **options)
+        for policy in (one, other):
+            policy.update(batch, step=step)
+        assert_same(*(policy.act(batch.obs, step=step, explore=True).action for policy in (one, other)))
+    with pretend.counting() as counts:
+        one.action_values(batch.obs)
+    assert (counts.waits, counts.copies_to_device) == (0, 0)
+
+
+# ---- graphs ----
+
+
+class Capture(TapeCapture):
+    """Record and play back on the pretend device, which rejects what CUDA cannot record."""
+
+    device: PretendDevice
+
+    def warm_up(self, work: Callable[[], Any], *, forbids_waits: bool = False) -> Any:
+        with self.device.capturing() if forbids_waits else nullcontext():
+            return work()
+
+    def record(self, work: Callable[[], Any], generator: torch.Generator) -> tuple[Any, Callable[[], None]]:
+        with self.device.capturing():
+            return super().record(work, generator)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch, pretend: PretendDevice) -> None:
+    """Let the pretend device record graphs."""
+    monkeypatch.setattr(Capture, "device", pretend, raising=False)
+    monkeypatch.setattr(cuda_graph, "Capture", Capture)
+    monkeypatch.setattr(engine, "check_cuda_graph", lambda *given: None)
+
+
+@pytest.mark.usefixtures("graphs")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_can_be_recorded_and_its_replay_copies_one_block(
+    kind: dict[str, Any], pretend: PretendDevice
+) -> None:
+    graph, plain = (made(**kind, device=pretend.device, engine=name) for name in ("cuda_graph", "torch"))
+    options = {"space": kind["space"]} if "space" in kind else {}
+    for step in range(8):
+        batch = batch_of(8, seed=step, **options)
+        plain.update(batch, step=step)
+        with pretend.counting() as counts:
+            graph.update(batch, step=step)
+    assert (counts.waits, counts.copies_to_device) == (0, 1)
+    assert_close(graph.get_weights(), plain.get_weights(), 0.05 if kind.get("precision") == "bf16" else 1e-5)
+
+
+@pytest.mark.usefixtures("graphs")
+def test_a_part_that_waits_is_found_by_the_last_warm_up_before_anything_is_recorded(
+    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Capture, "n_recorded", 0)
+    policy = made(backup=Curious(), device=pretend.device, engine="cuda_graph")
+    for step in range(2):
+        policy.update(batch_of(8), step=step)
+    before = policy.get_weights()
+    with pytest.raises(DeviceError, match="a CUDA graph cannot record aten::_local_scalar_dense"):
+        policy.update(batch_of(8), step=2)
+    assert_same(policy.get_weights(), before)
+    assert Capture.n_recorded == 0
+
+
+@pytest.mark.usefixtures("graphs")
+def test_all_steps_of_sac_can_be_recorded(pretend: PretendDevice) -> None:
+    graph, plain = (test_sac.made(engine=name, device=pretend.device) for name in ("cuda_graph", "torch"))
+    for step in range(8):
+        for policy in (graph, plain):
+            policy.update(test_sac.rows(16, seed=step), step=step)
+    assert_close(graph.get_weights(), plain.get_weights())
+
+
+# ---- frames, runs, export ----
+
+
+@pytest.mark.parametrize("space", [STACKED, MIXED], ids=["images", "mixed"])
+def test_frames_on_the_device_teach_what_sent_ones_do(space: Any, pretend: PretendDevice) -> None:
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "device": pretend.device}
+    plain, resident, source = made(space, **options), made(space, **options), Source(space, str(pretend.device))
+    source.write(10)
+    for step in range(8):
+        source.write(3)
+        arrays, places = source.draw()
+        sent = []
+        for policy, batch in ((plain, arrays), (resident, places)):
+            with pretend.counting() as counts:
+                policy.update(batch, step=step)
+            sent.append(counts)
+        assert step == 0 or [counts.waits for counts in sent] == [0, 0]
+    assert_same(resident.get_weights(), plain.get_weights())
+
+
+@pytest.mark.parametrize("name", ["rainbow", "sac"])
+@pytest.mark.parametrize("options", [{"overlap": True}, {"refresh_priorities": "late"}], ids=str)
+def test_orders_of_work_learn_there_as_on_the_cpu(name: str, options: Any, pretend: PretendDevice) -> None:
+    weights = []
+    for device in ("cpu", pretend.device):
+        with make(name, device, n_updates=12, prioritized=True, **options) as trainer:
+            trainer.run()
+        weights.append(trainer.policy.get_weights())
+    assert_close(weights[1], weights[0])
+
+
+def test_a_preset_keeps_its_frames_there(pretend: PretendDevice) -> None:
+    box = tk.testing.FakeVectorEnv(spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(3), n=2, episode_length=9)
+    frames = tk.engine.DeviceFrames(pretend.device)
+    envs = tk.make_envs(box)
+    policy = tk.DQNPolicy.for_envs(envs, head=(8,), device=pretend.device, seed=0)
+    collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(100, stack=2, frames=frames))
+    options: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 40, "update_per_step": 0.25, "batch_size": 8}
+    with tk.OffpolicyTrainer(policy, collector, **options, seed=1, verbose=False, show_progress=False) as trainer:
+        epochs = list(trainer)
+    assert all(np.isfinite(number) for epoch in epochs for number in epoch.stats.update.values())
+
+
+def test_an_evaluation_plays_there_what_it_plays_on_the_cpu(pretend: PretendDevice) -> None:
+    returns = []
+    for device in ("cpu", pretend.device):
+        policy = tk.DQNPolicy.for_envs(tk.make_envs("CartPole-v1", 1), device=device, seed=0)
+        returns.append(tk.evaluate(policy, tk.make_envs("CartPole-v1", 2), n_episode=6, seed=3).returns)
+    assert returns[0] == returns[1]
+
+
+def test_a_policy_is_exported_from_there(pretend: PretendDevice, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
+    policy = made(device=pretend.device)
+    path = tmp_path / "policy.onnx"
+    policy.export(path)
+    obs = batch_of(50).obs
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert_same(session.run(["action"], {"obs": obs})[0], policy.predict(obs))
+
+
+def test_an_optimizers_state_moves_between_devices(pretend: PretendDevice) -> None:
+    policies = [made(device=device, engine="torch", seed=seed) for device, seed in (("cpu", 0), (pretend.device, 9))]
+    for start, end in (policies, policies[::-1]):
+        start.update(batch_of(16), step=0)
+        end.load_training_state(start.training_state())
+        assert_same(end.get_weights(), start.get_weights())
+        for policy in (start, end):
+            policy.update(batch_of(16, seed=1), step=1)
+        assert_close(end.get_weights(), start.get_weights())
