@@ -93,7 +93,7 @@ def test_a_flag_is_no_word_and_a_part_no_number() -> None:
 
 def test_an_error_of_pythons_own_is_explained_by_the_annotations() -> None:
     assert problems_of(tk.DQNPolicy.for_envs, Spaces(), hidden=7) == [
-        "QNetwork.hidden must be a sequence of a whole number, got 7"
+        "QNetwork.hidden must be a sequence of whole numbers, got 7"
     ]
 
 
@@ -174,9 +174,9 @@ def test_what_an_annotation_says_matches(value: Any, hint: Any) -> None:
         (True, int, "must be a whole number, got True"),
         (1.0, int, "must be a whole number, got 1.0"),
         ("1", float | None, "must be a number or None, got '1'"),
-        ("ab", Sequence[str], "must be a sequence of a str, got 'ab'"),
-        ([1, "x"], Sequence[int], "must be a sequence of a whole number, got [1, 'x']"),
-        ((1,), tuple[int, int], "must be a sequence of a whole number, a whole number, got (1,)"),
+        ("ab", Sequence[str], "must be a sequence of strs, got 'ab'"),
+        ([1, "x"], Sequence[int], "must be a sequence of whole numbers, got [1, 'x']"),
+        ((1,), tuple[int, int], "must be a sequence of 2: a whole number, a whole number, got (1,)"),
         ("c", Literal["a", "b"], "must be 'a' or 'b', got 'c'"),
         (3, Callable[[Any], int], "must be callable, got 3"),
         (3, str | Path, "must be a str or a Path, got 3"),

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import is_protocol
 
 import trainkit as tk
 from tests.faults.makers import Call, calls
-from trainkit.core.signatures import is_protocol, options_of
+from trainkit.core.signatures import options_of
 
 # What nobody gives options: errors, protocols, bases, and records that only trainkit fills in.
 RECORDS = {

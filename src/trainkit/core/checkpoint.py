@@ -96,8 +96,8 @@ def load_checkpoint(
     Raises:
         CheckpointError: there is none, it is damaged, too large, or of a newer format.
     """
-    paths = _checked_paths(Path(folder), names)
-    return {name: _read(path, max_bytes) for name, path in paths.items()}
+    with open_checkpoint(folder, names, max_bytes=max_bytes) as components:
+        return components
 
 
 @contextmanager
@@ -108,7 +108,9 @@ def open_checkpoint(
 
     Those are `StoredArray`s: `copy_into` reads them into memory that is there.
     """
-    paths = _checked_paths(Path(folder), names)
+    entries = read_manifest(folder)["components"]
+    chosen = {name: entry for name, entry in entries.items() if names is None or name in names}
+    paths = {name: _checked(Path(folder), entry) for name, entry in chosen.items()}  # all, before any is read
     with ExitStack() as files_open:
         yield {
             name: files_open.enter_context(files.open_state(path, max_bytes=max_bytes))
@@ -116,12 +118,6 @@ def open_checkpoint(
             else _read(path, max_bytes)
             for name, path in paths.items()
         }
-
-
-def _checked_paths(folder: Path, names: Container[str] | None) -> dict[str, Path]:
-    """Return the files of components; all of them are checked before any is read."""
-    entries = read_manifest(folder)["components"]
-    return {name: _checked(folder, entry) for name, entry in entries.items() if names is None or name in names}
 
 
 @checked

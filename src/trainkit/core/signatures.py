@@ -26,6 +26,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, is_typeddict
 
 import numpy as np
+from typing_extensions import get_protocol_members, is_protocol
 
 from trainkit.core.errors import ConfigError, TrainkitError
 from trainkit.core.former_names import REPLACED_OPTIONS, replace_options
@@ -266,6 +267,7 @@ _WORDS = {
     dict: "a dict",
     np.ndarray: "an array",
 }
+_PLURALS = {"a whole number": "whole numbers", "a number": "numbers", "a str": "strs"}
 
 
 def is_complete(annotation: Any) -> bool:
@@ -329,25 +331,13 @@ def matches(value: object, annotation: Any) -> bool:
 def is_unrelated(value: object, annotation: Any) -> bool:
     """Return whether a value mismatches and has no member of the protocol either; an incomplete part is related."""
     protocols = [kind for kind in map(_origin, _members(annotation)) if is_protocol(kind)]
-    names = [name for kind in protocols for name in _protocol_members(kind) if name != "__call__"]
+    names = [name for kind in protocols for name in get_protocol_members(kind) if not name.startswith("_")]
     return not matches(value, annotation) and not any(hasattr(value, name) for name in names)
-
-
-def is_protocol(kind: Any) -> bool:
-    """Return whether a class is a protocol."""
-    return bool(getattr(kind, "_is_protocol", False))
 
 
 def _missing_members(value: object, protocol: Any) -> list[str]:
     """Return the members of a protocol that a value lacks."""
-    return [name for name in _protocol_members(protocol) if not hasattr(value, name)]
-
-
-def _protocol_members(protocol: Any) -> list[str]:
-    """Return the public names of a protocol, and `__call__`."""
-    kinds = [kind for kind in protocol.__mro__ if is_protocol(kind)]
-    names = {name for kind in kinds for name in (*vars(kind), *kind.__annotations__)}
-    return sorted(name for name in names if not name.startswith("_") or name == "__call__")
+    return sorted(name for name in get_protocol_members(protocol) if not hasattr(value, name))
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
@@ -370,9 +360,11 @@ def _in_words(annotation: Any) -> str:
     kind, inner = _origin(annotation), get_args(annotation)
     if kind is Literal:
         return " or ".join(map(repr, inner))
+    if kind is tuple and inner[1:] != (...,):
+        return f"a sequence of {len(inner)}: {', '.join(map(_in_words, inner))}"
     if kind in (Sequence, tuple, list):
-        of = [one for one in inner[: 1 if kind is not tuple else None] if one is not ...]
-        return "a sequence" + (f" of {', '.join(map(_in_words, of))}" if of else "")
+        of = _in_words(inner[0]) if inner else ""
+        return f"a sequence of {_PLURALS.get(of, of)}" if of else "a sequence"
     if kind is type:
         return f"a class like {inner[0].__name__}" if inner else "a class"
     name = getattr(kind, "__name__", str(kind))
