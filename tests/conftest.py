@@ -1,5 +1,6 @@
 """What holds for every test: one torch thread, repeatable hypothesis examples, no draw from a global generator."""
 
+import gc
 import random
 from collections.abc import Iterator
 
@@ -14,6 +15,11 @@ torch.set_num_threads(1)  # the same bits on any number of cores
 
 hypothesis.settings.register_profile("trainkit", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("trainkit")  # --hypothesis-profile=default explores afresh
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # `gc.collect()` in a test looks only at what tests made, not at torch's and pytest's million objects
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
