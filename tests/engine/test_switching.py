@@ -27,7 +27,7 @@ def learned(*engines: Any) -> dict[str, torch.Tensor]:
     "engines",
     [
         ("torch", "numpy"),
-        pytest.param(("torch", "compile"), marks=needs_compile),
+        pytest.param(("torch", "compile"), marks=[needs_compile, pytest.mark.slow]),
         pytest.param(("numpy", "compile", "torch"), marks=needs_compile),
     ],
 )

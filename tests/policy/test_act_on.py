@@ -58,7 +58,7 @@ def live(policy: tk.DQNPolicy, n_turns: int, space: Any = None) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_life_is_the_same_wherever_it_acts(kind: dict[str, Any]) -> None:
     one, other = copied(**kind), plain(**kind)
-    assert_same(live(one, 30, kind.get("space")), live(other, 30, kind.get("space")))
+    assert_same(live(one, 12, kind.get("space")), live(other, 12, kind.get("space")))
     assert_same(one.training_state(), other.training_state())
     assert_same(one.read_metrics(), other.read_metrics())
 

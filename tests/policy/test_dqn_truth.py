@@ -97,7 +97,8 @@ def test_means_of_distributions_find_the_truth() -> None:
     assert largest_error(uniform(), value=CategoricalValue(21, -5.0, 5.0)) < BOUND
 
 
-@pytest.mark.parametrize("target", ["hl_gauss", pytest.param("two_hot", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["hl_gauss", "two_hot"])
 def test_means_of_histograms_find_the_truth(target: Any) -> None:
     assert largest_error(uniform(), value=HLGaussValue(21, -5.0, 5.0, target=target)) < BOUND
 

@@ -118,8 +118,13 @@ def test_no_illegal_action_is_ever_taken(parts: str, way: str) -> None:
     assert not illegal(mazes)
 
 
-@pytest.mark.parametrize("parts", PARTS)
-def test_the_best_legal_actions_are_learnt_everywhere(parts: str) -> None:
+QUICK = {"double", "categorical", "implicit noisy", "munchausen quantile"}
+
+
+@pytest.mark.parametrize(
+    "parts", [pytest.param(parts, marks=() if parts in QUICK else pytest.mark.slow) for parts in PARTS]
+)
+def test_the_best_legal_actions_are_learned_everywhere(parts: str) -> None:
     policy, collector, mazes = player(**PARTS[parts])
     collector.collect(n_step=400, random=True)
     assert collector.buffer is not None

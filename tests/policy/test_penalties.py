@@ -110,7 +110,7 @@ def test_an_action_that_is_never_taken_comes_to_be_worth_less_than_the_data(valu
     values = {}
     for weight in (0.0, 1.0):
         policy = made(value=value, penalty=ConservativePenalty(weight), lr=1e-2, target=NEVER)
-        for seed in range(150):
+        for seed in range(80):
             ends = {"reward": np.ones(32, np.float32), "discount": np.zeros(32, np.float32)}
             policy.update(batch_of(32, seed=seed, action=rng.integers(2, size=32), **ends), step=0)
         values[weight] = plain_values(policy, batch_of(64, seed=999)).mean(axis=0)
