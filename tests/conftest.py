@@ -1,6 +1,7 @@
 """What holds for every test: one torch thread, repeatable hypothesis examples, no draw from a global generator."""
 
 import gc
+import os
 import random
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import torch
 from tests.helpers.accelerator import SKIPPED
 
 torch.set_num_threads(1)  # the same bits on any number of cores
+os.fsync = lambda _: None  # waits for the disk, which matters after a power cut alone
 
 hypothesis.settings.register_profile("trainkit", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("trainkit")  # --hypothesis-profile=default explores afresh
