@@ -188,13 +188,7 @@ class ReplayBuffer(HasSpaces):
         Raises:
             EmptyBufferError: there is no row.
         """
-        if batch_size is not None:
-            return self.sample_round(1, batch_size, horizon=horizon, step=step, columns=columns)[0]
-        self._check_not_empty()
-        rows = self._storage.rings.live_rows(np.arange(len(self)))
-        batch = self._read(rows, np.ones(len(rows), np.float32), horizon, step, columns)
-        weight = {"weight": np.ones(len(rows))} if "weight" in batch.extras else {}
-        return replace(batch, extras={**batch.extras, **weight})
+        return self._sample(1, batch_size, horizon, step, columns)[0]
 
     def sample_round(
         self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
@@ -204,25 +198,32 @@ class ReplayBuffer(HasSpaces):
         The points of a stratified draw go to the batches in turn, so that each batch is stratified; weights are
         divided by the largest of each batch.
         """
-        for name, count in (("n_batches", n_batches), ("batch_size", batch_size)):
+        return self._sample(n_batches, batch_size, horizon, step, columns)
+
+    def _sample(
+        self, n_batches: int, batch_size: int | None, horizon: Horizon, step: int, columns: Sequence[str]
+    ) -> list[TransitionBatch]:
+        """Return batches of B sampled rows and their n-step returns, or one batch of every row."""
+        for name, count in (("n_batches", n_batches), ("batch_size", 1 if batch_size is None else batch_size)):
             if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
                 raise ConfigError(f"{type(self).__name__}.sample needs an integer {name} >= 1, got {count!r}")
-        self._check_not_empty()
-        rows, weight = self._sampler.draw(batch_size, step, self._rng, n_batches)
-        batch = self._read(rows, weight, horizon, step, columns)
-        return [batch] if n_batches == 1 else _split_batch(batch, n_batches)
-
-    def _read(
-        self, rows: Rows, weight: NDArray[np.float32], horizon: Horizon, step: int, columns: Sequence[str]
-    ) -> TransitionBatch:
-        """Return rows and their n-step returns as one batch."""
-        storage = self._storage
+        storage = self._bound
+        if storage is None or storage.rings.n_live == 0:
+            raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
+        if batch_size is None:
+            rows = storage.rings.live_rows(np.arange(storage.rings.n_live))
+            weight = np.ones(len(rows), np.float32)
+        else:
+            rows, weight = self._sampler.draw(batch_size, step, self._rng, n_batches)
         gather: Gather = take_rows
         if self._mirror is not None:
             self._mirror.update()
             gather = self._mirror.gather
         windows = read_windows(storage, rows, horizon, self._rng)
-        return TransitionBatch(
+        extras = {name: self._column(name, rows, windows, horizon, step) for name in columns}
+        if batch_size is None and "weight" in extras:
+            extras["weight"] = np.ones(len(rows))
+        batch = TransitionBatch(
             obs=storage.obs_at(rows, gather=gather),
             action=windows.first["action"].copy(),
             reward=windows.reward,
@@ -230,8 +231,9 @@ class ReplayBuffer(HasSpaces):
             next_obs=storage.next_obs_at(windows.last, windows.final, gather=gather),
             weight=weight,
             slots=storage.slots(rows),
-            extras={name: self._column(name, rows, windows, horizon, step) for name in columns},
+            extras=extras,
         )
+        return [batch] if n_batches == 1 else _split_batch(batch, n_batches)
 
     # ---- rows by slot ----
 
@@ -525,10 +527,6 @@ class ReplayBuffer(HasSpaces):
         if self._bound is None:
             raise EmptyBufferError(f"{type(self).__name__} holds nothing: give it to a Collector, or add a transition")
         return self._bound
-
-    def _check_not_empty(self) -> None:
-        if self._bound is None or self._bound.rings.n_live == 0:
-            raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
 
     @property
     def _n_episodes(self) -> int:
