@@ -58,9 +58,7 @@ class Envs:
         n_agents: per game.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
-        frame_space: of one environment as the buffer stores it: one frame, with the mask in.
         stack: frames per observation.
-        lives_key: of the info that counts lives; None where they are not counted.
         restarts: of environments that failed.
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
         ownership: their one owner, and the thread that uses them.
@@ -86,7 +84,6 @@ class Envs:
         self.name = name
         self.made_with: dict[str, Any] = {}  # what a resumed run compares: arguments of make_envs, as text
         self.stack = stack
-        self.lives_key = lives_key
         self.max_episode_steps = max_episode_steps
         self.restarts = Restarts() if restarts is None else restarts
         self._actions = ActionValidator(backend.action_space)
@@ -98,20 +95,15 @@ class Envs:
             lives_key=lives_key,
             source=" (through its processors)" if isinstance(backend, Processed) else "",
         )
-        self.frame_space = self._validator.frame_space
-        self.observation_space = stacked_space(self.frame_space, stack)
-        self.is_seeded = seed is not None
-        self.root = seeding.fresh_root() if seed is None else seed  # of the episodes' seeds
+        self.observation_space = stacked_space(self._validator.frame_space, stack)
+        self._current = CurrentEpisodes(self.n, seed, self.agents)
         self.all_ids: Ids = np.arange(self.n)
         self.ready: Ids = self.all_ids
         self._is_ready = np.ones(self.n, np.bool_)  # [N], the same as a mask
         self.obs: Obs = None
-        self.episodes = np.full(self.n, -1, np.int64)  # [N], number of the current episode
-        self._steps = np.zeros(self.n, np.int64)  # [N], in the current episode
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
         self.spent = backend.spent if isinstance(backend, Processed) else Spent()  # seconds, ever
-        self._failed: dict[int, EnvError] = {}  # environments that failed and are not rebuilt yet
         self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self.ownership = Ownership(f"the environments of {name}")
 
@@ -120,8 +112,32 @@ class Envs:
 
     def seed(self, root: int) -> None:
         """Seed every episode that begins from now on by (root, environment, episode)."""
-        self.root = root
-        self.is_seeded = True
+        self._current.seed(root)
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the root of the episodes' seeds was given."""
+        return self._current.is_seeded
+
+    @property
+    def root(self) -> int:
+        """The root of the episodes' seeds."""
+        return self._current.root
+
+    @property
+    def episodes(self) -> NDArray[np.int64]:
+        """The number of each environment's current episode [N], -1 before the first."""
+        return self._current.number
+
+    @property
+    def frame_space(self) -> gym.Space[Any]:
+        """Of one environment as the buffer stores it: one frame, with the mask in."""
+        return self._validator.frame_space
+
+    @property
+    def lives_key(self) -> str | None:
+        """Of the info that counts lives; None where they are not counted."""
+        return self._validator.lives_key
 
     @property
     def takes_options(self) -> bool:
@@ -176,17 +192,17 @@ class Envs:
             return self._without_owner(self.step, action, env_ids, work)
         clock, spent = time.perf_counter, self.spent
         started = clock()
-        own_action = self._actions.convert(action, env_ids, self._describe)
+        own_action = self._actions.convert(action, env_ids, self._current.describe)
         spent.action += clock() - started
-        describe = partial(self._describe, acted=(action, env_ids))
+        describe = partial(self._current.describe, acted=(action, env_ids))
         try:
             raw = self._backend.step(own_action, env_ids, work)
         except Failure as failure:
             raise self._error_of(failure, describe) from failure.__cause__
         stepped = clock()
         for lost in raw.failures.values():
-            self._mark_failed(self._error_of(lost, describe))
-        self._steps[env_ids] += 1
+            self.restarts.mark_failed(self._error_of(lost, describe))
+        self._current.n_steps[env_ids] += 1
         raw, (frame, lives) = self._checked(raw, self._validator.check_step, self._lives, describe)
         if len(raw.env_ids) < len(env_ids):
             action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
@@ -208,7 +224,7 @@ class Envs:
             self._update_ready(ready=raw.begun.env_ids)
         if self.restarts.are_enabled and any_true(over):
             self.restarts.reset_counts(env_ids[over].tolist())
-        failed = dict(self._failed) if self._failed else _NONE
+        failed = dict(self.restarts.failed) if self.restarts.failed else _NONE
         flags = terminated, raw.truncated, ended, over
         return VectorStep(env_ids, next_obs, raw.reward, *flags, raw.infos, failed, raw.late_rewards)
 
@@ -236,7 +252,7 @@ class Envs:
                 self.ownership.enter(use, by_anyone=True)
             return self._backend.call(name, args, self.all_ids if env_ids is None else np.asarray(env_ids))
         except Failure as failure:
-            raise self._error_of(failure, self._describe) from failure.__cause__
+            raise self._error_of(failure, self._current.describe) from failure.__cause__
         finally:
             self.ownership.leave(use)
 
@@ -267,9 +283,8 @@ class Envs:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the seeds of the episodes after those saved; a reset must follow."""
-        self.root = state["root"]
+        self.seed(state["root"])
         self.episodes[:] = state["episodes"]
-        self.is_seeded = True
         if isinstance(self._backend, Processed):
             self._backend.load_state_dict(state.get("processors", []))
 
@@ -307,45 +322,39 @@ class Envs:
 
     # ---- the start of episodes ----
 
-    def _seeds_of(self, env_ids: Ids) -> list[int]:
-        rows = [(env_id // self.n_agents, int(self.episodes[env_id])) for env_id in env_ids.tolist()]
-        return [seeding.episode_seed(self.root, *row) for row in rows]
-
     def _start_episodes(self, env_ids: Ids, options: Options, *, is_reset: bool = False) -> None:
         """Begin the next episode of environments [K], and rebuild those that failed."""
-        self.episodes[env_ids] += 1
-        self._steps[env_ids] = 0
+        self._current.begin(env_ids)
         self._played.begin(env_ids, options)
-        failed = [env_id for env_id in env_ids.tolist() if env_id in self._failed]
+        failed = [env_id for env_id in env_ids.tolist() if env_id in self.restarts.failed]
         working = np.setdiff1d(env_ids, failed) if failed else env_ids
         if len(working):
             self._start_working(working, options, is_reset=is_reset and not failed)
-        for env_id in list(self._failed):
+        for env_id in list(self.restarts.failed):
             self._rebuild(env_id, options)
 
     def _start_working(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
         """Begin the next episode of environments [K], none of which has failed before."""
-        seeds = self._seeds_of(env_ids) if is_reset or self._backend.seeds_episodes else []
+        seeds = self._current.seeds_of(env_ids) if is_reset or self._backend.seeds_episodes else []
         begun: Begun | None = None
         try:
             begun = self._backend.reset(seeds, options) if is_reset else self._backend.begin(env_ids, seeds, options)
         except Failure as failure:
-            raise self._error_of(failure, self._describe) from failure.__cause__
+            raise self._error_of(failure, self._current.describe) from failure.__cause__
         if begun is not None:
             for lost in begun.failures.values():
-                self._mark_failed(self._error_of(lost, self._describe))
+                self.restarts.mark_failed(self._error_of(lost, self._current.describe))
             if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
                 self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._receive_first_obs(begun)
-            if self._failed:
-                self.restarts.count_failed_resets(sum(env_id in self._failed for env_id in env_ids.tolist()))
+            self.restarts.count_failed_resets(env_ids)
         if begun is None or self.agents:  # an agent may be missing when its game begins
             self._update_ready(waiting=env_ids, ready=None if begun is None else begun.env_ids)
 
     def _receive_first_obs(self, begun: Begun) -> None:
         """Put the first observations of episodes into `obs`."""
         started = time.perf_counter()
-        begun, (frame, lives) = self._checked(begun, self._validator.check_first, self._describe)
+        begun, (frame, lives) = self._checked(begun, self._validator.check_first, self._current.describe)
         if lives is not None:
             self._lives[begun.env_ids] = lives
         first = repeat(frame, self.stack) if self.stack > 1 else frame
@@ -360,48 +369,35 @@ class Envs:
             try:
                 return rows, check(rows, *args)
             except BadEnvDataError as error:
-                rows = rows.without(self._mark_failed(error))
-
-    def _mark_failed(self, error: EnvError) -> int:
-        """Note that an environment is to be rebuilt and return its id; raise where that is not allowed."""
-        if error.env_id is None or not self.restarts.are_enabled:
-            raise error
-        self._failed[error.env_id] = error
-        return error.env_id
+                rows = rows.without(self.restarts.mark_failed(error))
 
     def _rebuild(self, env_id: int, options: Options) -> None:
         """Rebuild an environment and begin an episode in it, as often as necessary and allowed."""
-        while env_id in self._failed:
-            self.restarts.begin_restart(env_id, self._failed[env_id])
-            before = self._failed.pop(env_id)
+        failed = self.restarts.failed
+        while env_id in failed:
+            self.restarts.begin_restart(env_id, failed[env_id])
+            before = failed.pop(env_id)
             try:
                 self._backend.rebuild(env_id)
                 self._start_working(np.array([env_id]), options, is_reset=False)
             except EnvError as error:
-                self._failed[env_id] = error
+                failed[env_id] = error
             except BaseException:  # Ctrl-C: it is not whole yet
-                self._failed[env_id] = before
+                failed[env_id] = before
                 raise
-            self.episodes[env_id] += env_id in self._failed  # another seed, should this one cause the error
+            self.episodes[env_id] += env_id in failed  # another seed, should this one cause the error
 
     def explain_no_action(self, error: NoLegalActionError) -> NoLegalActionError:
         """Return an error that names the agent and the remedy, where agents share games; else the same."""
         if not self.agents or error.env_id is None:
             return error
+        where = self._current.describe(error.env_id)
         return NoLegalActionError(
-            f"env {error.env_id} allows no action: its action_mask is all False, at {self._describe(error.env_id)}. "
+            f"env {error.env_id} allows no action: its action_mask is all False, at {where}. "
             "All agents that are observed act in each step: where they take turns, as after "
             "turn_based_aec_to_parallel, a wrapper must let those who wait take an action that has no effect",
             env_id=error.env_id,
         )
-
-    def _describe(self, env_id: int, acted: _Acted | None = None) -> str:
-        """Name an environment's episode, step, action and seed, which suffice to reproduce an error."""
-        (seed,) = self._seeds_of(np.array([env_id]))
-        game, agent = divmod(env_id, self.n_agents)
-        who = f" of agent {self.agents[agent]!r} in game {game}" if self.agents else ""
-        action = "" if acted is None else f" (action {acted[0][np.flatnonzero(acted[1] == env_id)[0]]})"
-        return f"episode {self.episodes[env_id]} step {self._steps[env_id]}{who}{action}, episode seed {seed}"
 
     def _error_of(self, failure: Failure, describe: Callable[[int], str]) -> EnvError:
         """Return a backend's failure as an error that names the environment, its episode, step and action."""
@@ -413,6 +409,51 @@ class Envs:
         error = failure.kind(text, env_id=env_id)
         error.__cause__ = failure.__cause__
         return error
+
+
+class CurrentEpisodes:
+    """The current episode of each of N environments: its number, its steps so far, its seed.
+
+    Args:
+        n: number of environments.
+        seed: root of all seeds; None: a fresh one.
+        agents: names of the rows of each game.
+
+    Attributes:
+        root: of all seeds.
+        is_seeded: whether the root was given.
+        number: of each environment's current episode [N], -1 before the first.
+        n_steps: in it so far [N].
+    """
+
+    def __init__(self, n: int, seed: int | None, agents: Sequence[str]) -> None:
+        self.root = seeding.fresh_root() if seed is None else seed
+        self.is_seeded = seed is not None
+        self.number = np.full(n, -1, np.int64)
+        self.n_steps = np.zeros(n, np.int64)
+        self._agents = agents
+
+    def seed(self, root: int) -> None:
+        """Seed the episodes that begin from now on."""
+        self.root, self.is_seeded = root, True
+
+    def begin(self, env_ids: Ids) -> None:
+        """Count the next episode of these environments [K]."""
+        self.number[env_ids] += 1
+        self.n_steps[env_ids] = 0
+
+    def seeds_of(self, env_ids: Ids) -> list[int]:
+        """Return the seeds of current episodes [K], by (root, environment, episode); agents of a game share one."""
+        n_agents = max(1, len(self._agents))
+        return [seeding.episode_seed(self.root, i // n_agents, int(self.number[i])) for i in env_ids.tolist()]
+
+    def describe(self, env_id: int, acted: _Acted | None = None) -> str:
+        """Name an environment's episode, step, action and seed, which suffice to reproduce an error."""
+        (seed,) = self.seeds_of(np.array([env_id]))
+        game, agent = divmod(env_id, max(1, len(self._agents)))
+        who = f" of agent {self._agents[agent]!r} in game {game}" if self._agents else ""
+        action = "" if acted is None else f" (action {acted[0][np.flatnonzero(acted[1] == env_id)[0]]})"
+        return f"episode {self.number[env_id]} step {self.n_steps[env_id]}{who}{action}, episode seed {seed}"
 
 
 # ---- stacks of frames, and rows of N observations ----

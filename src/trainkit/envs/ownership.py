@@ -59,7 +59,8 @@ class Ownership:
         Raises:
             ConfigError: they are closed, or have another owner.
         """
-        self.check_open()
+        if self.is_closed:
+            raise self._closed_error()
         if self.owner is not None and self.owner is not owner:
             gc.collect()  # an owner that is only part of a reference cycle is gone
         if self.owner is not None and self.owner is not owner:
@@ -79,14 +80,6 @@ class Ownership:
         was_open, self.is_closed = not self.is_closed, True
         return was_open
 
-    def check_open(self) -> None:
-        """Raise a ConfigError where they are closed."""
-        if self.is_closed:
-            raise ConfigError(
-                f"{self._name} are closed: make_envs again (Collector.close, Trainer.close and `with trainer:` close "
-                "the environments they use)"
-            )
-
     def enter(self, use: Use, *, by_anyone: bool = False) -> None:
         """Begin a use. Call it inside `try`, with `leave` in `finally`: an interrupt may come at any point.
 
@@ -98,7 +91,8 @@ class Ownership:
             ConfigError: they are closed, or belong to another owner.
             BusyError: they are in use, by another thread or further up in this one.
         """
-        self.check_open()
+        if self.is_closed:
+            raise self._closed_error()
         owner = None if self._owner is None else self._owner()
         if owner is not use.owner and not by_anyone:
             if use.owner is not None:
@@ -123,6 +117,12 @@ class Ownership:
         if self._uses.get(None) is use:
             self.thread = None
             del self._uses[None]
+
+    def _closed_error(self) -> ConfigError:
+        return ConfigError(
+            f"{self._name} are closed: make_envs again (Collector.close, Trainer.close and `with trainer:` close "
+            "the environments they use)"
+        )
 
 
 def claim_environment(environment: Any, driver: object, env_id: int | None = None) -> None:

@@ -37,6 +37,11 @@ class Restarts:
             is raised.
         delay_s: before the second in a row, doubled for each that follows, 30 s at most; the first is immediate.
         faulty: whether rows of an episode that was broken off are removed ("drop") or kept ("cut").
+
+    Attributes:
+        are_enabled: whether failed environments are rebuilt.
+        drops: whether rows of an episode that was broken off are removed.
+        failed: environments that failed and are not rebuilt yet, with the error.
     """
 
     def __init__(
@@ -44,19 +49,27 @@ class Restarts:
     ) -> None:
         self.are_enabled = max_restarts is not None
         self.drops = faulty == "drop"
+        self.failed: dict[int, EnvError] = {}
         self._max, self._delay_s = max_restarts or 0, delay_s
         self._in_a_row: dict[int, int] = {}  # by environment
         self._remade: list[int] = []  # since `take_remade`
         self._n_failed_resets = 0  # since `take_failed_resets`
+
+    def mark_failed(self, error: EnvError) -> int:
+        """Note that an environment is to be rebuilt and return its id; raise the error where that is not allowed."""
+        if error.env_id is None or not self.are_enabled:
+            raise error
+        self.failed[error.env_id] = error
+        return error.env_id
 
     def take_remade(self) -> list[int]:
         """Return the environments restarted since the last call, one entry per restart."""
         remade, self._remade = self._remade, []
         return remade
 
-    def count_failed_resets(self, n_resets: int) -> None:
-        """Count episodes whose reset failed."""
-        self._n_failed_resets += n_resets
+    def count_failed_resets(self, env_ids: Ids) -> None:
+        """Count the environments [K] whose reset failed."""
+        self._n_failed_resets += sum(env_id in self.failed for env_id in env_ids.tolist())
 
     def take_failed_resets(self) -> int:
         """Return the number of failed resets since the last call."""
@@ -192,7 +205,7 @@ def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDAr
             envs.begin(env_ids)
 
     try:
-        envs.episodes -= 1
+        envs.episodes[:] -= 1
         envs.reset()
         for step, (action, took) in enumerate(zip(played["actions"], played["took"], strict=True)):
             begin_at(step)

@@ -276,19 +276,20 @@ def _kind(result: Any) -> str:
 
 
 class Ranges:
-    """Lower and upper bounds of the leaves of observations that are of one kind of space."""
+    """Lower and upper bounds of the leaves of observations that are of one kind of space.
+
+    Attributes:
+        leaves: (path, space, low, high) of each.
+    """
 
     def __init__(self, space: gym.Space[Any], *kinds: type[gym.Space[Any]]) -> None:
         named = tree.named_leaves(leaf_spaces(space))
-        self._leaves = [(path, leaf, *space_bounds(leaf)) for path, leaf in named if isinstance(leaf, kinds)]
-
-    def __len__(self) -> int:
-        return len(self._leaves)
+        self.leaves = [(path, leaf, *space_bounds(leaf)) for path, leaf in named if isinstance(leaf, kinds)]
 
     def outside(self, obs: Obs) -> tuple[str, gym.Space[Any], NDArray[Any], NDArray[np.bool_]] | None:
         """Return the first leaf [K, ...] with values out of range: name, space, values, which; None where all fit."""
         leaves = dict(tree.named_leaves(obs))
-        for path, space, low, high in self._leaves:
+        for path, space, low, high in self.leaves:
             is_outside = (leaves[path] < low) | (leaves[path] > high)
             if is_outside.any():
                 return _leaf_name(path), space, leaves[path], is_outside
@@ -310,6 +311,7 @@ class StepValidator:
 
     Attributes:
         frame_space: of one observation with the mask in.
+        lives_key: of the info that counts lives; None where they are not counted.
     """
 
     def __init__(
@@ -321,7 +323,7 @@ class StepValidator:
         lives_key: str | None = None,
         source: str = "",
     ) -> None:
-        self._mask_key, self._lives_key, self._source = mask_key, lives_key, source
+        self._mask_key, self.lives_key, self._source = mask_key, lives_key, source
         self._discrete, self._boxes = Ranges(space, *DISCRETE), Ranges(space, gym.spaces.Box)
         self._n_checks, self._has_warned = 0, False
         self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a mask needs a dict around the rest
@@ -346,9 +348,9 @@ class StepValidator:
         frame = self.frames(raw.next_obs, raw.infos, env_ids, where)
         if any_true(raw.truncated):
             _check_bootstrap(frame, raw.truncated & ~raw.terminated, env_ids, where)
-        if self._lives_key is None:
+        if self.lives_key is None:
             return frame, None
-        counts = raw.infos.column(self._lives_key)
+        counts = raw.infos.column(self.lives_key)
         if any_true(raw.over):  # ale-py's SAME_STEP does not return a game's last info: no life was lost there
             known = zip(counts, lives[env_ids], raw.over, strict=True)
             counts = [before if ended and count is None else count for count, before, ended in known]
@@ -357,16 +359,16 @@ class StepValidator:
     def check_first(self, begun: Begun, where: Where) -> tuple[Obs, NDArray[Any] | None]:
         """Return the first frames of episodes [K, ...], and the lives where they are counted [K]."""
         frame = self.frames(begun.obs, begun.infos, begun.env_ids, where)
-        if self._lives_key is None:
+        if self.lives_key is None:
             return frame, None
-        return frame, self._lives(begun.infos.column(self._lives_key), begun.env_ids, where)
+        return frame, self._lives(begun.infos.column(self.lives_key), begun.env_ids, where)
 
     def frames(self, obs: Obs, infos: Infos, env_ids: Ids, where: Where) -> Obs:
         """Return checked single frames [K, ...] with the mask in."""
         for leaf in tree.leaves(obs):
             if leaf.dtype.kind == "f" and not is_finite(leaf):
                 raise self._not_finite(obs, env_ids, where)
-        if self._discrete:
+        if self._discrete.leaves:
             outside = self._discrete.outside(obs)
             if outside is not None:
                 name, space, values, bad = outside
@@ -383,7 +385,7 @@ class StepValidator:
         return {**inner, ACTION_MASK: legal.astype(np.int8)}
 
     def _lives(self, counts: Column, env_ids: Ids, where: Where) -> NDArray[Any]:
-        rule = f"info[{self._lives_key!r}] must be a whole number"
+        rule = f"info[{self.lives_key!r}] must be a whole number"
         return _read_infos(rule, counts, env_ids, where, shape=(), kinds="iu")
 
     def _not_finite(self, obs: Obs, env_ids: Ids, where: Where) -> BadEnvDataError:
