@@ -354,7 +354,7 @@ def test_observations_without_images_are_refused_before_anything_is_claimed() ->
 
 
 def test_a_mix_refuses_a_source_with_images_elsewhere() -> None:
-    with pytest.raises(ConfigError, match=r"MixedBuffer\.shares\[1\] has frames on a device"):
+    with pytest.raises(ConfigError, match=r"MixedBuffer\.proportions\[1\] has frames on a device"):
         MixedBuffer({ReplayBuffer(5): 0.5, ReplayBuffer(5, frames=Shelves()): 0.5})
 
 

@@ -1,4 +1,4 @@
-"""Several buffers as one: rows at the shares given, priorities back to where they came from, weights over all."""
+"""Several buffers as one: rows at the proportions given, priorities back to where they came from, weights over all."""
 
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,10 @@ def test_each_row_comes_from_a_source_with_the_share_s_probability() -> None:
     assert_allclose(counts.var(axis=0), 10 * share * (1 - share), rtol=0.15)  # binomial: each row by itself
 
 
-def test_shares_that_add_up_but_for_rounding_are_taken() -> None:
+def test_proportions_that_add_up_but_for_rounding_are_taken() -> None:
     assert 0.7 + 0.2 + 0.1 != 1.0
 
-    assert_allclose(MixedBuffer({rows(0): 0.7, rows(1): 0.2, rows(2): 0.1}).shares.sum(), 1.0)
+    assert_allclose(MixedBuffer({rows(0): 0.7, rows(1): 0.2, rows(2): 0.1}).proportions.sum(), 1.0)
 
 
 def test_columns_are_of_their_rows() -> None:
@@ -149,7 +149,7 @@ def test_priorities_are_refused_before_any_is_written() -> None:
 
 def test_an_empty_source_is_refused_by_name() -> None:
     mixed = MixedBuffer({rows(0): 0.999, ReplayBuffer(10): 0.001})
-    with pytest.raises(EmptyBufferError, match=r"source 1, ReplayBuffer\(0 of 10 .* with share 0.001, is empty"):
+    with pytest.raises(EmptyBufferError, match=r"source 1, ReplayBuffer\(0 of 10 .* with proportion 0.001, is empty"):
         mixed.sample(1, horizon=ONE)
 
 
@@ -168,18 +168,21 @@ def test_added_rows_go_into_the_first_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shares", "message"),
+    ("proportions", "message"),
     [
         ({}, "MixedBuffer needs at least one buffer"),
-        ({"a": 1.0}, r"MixedBuffer\.shares\[0\] must be a ReplayBuffer, got 'a'"),
-        ({ReplayBuffer(1): 0.5, ReplayBuffer(2): 0.4}, r"\.shares must add up to 1, got \[0.5, 0.4\], which is 0.9"),
-        ({ReplayBuffer(1): 1.0, ReplayBuffer(2): 0}, r"\.shares\[1\] must be in \(0, 1\], got 0"),
-        ({ReplayBuffer(1): 1.5, ReplayBuffer(2): -0.5}, r"\.shares\[0\] must be in \(0, 1\], got 1.5"),
+        ({"a": 1.0}, r"MixedBuffer\.proportions\[0\] must be a ReplayBuffer, got 'a'"),
+        (
+            {ReplayBuffer(1): 0.5, ReplayBuffer(2): 0.4},
+            r"\.proportions must add up to 1, got \[0.5, 0.4\], which is 0.9",
+        ),
+        ({ReplayBuffer(1): 1.0, ReplayBuffer(2): 0}, r"\.proportions\[1\] must be in \(0, 1\], got 0"),
+        ({ReplayBuffer(1): 1.5, ReplayBuffer(2): -0.5}, r"\.proportions\[0\] must be in \(0, 1\], got 1.5"),
     ],
 )
-def test_wrong_shares_are_refused(shares: Any, message: str) -> None:
+def test_wrong_proportions_are_refused(proportions: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        MixedBuffer(shares)
+        MixedBuffer(proportions)
 
 
 def test_rows_of_other_shapes_are_refused_at_construction_and_when_bound() -> None:
@@ -210,7 +213,7 @@ def test_the_same_seed_draws_the_same_rows_and_a_checkpoint_continues() -> None:
     third.load_state_dict(one.state_dict())
     for _ in range(3):
         assert_array_equal(one.sample(50, horizon=ONE).slots, third.sample(50, horizon=ONE).slots)
-    with pytest.raises(CheckpointError, match=r"a MixedBuffer of shares \[0.5, 0.5\] was saved, this has \[1.0\]"):
+    with pytest.raises(CheckpointError, match=r"a MixedBuffer of proportions \[0.5, 0.5\] was saved, this has \[1.0\]"):
         MixedBuffer({rows(0): 1.0}).load_state_dict(one.state_dict())
 
 

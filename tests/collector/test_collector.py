@@ -11,8 +11,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.scripted_env import OBS, STEP, ScriptedEnv, answer
 from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode, legal, length, reward
-from tests.helpers.told import OBS, STEP, ToldEnv, answer
 from tests.helpers.truth import IN_PROCESS, assert_rows_are_real, tagged_envs
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector, EpisodeEvents
@@ -267,7 +267,7 @@ def test_a_reward_metric_changes_what_is_shown_and_not_what_is_stored() -> None:
 
 
 def test_times_add_up_and_each_part_is_where_it_was_spent() -> None:
-    class Slow(ToldEnv):
+    class Slow(ScriptedEnv):
         def step(self, action: Any) -> Any:
             time.sleep(0.002)
             return answer(terminated=True)
@@ -493,8 +493,8 @@ def test_a_collectors_seed_fills_in_environments_that_have_none() -> None:
 
 def test_no_legal_action_is_an_error_that_names_the_environment() -> None:
     fine, none = {"legal": np.ones(2, np.int8)}, {"legal": np.zeros(2, np.int8)}
-    first = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
-    second = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=none)])
+    first = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
+    second = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=none)])
     collector = Collector(Still(), make_envs([first, second], mask_key="legal"))
     collector.collect(n_step=2, random=True)
     with pytest.raises(NoLegalActionError, match="env 1 allows no action: its action_mask is all False"):
@@ -503,8 +503,8 @@ def test_no_legal_action_is_an_error_that_names_the_environment() -> None:
 
 def test_no_legal_action_names_the_environment_not_its_row() -> None:
     fine, none = {"legal": np.ones(2, np.int8)}, {"legal": np.zeros(2, np.int8)}
-    first = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=fine, terminated=True)])
-    second = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=none)])
+    first = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=fine, terminated=True)])
+    second = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=none)])
     collector = Collector(Still(), make_envs([first, second], mask_key="legal"))
     with pytest.raises(NoLegalActionError, match="env 1 allows no action"):
         collector.collect(n_episode=2, random=True)  # the first is done: the second is alone in its row
@@ -512,7 +512,7 @@ def test_no_legal_action_names_the_environment_not_its_row() -> None:
 
 def test_a_finished_episode_may_allow_nothing() -> None:
     fine, none = {"legal": np.ones(2, np.int8)}, {"legal": np.zeros(2, np.int8)}
-    env = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=none, terminated=True)])
+    env = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=none, terminated=True)])
     assert Collector(Still(), make_envs(env, mask_key="legal")).collect(n_episode=3, random=True).n_episode == 3
 
 
@@ -601,7 +601,7 @@ def test_resuming_what_was_not_interrupted_does_nothing() -> None:
 
 def failing(at: int, fault: Any) -> list[Any]:
     """Make a faultless environment 0 and an environment 1 whose step `at` goes wrong, once."""
-    return [ToldEnv, partial(ToldEnv, steps=[STEP] * at + [fault, STEP])]
+    return [ScriptedEnv, partial(ScriptedEnv, steps=[STEP] * at + [fault, STEP])]
 
 
 @pytest.mark.parametrize("fault", [OSError("gone"), answer(reward=np.nan), answer(terminated=None), STEP[:4]])
@@ -630,9 +630,9 @@ def test_seeded_episodes_that_fail_are_not_the_ones_that_follow() -> None:
 
 
 def test_a_failing_reset_after_an_episodes_end_loses_no_row_and_leaves_nothing_half_started() -> None:
-    ending = partial(ToldEnv, steps=[answer(terminated=True)], resets=[(OBS, {}), OSError("no map"), (OBS, {})])
+    ending = partial(ScriptedEnv, steps=[answer(terminated=True)], resets=[(OBS, {}), OSError("no map"), (OBS, {})])
     ledger = Ledger()
-    collector = Collector(Still(), make_envs([ToldEnv, ending]), ledger)
+    collector = Collector(Still(), make_envs([ScriptedEnv, ending]), ledger)
     with pytest.raises(EnvError, match="env 1 raised OSError in reset: no map, at episode 1 step 0"):
         collector.collect(n_step=4)
     assert ledger.rows().terminated.tolist() == [False, True]

@@ -8,13 +8,13 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.doubles import Still
-from tests.helpers.told import ToldEnv
+from tests.helpers.scripted_env import ScriptedEnv
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError
 from trainkit.envs import make_envs
 
 
-class Shown(ToldEnv):
+class Shown(ScriptedEnv):
     """Count how often it is shown."""
 
     def __init__(self, render_mode: str | None = "human") -> None:

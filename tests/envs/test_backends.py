@@ -9,8 +9,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.scripted_env import STEP, ScriptedEnv, ScriptedVectorEnv
 from tests.helpers.tagged import Form, TaggedEnv, decode, length
-from tests.helpers.told import STEP, ToldEnv, ToldVectorEnv
 from tests.helpers.truth import (
     IN_PROCESS,
     IN_PROCESSES,
@@ -197,8 +197,10 @@ def test_ale_pys_vector_environment_gives_frames_that_follow_each_other(autorese
 def test_a_vector_environment_that_breaks_the_contract_is_named_with_what_it_returned(
     answer: dict[str, Any], message: str
 ) -> None:
-    envs = make_envs(ToldVectorEnv(AutoresetMode.NEXT_STEP, **answer))
-    with pytest.raises(BadEnvDataError, match=f"^ToldVectorEnv: .*{message}|^ToldVectorEnv: returned {message}"):
+    envs = make_envs(ScriptedVectorEnv(AutoresetMode.NEXT_STEP, **answer))
+    with pytest.raises(
+        BadEnvDataError, match=f"^ScriptedVectorEnv: .*{message}|^ScriptedVectorEnv: returned {message}"
+    ):
         Collector(Still(), envs).collect(n_step=2)
 
 
@@ -211,7 +213,7 @@ def test_a_vector_environment_that_breaks_the_contract_is_named_with_what_it_ret
     ],
 )
 def test_a_vector_environments_reset_is_read_as_strictly(reset: Any, message: str) -> None:
-    vector_env = ToldVectorEnv(AutoresetMode.NEXT_STEP)
+    vector_env = ScriptedVectorEnv(AutoresetMode.NEXT_STEP)
     vector_env.first = reset
     with pytest.raises(BadEnvDataError, match=message):
         make_envs(vector_env).reset()
@@ -220,7 +222,7 @@ def test_a_vector_environments_reset_is_read_as_strictly(reset: Any, message: st
 def test_flags_of_zeros_and_ones_are_bools() -> None:
     ledger = Ledger()
     answer = {"terminated": np.array([0, 1]), "truncated": np.array([1, 0], np.uint8)}
-    Collector(Still(), make_envs(ToldVectorEnv(AutoresetMode.NEXT_STEP, **answer)), ledger).collect(n_step=2)
+    Collector(Still(), make_envs(ScriptedVectorEnv(AutoresetMode.NEXT_STEP, **answer)), ledger).collect(n_step=2)
     np.testing.assert_array_equal(ledger.rows().terminated, [False, True])
     np.testing.assert_array_equal(ledger.rows().truncated, [True, False])
 
@@ -235,26 +237,26 @@ def test_flags_of_zeros_and_ones_are_bools() -> None:
 def test_same_step_takes_the_successor_from_final_obs_dense_or_not(final_obs: Any) -> None:
     ledger = Ledger()
     ended = np.array([False, True])
-    vector_env = ToldVectorEnv(AutoresetMode.SAME_STEP, terminated=ended, infos={"final_obs": final_obs})
+    vector_env = ScriptedVectorEnv(AutoresetMode.SAME_STEP, terminated=ended, infos={"final_obs": final_obs})
     Collector(Still(), make_envs(vector_env), ledger).collect(n_step=2)
     np.testing.assert_array_equal(decode(ledger.rows().next_obs), [[0, 0, 0, 0], [1, 5, 3, 2]])
 
 
 def test_same_step_without_a_final_obs_is_rejected() -> None:
-    vector_env = ToldVectorEnv(AutoresetMode.SAME_STEP, truncated=np.array([False, True]))
+    vector_env = ScriptedVectorEnv(AutoresetMode.SAME_STEP, truncated=np.array([False, True]))
     with pytest.raises(BadEnvDataError, match=r"SAME_STEP mode without infos\['final_obs'\]"):
         Collector(Still(), make_envs(vector_env)).collect(n_step=2)
 
 
 def test_a_vector_environment_must_say_how_it_resets() -> None:
-    with pytest.raises(ConfigError, match=r"ToldVectorEnv.metadata\['autoreset_mode'\] must be .* got None"):
-        make_envs(ToldVectorEnv(None))
+    with pytest.raises(ConfigError, match=r"ScriptedVectorEnv.metadata\['autoreset_mode'\] must be .* got None"):
+        make_envs(ScriptedVectorEnv(None))
 
 
 @forks
 def test_a_failing_process_is_named_with_its_error_and_its_own_traceback() -> None:
     envs = make_envs(
-        [ToldEnv, lambda: ToldEnv(steps=[STEP, STEP, OSError("the simulator is gone")])],
+        [ScriptedEnv, lambda: ScriptedEnv(steps=[STEP, STEP, OSError("the simulator is gone")])],
         backend="async",
         seed=5,
     )
@@ -265,13 +267,13 @@ def test_a_failing_process_is_named_with_its_error_and_its_own_traceback() -> No
     cause = caught.value.__cause__
     assert isinstance(cause, OSError)
     assert "in the process of env 1:" in cause.__notes__[0]
-    assert "tests/helpers/told.py" in cause.__notes__[0]
+    assert "tests/helpers/scripted_env.py" in cause.__notes__[0]
 
 
 @forks
 def test_an_environment_that_cannot_be_made_in_its_process_is_reported_as_in_this_one() -> None:
     with pytest.raises(EnvError, match="make_envs: env 1 raised OSError when it was made: no licence") as caught:
-        make_envs([ToldEnv, lambda: ToldEnv(made=OSError("no licence"))], backend="async")
+        make_envs([ScriptedEnv, lambda: ScriptedEnv(made=OSError("no licence"))], backend="async")
     assert isinstance(caught.value.__cause__, OSError)
     assert multiprocessing.active_children() == []
 

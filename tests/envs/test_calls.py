@@ -8,8 +8,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.doubles import Player, Still
+from tests.helpers.scripted_env import ScriptedEnv, ScriptedVectorEnv
 from tests.helpers.tagged import TaggedEnv
-from tests.helpers.told import ToldEnv, ToldVectorEnv
 from tests.helpers.truth import tagged_envs
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
@@ -20,7 +20,7 @@ every_way = pytest.mark.parametrize("way", EVERY_WAY)
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
-class Seen(ToldEnv):
+class Seen(ScriptedEnv):
     """Render a given image."""
 
     def __init__(self, frame: Any = None) -> None:
@@ -95,7 +95,7 @@ def test_environments_that_reset_themselves_reject_options(mode: AutoresetMode) 
 
 def test_options_are_a_dict() -> None:
     with pytest.raises(ConfigError, match=r"Envs.options must be a dict or None, got 3"):
-        make_envs(ToldEnv).options = 3  # type: ignore[assignment]  # the mistake itself
+        make_envs(ScriptedEnv).options = 3  # type: ignore[assignment]  # the mistake itself
 
 
 # ---- call ----
@@ -121,12 +121,12 @@ def test_a_vector_environment_is_only_called_as_a_whole() -> None:
         ConfigError, match="SyncVectorEnv supports log only for all environments at once: leave env_ids out"
     ):
         envs.call("log", env_ids=np.array([1]))
-    with pytest.raises(ConfigError, match="ToldVectorEnv has no single environments that could be called: log"):
-        make_envs(ToldVectorEnv(AutoresetMode.NEXT_STEP)).call("log")
+    with pytest.raises(ConfigError, match="ScriptedVectorEnv has no single environments that could be called: log"):
+        make_envs(ScriptedVectorEnv(AutoresetMode.NEXT_STEP)).call("log")
 
 
 def test_what_a_method_raises_is_reported_with_its_environment() -> None:
-    envs = make_envs([ToldEnv, Seen])
+    envs = make_envs([ScriptedEnv, Seen])
     with pytest.raises(EnvError, match=r"^env 1 raised LookupError in fail: not today, at episode -1 step 0") as caught:
         envs.call("fail", env_ids=np.array([1]))
     assert isinstance(caught.value.__cause__, LookupError)

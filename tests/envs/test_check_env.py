@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests.helpers.told import OBS, STEP, ToldEnv, answer
+from tests.helpers.scripted_env import OBS, STEP, ScriptedEnv, answer
 from trainkit.core.errors import ConfigError
 from trainkit.envs import Finding, check_env
 
@@ -81,8 +81,8 @@ class Limited(Loop):
         return obs, gain, False, truncated, info
 
 
-def scripted(*steps: Any, **options: Any) -> Callable[[], ToldEnv]:
-    return partial(ToldEnv, steps=steps, **options)
+def scripted(*steps: Any, **options: Any) -> Callable[[], ScriptedEnv]:
+    return partial(ScriptedEnv, steps=steps, **options)
 
 
 def levels(findings: list[Finding], words: str) -> list[str]:
@@ -176,7 +176,7 @@ def test_every_mistake_is_found_with_its_remedy(env: Any, level: str, words: str
 def test_a_mask_in_the_info_is_used_or_warned_of() -> None:
     sound = scripted(END, resets=[(OBS, {"legal": [False, True]})])
     assert {finding.level for finding in check_env(sound, mask_key="legal")} == {"note"}
-    env = ToldEnv(steps=[END], resets=[(OBS, {"legal": [False, True]})])
+    env = ScriptedEnv(steps=[END], resets=[(OBS, {"legal": [False, True]})])
     check_env(env, mask_key="legal")
     assert set(map(int, env.actions)) == {1}
     (missing, *_) = check_env(scripted(END), mask_key="legal")

@@ -11,8 +11,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
+from tests.helpers.scripted_env import OBS, STEP, ScriptedEnv, ScriptedVectorEnv, answer
 from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode
-from tests.helpers.told import OBS, STEP, ToldEnv, ToldVectorEnv, answer
 from tests.helpers.truth import tagged_envs
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import BadEnvDataError, EnvError
@@ -25,7 +25,7 @@ ZEROS = np.zeros(2, np.int64)
 
 def scripted_envs(*steps: Any, **options: Any) -> Envs:
     """Make a faultless environment 0 and an environment 1 that answers these steps."""
-    return make_envs([partial(ToldEnv, **options), partial(ToldEnv, steps=steps or (STEP,), **options)], seed=7)
+    return make_envs([partial(ScriptedEnv, **options), partial(ScriptedEnv, steps=steps or (STEP,), **options)], seed=7)
 
 
 def play(envs: Envs, *actions: Any) -> list[Any]:
@@ -111,8 +111,8 @@ def masked(*masks: Any) -> Envs:
     """Make an environment 1 whose info holds these masks, the first at the reset."""
     infos = [{} if mask is None else {"legal": mask} for mask in masks]
     fine = {"legal": np.ones(2, np.int8)}
-    first = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
-    second = partial(ToldEnv, resets=[(OBS, infos[0])], steps=[answer(info=info) for info in infos[1:]])
+    first = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
+    second = partial(ScriptedEnv, resets=[(OBS, infos[0])], steps=[answer(info=info) for info in infos[1:]])
     return make_envs([first, second], mask_key="legal")
 
 
@@ -222,7 +222,7 @@ def test_saved_environments_go_on_with_the_next_episodes() -> None:
 
 
 def test_an_adapted_environment_is_seeded_at_each_full_reset_with_what_any_simulator_takes() -> None:
-    vector_env = ToldVectorEnv(AutoresetMode.NEXT_STEP)
+    vector_env = ScriptedVectorEnv(AutoresetMode.NEXT_STEP)
     envs = make_envs(vector_env)
     for root in range(20):
         envs.reset(seed=root)
@@ -243,7 +243,7 @@ def test_options_reach_every_environment() -> None:
     assert envs.call("options") == [[{"level": 3}], [{"level": 3}]]
 
 
-class Chaotic(ToldEnv):
+class Chaotic(ScriptedEnv):
     """Draw from numbers of its own, as gymnasium has it."""
 
     def step(self, action: Any) -> Any:
@@ -270,7 +270,7 @@ def test_the_same_root_gives_the_same_bits_and_no_global_generator_moves() -> No
 
 def test_a_discrete_space_starts_at_zero_for_the_policy_and_where_it_likes_for_the_environment() -> None:
     space = gym.spaces.Discrete(3, start=5)
-    envs = make_envs(partial(ToldEnv, action_space=space), 2)
+    envs = make_envs(partial(ScriptedEnv, action_space=space), 2)
     assert envs.action_space == gym.spaces.Discrete(3)
     play(envs, [0, 2])
     assert envs.call("actions") == [[5], [7]]
@@ -295,7 +295,7 @@ def test_a_discrete_space_starts_at_zero_for_the_policy_and_where_it_likes_for_t
 def test_an_action_no_environment_can_take_is_rejected_before_one_sees_it(
     space: Any, action: Any, message: str
 ) -> None:
-    envs = make_envs(partial(ToldEnv, action_space=space), 2)
+    envs = make_envs(partial(ScriptedEnv, action_space=space), 2)
     with pytest.raises(EnvError, match=message):
         play(envs, action)
     assert envs.call("actions") == [[], []]
@@ -321,7 +321,7 @@ def test_actions_are_counted_from_their_start_whatever_their_dtype(dtype: Any) -
     ],
 )
 def test_actions_are_passed_on_as_they_are(space: Any, action: NDArray[Any]) -> None:
-    envs = make_envs(partial(ToldEnv, action_space=space), 2)
+    envs = make_envs(partial(ScriptedEnv, action_space=space), 2)
     play(envs, action)
     for env, (given,) in enumerate(envs.call("actions")):
         np.testing.assert_array_equal(given, action[env])
@@ -359,7 +359,7 @@ def test_a_dict_observation_that_is_not_finite_is_rejected_by_its_key() -> None:
 
 def test_a_first_observation_that_is_not_finite_is_rejected() -> None:
     bad = (np.full(3, np.nan, np.float32), {})
-    envs = make_envs([ToldEnv, partial(ToldEnv, resets=[bad])])
+    envs = make_envs([ScriptedEnv, partial(ScriptedEnv, resets=[bad])])
     with pytest.raises(BadEnvDataError, match=r"^env 1: returned observation nan at index \(0,\), at episode 0 step 0"):
         envs.reset()
 
@@ -400,7 +400,7 @@ def test_an_observation_whose_shape_drifts_is_rejected_at_that_step() -> None:
 
 
 def test_a_reset_without_info_is_rejected() -> None:
-    envs = make_envs([ToldEnv, partial(ToldEnv, resets=[OBS])], seed=7)
+    envs = make_envs([ScriptedEnv, partial(ScriptedEnv, resets=[OBS])], seed=7)
     with pytest.raises(
         BadEnvDataError, match=r"^env 1 returned ndarray from reset, not \(obs, info\).*, at episode 0 step 0"
     ):
@@ -408,7 +408,7 @@ def test_a_reset_without_info_is_rejected() -> None:
 
 
 def test_an_environment_may_write_into_its_own_array_again_and_again() -> None:
-    class Frugal(ToldEnv):
+    class Frugal(ScriptedEnv):
         buffer = np.zeros(3, np.float32)
 
         def step(self, action: Any) -> Any:
@@ -426,8 +426,8 @@ def test_nan_in_an_info_is_the_users_affair() -> None:
 
 
 def test_infos_keep_the_type_each_environment_gave() -> None:
-    first = partial(ToldEnv, steps=[answer(info={"score": 1})])
-    second = partial(ToldEnv, steps=[answer(info={"score": 1.5})])  # gymnasium's merging makes this 1
+    first = partial(ScriptedEnv, steps=[answer(info={"score": 1})])
+    second = partial(ScriptedEnv, steps=[answer(info={"score": 1.5})])  # gymnasium's merging makes this 1
     (outcome,) = play(make_envs([first, second]))
     assert [outcome.infos.row(row)["score"] for row in range(2)] == [1, 1.5]
 
@@ -447,7 +447,7 @@ def test_an_environment_that_raises_in_a_step_is_reported_with_everything_to_rep
 
 def test_an_environment_that_raises_in_a_reset_is_reported_with_its_seed() -> None:
     fault = OSError("no map")
-    envs = make_envs([ToldEnv, partial(ToldEnv, resets=[(OBS, {}), fault])], seed=7)
+    envs = make_envs([ScriptedEnv, partial(ScriptedEnv, resets=[(OBS, {}), fault])], seed=7)
     envs.reset()
     where = f"at episode 1 step 0, episode seed {episode_seed(7, 1, 1)}"
     with pytest.raises(EnvError, match=f"^env 1 raised OSError in reset: no map, {where}$") as caught:
@@ -457,7 +457,9 @@ def test_an_environment_that_raises_in_a_reset_is_reported_with_its_seed() -> No
 
 def test_a_vector_environment_that_raises_keeps_its_cause() -> None:
     fault = OSError("gone")
-    vector_env = SyncVectorEnv([ToldEnv, partial(ToldEnv, steps=[fault])], autoreset_mode=AutoresetMode.DISABLED)
+    vector_env = SyncVectorEnv(
+        [ScriptedEnv, partial(ScriptedEnv, steps=[fault])], autoreset_mode=AutoresetMode.DISABLED
+    )
     with pytest.raises(EnvError, match=r"^SyncVectorEnv: raised OSError in step: gone$") as caught:
         play(make_envs(vector_env))
     assert caught.value.__cause__ is fault

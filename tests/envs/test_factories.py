@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.doubles import Ledger, Still
 from tests.helpers.games import TaggedGame
+from tests.helpers.scripted_env import STEP, ScriptedEnv
 from tests.helpers.tagged import N_ACTIONS, TaggedEnv
-from tests.helpers.told import STEP, ToldEnv
 from trainkit import RandomPolicy, evaluate, presets
 from trainkit.collector import Collector
 from trainkit.core.errors import BadEnvDataError, ConfigError
@@ -24,7 +24,7 @@ from trainkit.envs.factories import accepts_context
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
-class Knowing(ToldEnv):
+class Knowing(ScriptedEnv):
     """Keep the context of the factory."""
 
     def __init__(self, context: EnvContext, word: str = "") -> None:
@@ -128,7 +128,7 @@ def envs_of(way: str, made: Callable[[], Any], **options: Any) -> Envs:
 def test_given_spaces_stand_instead_of_the_environments_own(way: str) -> None:
     box = gym.spaces.Box(-2, 2, (2,), np.float32)
     half = gym.spaces.Box(-1, np.array([0, 1], np.float32), (2,), np.float32)
-    envs = envs_of(way, partial(ToldEnv, action_space=box), observation_space=NARROW, action_space=half)
+    envs = envs_of(way, partial(ScriptedEnv, action_space=box), observation_space=NARROW, action_space=half)
     assert (envs.observation_space, envs.action_space) == (NARROW, half)
     ledger = Ledger()
     Collector(Still(np.array([-3.0, 0.5], np.float32)), envs, ledger).collect(n_step=4)
@@ -138,14 +138,14 @@ def test_given_spaces_stand_instead_of_the_environments_own(way: str) -> None:
 
 def test_actions_are_clipped_to_the_given_space() -> None:
     box = gym.spaces.Box(-2, 2, (1,), np.float32)
-    env = ToldEnv(action_space=box)
+    env = ScriptedEnv(action_space=box)
     envs = make_envs(lambda: env, action_space=gym.spaces.Box(-1, 1, (1,), np.float32))
     Collector(Still(np.array([-3.0], np.float32)), envs).collect(n_step=1)
     assert env.actions[0].tolist() == [-1.0]
 
 
 def test_a_given_discrete_space_is_a_part_of_the_environments() -> None:
-    env = ToldEnv(action_space=gym.spaces.Discrete(6))
+    env = ScriptedEnv(action_space=gym.spaces.Discrete(6))
     envs = make_envs(lambda: env, action_space=gym.spaces.Discrete(3, start=2))
     assert envs.action_space == gym.spaces.Discrete(3)
     Collector(Still(2), envs).collect(n_step=1)
@@ -192,13 +192,13 @@ def test_an_environment_without_spaces_has_those_given() -> None:
 )
 def test_spaces_that_do_not_fit_the_environment_are_rejected(way: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        envs_of(way, ToldEnv, **options)
+        envs_of(way, ScriptedEnv, **options)
 
 
 @ways
 def test_an_observation_that_does_not_fit_a_given_space_raises(way: str) -> None:
     space = gym.spaces.Box(0, 255, (3,), np.uint8)  # and 0.5 comes
-    envs = envs_of(way, ToldEnv, observation_space=space)
+    envs = envs_of(way, ScriptedEnv, observation_space=space)
     with pytest.raises(BadEnvDataError, match="which does not fit the space's uint8"):
         Collector(Still(), envs).collect(n_step=1)
     envs.close()
@@ -209,7 +209,7 @@ def test_a_given_box_is_within_the_environments_in_every_dimension() -> None:
     for low, high in (([-2, 0], [1, 1]), ([0, 0], [1, 10])):
         given = gym.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
         with pytest.raises(ConfigError, match="is not within"):
-            make_envs(partial(ToldEnv, action_space=own), action_space=given)
+            make_envs(partial(ScriptedEnv, action_space=own), action_space=given)
 
 
 def test_the_agents_of_a_game_have_given_spaces() -> None:
@@ -232,7 +232,7 @@ def test_a_function_of_ones_own_validates_every_environment_where_it_runs(backen
         env.reset(seed=0)
         (tmp_path / f"{os.getpid()}-{len(list(tmp_path.iterdir()))}").touch()
 
-    make_envs(ToldEnv, 3, backend=backend, max_episode_steps=5, validate_env=validate).close()
+    make_envs(ScriptedEnv, 3, backend=backend, max_episode_steps=5, validate_env=validate).close()
     pids = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     assert len(list(tmp_path.iterdir())) == 3
     assert (pids == {str(os.getpid())}) == (backend == "sync")
@@ -245,8 +245,8 @@ def test_an_environment_that_the_function_rejects_is_named(backend: Any) -> None
             raise ValueError("one is not a number I like")
         return bool(env.unwrapped.number != 2)
 
-    def numbered(number: int) -> ToldEnv:
-        env = ToldEnv()
+    def numbered(number: int) -> ScriptedEnv:
+        env = ScriptedEnv()
         env.number = number  # type: ignore[attr-defined]  # of ours
         return env
 
@@ -259,7 +259,7 @@ def test_an_environment_that_the_function_rejects_is_named(backend: Any) -> None
 
 def test_an_environment_made_again_after_a_fault_is_validated_too() -> None:
     seen: list[Any] = []
-    made = partial(ToldEnv, steps=[OSError("gone")])
+    made = partial(ScriptedEnv, steps=[OSError("gone")])
     envs = make_envs(made, on_error="restart", max_restarts=2, restart_delay_s=0.0, validate_env=seen.append)
     with pytest.raises(Exception, match="2 times in a row"):
         Collector(Still(), envs).collect(n_step=1)
@@ -273,7 +273,7 @@ def test_a_function_cannot_look_into_a_vector_environment() -> None:
         make_envs("CartPole-v1", 2, backend="vector", validate_env=print)
     with pytest.raises(ConfigError, match="validate_env must be a function of an environment, got 'yes'"):
         make_envs("CartPole-v1", validate_env="yes")  # type: ignore[arg-type]  # on purpose
-    envs = make_envs(ToldEnv)
+    envs = make_envs(ScriptedEnv)
     with pytest.raises(ConfigError, match="validate_env, observation_space came too late"):
         make_envs(envs, validate_env=print, observation_space=NARROW)
 
@@ -282,6 +282,6 @@ def test_check_env_reports_what_the_function_rejects() -> None:
     def validate(env: Any) -> None:
         raise ValueError("too small")
 
-    (finding, *_) = check_env(ToldEnv, n_steps=2, validate_env=validate)
+    (finding, *_) = check_env(ScriptedEnv, n_steps=2, validate_env=validate)
     assert (finding.level, finding.what) == ("error", "validate_env rejects the environment: ValueError: too small")
-    assert all(finding.level != "error" for finding in check_env(ToldEnv, n_steps=2, validate_env=lambda env: None))
+    assert all(finding.level != "error" for finding in check_env(ScriptedEnv, n_steps=2, validate_env=lambda env: None))

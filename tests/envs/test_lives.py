@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.scripted_env import OBS, ScriptedEnv, ScriptedVectorEnv, answer
 from tests.helpers.tagged import TaggedEnv, decode, is_lost, is_terminated, length, lives, reward, spawn
-from tests.helpers.told import OBS, ToldEnv, ToldVectorEnv, answer
 from tests.helpers.truth import (
     IN_PROCESS,
     IN_PROCESSES,
@@ -196,8 +196,8 @@ def counted(*counts: Any, **last: Any) -> Envs:
     infos = [{} if count is None else {"lives": count} for count in counts]
     steps = [answer(info=info) for info in infos[1:-1]] + [answer(info=infos[-1], **last)]
     fine = {"lives": 3}
-    first = partial(ToldEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
-    return make_envs([first, partial(ToldEnv, resets=[(OBS, infos[0])], steps=steps)], lives_key="lives")
+    first = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
+    return make_envs([first, partial(ScriptedEnv, resets=[(OBS, infos[0])], steps=steps)], lives_key="lives")
 
 
 def play(envs: Envs, n_vector_step: int) -> list[Any]:
@@ -245,7 +245,7 @@ def test_lives_that_are_no_number_are_rejected_by_the_name_of_their_environment(
 def test_a_game_that_takes_its_last_info_with_it_lost_no_life() -> None:
     ended = np.array([False, True])
     infos = {"lives": np.array([3, 1]), "final_obs": np.zeros((2, 4), np.float32)}  # of the next game: ale-py's way
-    vector_env = ToldVectorEnv(AutoresetMode.SAME_STEP, truncated=ended, infos=infos)
+    vector_env = ScriptedVectorEnv(AutoresetMode.SAME_STEP, truncated=ended, infos=infos)
     vector_env.first = (vector_env.first[0], {"lives": np.array([3, 2])})
     ledger = Ledger()
     collector = Collector(Still(), make_envs(vector_env, lives_key="lives"), ledger)

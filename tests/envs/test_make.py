@@ -13,19 +13,19 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from tests.helpers.told import ToldEnv
+from tests.helpers.scripted_env import ScriptedEnv
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
 from trainkit.envs import factories, make_envs
 from trainkit.envs.sync import SyncBackend
 from trainkit.envs.vector import VectorBackend
 
-MADE: list[ToldEnv] = []
+MADE: list[ScriptedEnv] = []
 
 
-def kept(**options: Any) -> ToldEnv:
+def kept(**options: Any) -> ScriptedEnv:
     """Make an environment and keep hold of it."""
-    MADE.append(ToldEnv(**options))
+    MADE.append(ScriptedEnv(**options))
     return MADE[-1]
 
 
@@ -46,11 +46,11 @@ class Outer(gym.Wrapper[Any, Any, Any, Any]):
     ("spec", "n", "name"),
     [
         ("CartPole-v1", 3, "CartPole-v1"),
-        (ToldEnv, 2, "ToldEnv"),
-        (lambda: ToldEnv(), 2, "<lambda>"),
-        ([ToldEnv, ToldEnv, ToldEnv], 1, "custom"),
-        ([ToldEnv, ToldEnv], 2, "custom"),
-        ("tests.helpers.told.ToldEnv", 2, "tests.helpers.told.ToldEnv"),
+        (ScriptedEnv, 2, "ScriptedEnv"),
+        (lambda: ScriptedEnv(), 2, "<lambda>"),
+        ([ScriptedEnv, ScriptedEnv, ScriptedEnv], 1, "custom"),
+        ([ScriptedEnv, ScriptedEnv], 2, "custom"),
+        ("tests.helpers.scripted_env.ScriptedEnv", 2, "tests.helpers.scripted_env.ScriptedEnv"),
     ],
 )
 def test_environments_are_made_from_an_id_a_class_a_factory_or_a_list(spec: Any, n: int, name: str) -> None:
@@ -64,7 +64,7 @@ def test_environments_are_made_from_an_id_a_class_a_factory_or_a_list(spec: Any,
 
 
 def test_a_vector_environment_and_made_environments_are_taken_as_they_are() -> None:
-    vector_env = SyncVectorEnv([ToldEnv] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+    vector_env = SyncVectorEnv([ScriptedEnv] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
     envs = make_envs(vector_env, seed=4)
     assert envs.n == 3
     assert envs.is_seeded
@@ -75,7 +75,7 @@ def test_a_vector_environment_and_made_environments_are_taken_as_they_are() -> N
 def test_wrappers_apply_from_the_inside_out_and_arguments_reach_the_constructor() -> None:
     space = spaces.Discrete(7)
     inner = partial(Outer, word="inner")
-    envs = make_envs(ToldEnv, 2, wrappers=[inner, Outer], env_kwargs={"action_space": space})
+    envs = make_envs(ScriptedEnv, 2, wrappers=[inner, Outer], env_kwargs={"action_space": space})
     assert envs.call("words") == [["inner", "outer"]] * 2
     assert envs.action_space == space
 
@@ -85,7 +85,7 @@ def test_wrappers_apply_from_the_inside_out_and_arguments_reach_the_constructor(
     ("spec", "backend"),
     [
         *[("CartPole-v1", backend) for backend in ("sync", "async", "vector")],
-        *[(ToldEnv, backend) for backend in ("sync", "async")],  # only ids have vector environments
+        *[(ScriptedEnv, backend) for backend in ("sync", "async")],  # only ids have vector environments
     ],
 )
 def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
@@ -104,20 +104,28 @@ def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
         ("Nowhere/Pong-v5", {}, "make_envs: Namespace Nowhere not found"),
         ("not an id", {}, "make_envs: Malformed environment ID"),
         ("no.such.Class", {}, "'no.such.Class' is neither a registered id nor a class that can be imported: No module"),
-        ("tests.helpers.told.Nobody", {}, "has no attribute 'Nobody'"),
+        ("tests.helpers.scripted_env.Nobody", {}, "has no attribute 'Nobody'"),
         (5, {}, "needs an id, a factory, a list of factories or a vector environment, got 5"),
         ([], {}, r"needs an id, a factory, .* got \[\]"),
         (["CartPole-v1"], {}, "needs an id, a factory, a list of factories"),
-        ([ToldEnv, ToldEnv], {"n": 3}, "n is 3, but 2 factories were given: leave n out"),
+        ([ScriptedEnv, ScriptedEnv], {"n": 3}, "n is 3, but 2 factories were given: leave n out"),
         (lambda: 5, {}, "the factory must return a gymnasium.Env, or a parallel environment .*, got 5"),
-        (ToldEnv, {"n": 0}, "make_envs.n must be a whole number >= 1, got 0"),
-        (ToldEnv, {"n": True}, "make_envs.n must be a whole number >= 1, got True"),
-        (ToldEnv, {"stack": 0, "seed": -1}, r"stack must be .* got 0\nmake_envs.seed must be .* got -1"),
-        (ToldEnv, {"max_episode_steps": 0}, "max_episode_steps must be a whole number >= 1, got 0"),
-        (ToldEnv, {"backend": "asink"}, "backend must be one of .* got 'asink', did you mean 'async'"),
-        (ToldEnv, {"backend": "vector"}, """backend "vector" needs a registered id, got .*ToldEnv.*: use "sync"$"""),
-        ("tests.helpers.told.ToldEnv", {"backend": "vector"}, """"vector" needs a registered id, got 'tests.helpers"""),
-        ([ToldEnv], {"backend": "vector"}, """"vector" needs a registered id, got """),
+        (ScriptedEnv, {"n": 0}, "make_envs.n must be a whole number >= 1, got 0"),
+        (ScriptedEnv, {"n": True}, "make_envs.n must be a whole number >= 1, got True"),
+        (ScriptedEnv, {"stack": 0, "seed": -1}, r"stack must be .* got 0\nmake_envs.seed must be .* got -1"),
+        (ScriptedEnv, {"max_episode_steps": 0}, "max_episode_steps must be a whole number >= 1, got 0"),
+        (ScriptedEnv, {"backend": "asink"}, "backend must be one of .* got 'asink', did you mean 'async'"),
+        (
+            ScriptedEnv,
+            {"backend": "vector"},
+            """backend "vector" needs a registered id, got .*ScriptedEnv.*: use "sync"$""",
+        ),
+        (
+            "tests.helpers.scripted_env.ScriptedEnv",
+            {"backend": "vector"},
+            """"vector" needs a registered id, got 'tests.helpers""",
+        ),
+        ([ScriptedEnv], {"backend": "vector"}, """"vector" needs a registered id, got """),
         ("Acrobot-v1", {"backend": "vector"}, 'Acrobot-v1 has no vector environment of its own: use backend="sync"$'),
         ("CartPol-v1", {"backend": "vector"}, "CartPol.* doesn't exist. Did you mean: `CartPole`"),
         (
@@ -126,7 +134,7 @@ def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
             'no single environments to apply wrappers .* "sync"$',
         ),
         (
-            ToldEnv,
+            ScriptedEnv,
             {"mask_key": "legal", "env_kwargs": {"action_space": spaces.Box(-1, 1)}},
             "mask needs a Discrete action",
         ),
@@ -217,7 +225,7 @@ def test_arguments_that_a_vector_environment_does_not_have_are_rejected() -> Non
 
 def test_a_single_environment_object_is_rejected() -> None:
     with pytest.raises(ConfigError, match="needs an id or a factory, not one environment: pass `lambda: env`"):
-        make_envs(ToldEnv())  # type: ignore[arg-type]  # the mistake itself
+        make_envs(ScriptedEnv())  # type: ignore[arg-type]  # the mistake itself
 
 
 @pytest.mark.parametrize(
@@ -232,13 +240,13 @@ def test_a_single_environment_object_is_rejected() -> None:
 def test_options_that_come_too_late_for_existing_environments_are_rejected(
     options: dict[str, Any], message: str
 ) -> None:
-    for made in (SyncVectorEnv([ToldEnv] * 2), make_envs(ToldEnv, 2)):
+    for made in (SyncVectorEnv([ScriptedEnv] * 2), make_envs(ScriptedEnv, 2)):
         with pytest.raises(ConfigError, match=message):
             make_envs(made, **options)
 
 
 def test_a_factory_that_returns_the_same_environment_twice_is_rejected_and_the_environment_closed() -> None:
-    one = ToldEnv()
+    one = ScriptedEnv()
     with pytest.raises(
         ConfigError, match="factory 1 returned an environment a second time: make a new one at each call"
     ):
@@ -268,10 +276,10 @@ def test_a_constructor_that_raises_is_named_by_its_index_and_the_others_are_clos
     ("specs", "message"),
     [
         (
-            [ToldEnv, partial(ToldEnv, action_space=spaces.Discrete(3))],
+            [ScriptedEnv, partial(ScriptedEnv, action_space=spaces.Discrete(3))],
             r"env 1 has spaces .*Discrete\(3\)\), env 0 has",
         ),
-        ([partial(ToldEnv, observation_space=spaces.Text(3))] * 2, "the observation space is a Text"),
+        ([partial(ScriptedEnv, observation_space=spaces.Text(3))] * 2, "the observation space is a Text"),
     ],
 )
 def test_no_process_remains_after_a_rejection(specs: list[Any], message: str) -> None:
@@ -322,9 +330,9 @@ def test_an_observation_space_that_is_no_array_of_numbers_is_rejected_and_all_cl
 )
 def test_an_action_space_that_is_no_array_is_rejected(space: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_envs(partial(ToldEnv, action_space=space))
+        make_envs(partial(ScriptedEnv, action_space=space))
     with pytest.raises(ConfigError, match=message):
-        make_envs(SyncVectorEnv([partial(ToldEnv, action_space=space)]))
+        make_envs(SyncVectorEnv([partial(ScriptedEnv, action_space=space)]))
 
 
 def test_a_mask_in_the_observation_excludes_a_mask_key() -> None:
@@ -337,7 +345,7 @@ def test_a_mask_in_the_observation_excludes_a_mask_key() -> None:
 def test_a_mask_with_continuous_actions_is_rejected() -> None:
     space = spaces.Dict({ACTION_MASK: spaces.MultiBinary(2)})
     with pytest.raises(ConfigError, match="an action mask needs a Discrete action space"):
-        make_envs(partial(ToldEnv, observation_space=space, action_space=spaces.Box(-1, 1)))
+        make_envs(partial(ScriptedEnv, observation_space=space, action_space=spaces.Box(-1, 1)))
 
 
 def test_making_environments_logs_and_prints_nothing(

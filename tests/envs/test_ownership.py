@@ -16,8 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import trainkit as tk
 from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.games import TaggedGame
+from tests.helpers.scripted_env import STEP, ScriptedEnv
 from tests.helpers.tagged import TaggedEnv
-from tests.helpers.told import STEP, ToldEnv
 from tests.helpers.truth import assert_rows_are_real, tagged_envs
 from trainkit.collector import Collector
 from trainkit.core.errors import BusyError, ConfigError, EnvError
@@ -218,10 +218,10 @@ def test_one_game_is_not_for_two_envs() -> None:
 
 
 def test_an_environment_that_was_rebuilt_keeps_no_claim_on_the_former_one() -> None:
-    made: list[ToldEnv] = []
+    made: list[ScriptedEnv] = []
 
-    def factory() -> ToldEnv:
-        made.append(ToldEnv(steps=[STEP if made else OSError("gone")] * 100))
+    def factory() -> ScriptedEnv:
+        made.append(ScriptedEnv(steps=[STEP if made else OSError("gone")] * 100))
         return made[-1]
 
     envs = make_envs(factory, on_error="restart", restart_delay_s=0.0)
@@ -362,12 +362,12 @@ def test_daemonic_processes_get_the_reason_why_they_can_start_no_environments(mo
     process = multiprocessing.current_process()
     monkeypatch.setitem(process._config, "daemon", True)  # type: ignore[attr-defined]  # as Pool does
     with pytest.raises(ConfigError, match=r'"async" cannot start processes in a daemonic process, .*backend="sync"'):
-        make_envs(ToldEnv, backend="async")
+        make_envs(ScriptedEnv, backend="async")
 
 
 @forks
 def test_an_environment_may_start_processes_of_its_own() -> None:
-    class Starting(ToldEnv):
+    class Starting(ScriptedEnv):
         def answer(self) -> int:
             context = multiprocessing.get_context("fork")
             pipe, theirs = context.Pipe()
@@ -389,7 +389,7 @@ def test_running_out_of_file_descriptors_is_reported_with_the_limit_to_raise() -
         with pytest.raises(
             EnvError, match=r"no process could be started for env \d+: .*Too many open files.*ulimit -n"
         ):
-            make_envs(ToldEnv, 20, backend="async")
+            make_envs(ScriptedEnv, 20, backend="async")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert multiprocessing.active_children() == []

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.scripted_env import OBS, ScriptedEnv, ScriptedVectorEnv, answer
 from tests.helpers.tagged import Form, decode, legal, reward
-from tests.helpers.told import OBS, ToldEnv, ToldVectorEnv, answer
 from tests.helpers.truth import IN_PROCESS, IN_PROCESSES, assert_rows_are_real, tagged_envs
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector
@@ -180,7 +180,7 @@ def test_observations_go_out_through_all_and_actions_in() -> None:
             return action + self.adds
 
     chain = [Scribe("inner", adds=1), MapActions(doubled, gym.spaces.Discrete(10, start=3)), Scribe("outer")]
-    envs = make_envs(partial(ToldEnv, action_space=space), 2, processors=chain)
+    envs = make_envs(partial(ScriptedEnv, action_space=space), 2, processors=chain)
     assert envs.action_space == gym.spaces.Discrete(10)
     envs.reset()
     envs.step(np.array([0, 9]), envs.all_ids)
@@ -204,7 +204,7 @@ def test_the_policys_own_actions_and_observations_are_stored() -> None:
     box = gym.spaces.Box(-2, 2, (1,), np.float32)
     lever = MapActions(lambda action: np.array([[-9.0], [1.5]])[action], gym.spaces.Discrete(2))
     seen = MapObs(lambda obs: obs[:, :2] * 2, gym.spaces.Box(-2, 2, (2,), np.float32))
-    envs = make_envs(partial(ToldEnv, action_space=box), 2, processors=[lever, seen])
+    envs = make_envs(partial(ScriptedEnv, action_space=box), 2, processors=[lever, seen])
     Collector(Still(1), envs, ledger).collect(n_step=2)
     rows = ledger.rows()
     assert rows.action.tolist() == [1, 1]
@@ -216,7 +216,7 @@ def test_the_policys_own_actions_and_observations_are_stored() -> None:
 
 
 def test_a_vector_environment_has_them_too() -> None:
-    vector_env = ToldVectorEnv(AutoresetMode.NEXT_STEP)
+    vector_env = ScriptedVectorEnv(AutoresetMode.NEXT_STEP)
     envs = make_envs(vector_env, processors=[MapObs(lambda obs: obs[:, :1] + 1, gym.spaces.Box(0, 9, (1,)))], stack=2)
     assert envs.observation_space.shape == (2, 1)
     np.testing.assert_array_equal(envs.reset(), np.ones((2, 2, 1)))
@@ -333,7 +333,7 @@ def trips(_: Any) -> Any:
 
 
 def play(*processors: Processor, **parts: Any) -> None:
-    envs = make_envs(partial(ToldEnv, **parts), 2, processors=[PreviousStep(), *processors][-len(processors) :])
+    envs = make_envs(partial(ScriptedEnv, **parts), 2, processors=[PreviousStep(), *processors][-len(processors) :])
     envs.reset()
     envs.step(np.array([0, 1]), envs.all_ids)
 
@@ -412,19 +412,19 @@ def test_a_nested_mismatch_is_named_by_its_path() -> None:
 )
 def test_invalid_processors_are_rejected_when_environments_are_made(processors: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_envs(ToldEnv, 2, processors=processors)
+        make_envs(ScriptedEnv, 2, processors=processors)
 
 
 def test_environments_that_are_made_take_no_processors() -> None:
     with pytest.raises(ConfigError, match="processors came too late for environments already made"):
-        make_envs(make_envs(ToldEnv), processors=[PreviousStep()])
+        make_envs(make_envs(ScriptedEnv), processors=[PreviousStep()])
 
 
 def test_environments_rejected_by_a_processor_are_closed() -> None:
-    made: list[ToldEnv] = []
+    made: list[ScriptedEnv] = []
 
-    def factory() -> ToldEnv:
-        made.append(ToldEnv())
+    def factory() -> ScriptedEnv:
+        made.append(ScriptedEnv())
         return made[-1]
 
     with pytest.raises(ConfigError):
@@ -452,7 +452,7 @@ F32 = np.float32
 
 def taken(space: gym.Space[Any], *processors: Any, actions: list[int]) -> list[Any]:
     """Return what an environment with these actions got for the policy's."""
-    envs = make_envs(partial(ToldEnv, action_space=space), processors=processors)
+    envs = make_envs(partial(ScriptedEnv, action_space=space), processors=processors)
     envs.reset()
     for action in actions:
         envs.step(np.array([action]), envs.all_ids)
@@ -475,7 +475,7 @@ class TestDiscretizeActions:
 
     def test_a_box_keeps_its_shape_and_dtype(self) -> None:
         box = gym.spaces.Box(-1, 1, (2, 1), np.float64)
-        envs = make_envs(partial(ToldEnv, action_space=box), 3, processors=[DiscretizeActions(2)])
+        envs = make_envs(partial(ScriptedEnv, action_space=box), 3, processors=[DiscretizeActions(2)])
         assert envs.action_space == gym.spaces.Discrete(4)
         envs.reset()
         envs.step(np.array([0, 1, 3]), envs.all_ids)
@@ -495,7 +495,7 @@ class TestDiscretizeActions:
     )
     def test_an_unsupported_space_or_number_of_bins_is_rejected(self, space: Any, bins: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=rf"processors\[0\] \(DiscretizeActions\): DiscretizeActions.*{message}"):
-            make_envs(partial(ToldEnv, action_space=space), processors=[DiscretizeActions(bins)])
+            make_envs(partial(ScriptedEnv, action_space=space), processors=[DiscretizeActions(bins)])
 
     @pytest.mark.parametrize("bins", [1, 2.5, [3, 1], True])
     def test_bins_are_whole_numbers_from_two_on(self, bins: Any) -> None:
@@ -523,7 +523,9 @@ class TestPreviousStep:
     def test_each_kind_of_action_has_one_that_is_none(
         self, space: Any, action: Any, seen: Any, none: Any, before: Any
     ) -> None:
-        envs = make_envs(partial(ToldEnv, action_space=space, steps=[answer(reward=2.5)]), processors=[PreviousStep()])
+        envs = make_envs(
+            partial(ScriptedEnv, action_space=space, steps=[answer(reward=2.5)]), processors=[PreviousStep()]
+        )
         assert envs.observation_space["prev_action"] == seen
         first = envs.reset()
         assert first["prev_action"][0].tolist() == none
@@ -536,7 +538,8 @@ class TestPreviousStep:
 
     def test_either_half_may_be_left_out_but_not_both(self) -> None:
         one, other = (
-            make_envs(ToldEnv, processors=[half]) for half in (PreviousStep(reward=False), PreviousStep(action=False))
+            make_envs(ScriptedEnv, processors=[half])
+            for half in (PreviousStep(reward=False), PreviousStep(action=False))
         )
         assert sorted(one.reset()) == ["obs", "prev_action"]
         assert sorted(other.reset()) == ["obs", "prev_reward"]
@@ -544,7 +547,7 @@ class TestPreviousStep:
             PreviousStep(action=False, reward=False)
 
     def test_a_policy_sees_one_number_per_action_and_one_for_none(self) -> None:
-        envs = make_envs(ToldEnv, 2, processors=[PreviousStep()], stack=2)
+        envs = make_envs(ScriptedEnv, 2, processors=[PreviousStep()], stack=2)
         policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu", seed=0)
         obs = envs.reset()
         features = policy.features(obs)
@@ -556,7 +559,7 @@ class TestPreviousStep:
 
 
 def test_time_runs_from_0_to_1_and_stays_there() -> None:
-    envs = make_envs(ToldEnv, processors=[TimeFeature(2)])
+    envs = make_envs(ScriptedEnv, processors=[TimeFeature(2)])
     seen = [envs.reset()["time"].tolist()]
     seen += [envs.step(np.array([0]), envs.all_ids).next_obs["time"].tolist() for _ in range(3)]
     assert seen == [[[0.0]], [[0.5]], [[1.0]], [[1.0]]]
@@ -586,7 +589,9 @@ class TestFlatten:
     FLAT: ClassVar = [1, 2, 3, -1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0]  # a, both of b, c: by the names of their keys
 
     def test_every_leaf_becomes_numbers_in_the_order_of_its_key(self) -> None:
-        nested = partial(ToldEnv, observation_space=self.SPACE, resets=[(self.OBS, {})], steps=[answer(obs=self.OBS)])
+        nested = partial(
+            ScriptedEnv, observation_space=self.SPACE, resets=[(self.OBS, {})], steps=[answer(obs=self.OBS)]
+        )
         envs = make_envs(nested, 2, processors=[Flatten()])
         first = envs.reset()
         assert first.tolist() == [self.FLAT] * 2
@@ -606,7 +611,7 @@ class TestFlatten:
 
     def test_a_policy_makes_the_same_of_it_as_of_the_tree(self) -> None:
         chain = [PreviousStep(), TimeFeature(9)]
-        nested, flat = (make_envs(ToldEnv, 2, processors=own) for own in (chain, [*chain, Flatten()]))
+        nested, flat = (make_envs(ScriptedEnv, 2, processors=own) for own in (chain, [*chain, Flatten()]))
         features = tk.nets.Preprocess(nested.observation_space)
         for envs in (nested, flat):
             envs.reset()

@@ -89,7 +89,7 @@ def expected_tags(env: int, n_rows: int, fault: Fault, *, keeps: bool) -> list[t
 def test_only_the_environment_that_failed_is_restarted(
     fault: Fault, backend: Backend, faulty: Any, lives: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    envs = faulty_envs(fault, backend, lives, on_error="restart", faulty=faulty)
+    envs = faulty_envs(fault, backend, lives, on_error="restart", failed_episodes=faulty)
     buffer = ReplayBuffer(1_000)
     collector = Collector(Still(), envs, buffer)
     stats = collector.collect(n_step=N_STEP)
@@ -307,7 +307,9 @@ def test_quotas_of_episodes_are_met_in_spite_of_failures(lives: Path) -> None:
 @pytest.mark.parametrize("faulty", ["drop", "cut"])
 def test_a_rollout_is_as_whole_as_a_replay_buffer(lives: Path, faulty: Any) -> None:
     buffer = RolloutBuffer()
-    collector = Collector(Still(), faulty_envs(FAULTS[0], "sync", lives, on_error="restart", faulty=faulty), buffer)
+    collector = Collector(
+        Still(), faulty_envs(FAULTS[0], "sync", lives, on_error="restart", failed_episodes=faulty), buffer
+    )
     collector.collect(n_step=60)
     rollout = buffer.read()
     assert len(rollout) == collector.env_step - (STEP if faulty == "drop" else 0)
@@ -357,7 +359,7 @@ def test_stacks_masks_and_lives_continue_after_a_restart(lives: Path) -> None:
         ({"on_error": "retry"}, "on_error must be one of .* got 'retry'"),
         ({"max_restarts": -1}, "max_restarts must be a whole number >= 0, got -1"),
         ({"restart_delay_s": -1}, "restart_delay_s must be in"),
-        ({"faulty": "keep"}, "faulty must be one of"),
+        ({"failed_episodes": "keep"}, "failed_episodes must be one of"),
         ({"step_timeout_s": 0, "backend": "async"}, "step_timeout_s must be in"),
         ({"step_timeout_s": 3}, 'step_timeout_s can end a process, not what runs in this one: use backend="async"'),
         ({"on_error": "restart", "backend": "vector"}, 'on_error "restart" needs single environments, which'),

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.tagged import TaggedEnv
-from tests.helpers.told import ToldEnv
 from tests.helpers.truth import assert_rows_are_real
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
@@ -70,7 +70,7 @@ class Slow(TaggedEnv):
         return super().step(action)
 
 
-class Stubborn(ToldEnv):
+class Stubborn(ScriptedEnv):
     """Never close."""
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ def test_closing_takes_no_more_than_five_seconds() -> None:
 
 
 def test_environments_close_themselves_where_they_can(tmp_path: Path) -> None:
-    class Leaving(ToldEnv):
+    class Leaving(ScriptedEnv):
         def close(self) -> None:
             (tmp_path / str(os.getpid())).touch()
 
@@ -191,7 +191,7 @@ def test_an_exception_in_the_middle_of_a_message_costs_one_process_and_no_more()
 
 
 def test_programs_that_an_environment_starts_receive_signals() -> None:
-    class Starting(ToldEnv):
+    class Starting(ScriptedEnv):
         def ended(self) -> int:
             with subprocess.Popen(["sleep", "60"]) as program:
                 program.terminate()
@@ -319,7 +319,7 @@ def test_a_factory_that_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(process, "start_method", lambda: "forkserver")
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"the factory of env 0 cannot be sent to a process \(forkserver\): .*lock"):
-        make_envs(lambda: ToldEnv(made=lock), backend="async")  # type: ignore[arg-type]  # anything would do
+        make_envs(lambda: ScriptedEnv(made=lock), backend="async")  # type: ignore[arg-type]  # anything would do
 
 
 def test_an_exception_that_cannot_be_pickled_is_replaced_by_its_text() -> None:
@@ -328,7 +328,7 @@ def test_an_exception_that_cannot_be_pickled_is_replaced_by_its_text() -> None:
             super().__init__(f"{first} and {second}")
 
     def factory() -> gym.Env[Any, Any]:
-        return ToldEnv(steps=[OddError(1, 2)])
+        return ScriptedEnv(steps=[OddError(1, 2)])
 
     envs = make_envs(factory, backend="async")
     with pytest.raises(EnvError, match=r"^env 0 raised OddError in step: 1 and 2, at") as caught:

@@ -5,12 +5,12 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from tests.helpers.told import ToldEnv, ToldVectorEnv
+from tests.helpers.scripted_env import ScriptedEnv, ScriptedVectorEnv
 
 MADE: list["Stacking"] = []
 
 
-class Stacking(ToldVectorEnv):
+class Stacking(ScriptedVectorEnv):
     """Stack frames by itself, unless asked for single ones."""
 
     def __init__(self, num_envs: int, stack_num: int = 4, mode: Any = AutoresetMode.SAME_STEP) -> None:
@@ -24,5 +24,5 @@ class Stacking(ToldVectorEnv):
         self.n_closed += 1
 
 
-gym.register("Told/Alone-v0", entry_point=ToldEnv)
-gym.register("Told/Stacking-v0", entry_point=ToldEnv, vector_entry_point=Stacking)
+gym.register("Told/Alone-v0", entry_point=ScriptedEnv)
+gym.register("Told/Stacking-v0", entry_point=ScriptedEnv, vector_entry_point=Stacking)

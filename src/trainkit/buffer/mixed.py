@@ -14,43 +14,47 @@ from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding, tree
 from trainkit.core.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
+from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table
 
 
+@former_members("MixedBuffer")
 @checked
 class MixedBuffer:
     """Sample every row of a batch from one of several buffers, independently, with the given probabilities.
 
     A collector's rows go into the first source: `MixedBuffer({online: 0.5, demonstrations: 0.5})`. Weights correct for
     priorities within a prioritized source, (size * P)**-beta, and are 1 in a uniform one; then all are divided by the
-    batch's largest. They do not correct for the shares.
+    batch's largest. They do not correct for the proportions.
 
     Args:
-        shares: {buffer: share}, of `ReplayBuffer` and its subclasses; shares are above 0 and add up to 1.
+        proportions: {buffer: expected proportion of its rows in a batch}, of `ReplayBuffer` and its subclasses; each is
+            above 0, and they add up to 1.
         seed: root of the choices of sources; None takes the trainer's.
     """
 
-    def __init__(self, shares: Mapping[ReplayBuffer, float], *, seed: int | None = None) -> None:
+    def __init__(self, proportions: Mapping[ReplayBuffer, float], *, seed: int | None = None) -> None:
         with Checks("MixedBuffer") as checks:
-            is_given = isinstance(shares, Mapping) and len(shares) > 0
-            checks.require(is_given, f" needs at least one buffer, {{buffer: share, ...}}, got {shares!r}")
+            is_given = isinstance(proportions, Mapping) and len(proportions) > 0
+            checks.require(is_given, f" needs at least one buffer, {{buffer: proportion, ...}}, got {proportions!r}")
             checks.done()
-            for position, (source, share) in enumerate(shares.items()):
+            for position, (source, proportion) in enumerate(proportions.items()):
                 known = isinstance(source, ReplayBuffer)
-                checks.require(known, f".shares[{position}] must be a ReplayBuffer, got {source!r}")
+                checks.require(known, f".proportions[{position}] must be a ReplayBuffer, got {source!r}")
                 checks.require(
                     not known or source.frames is None,
-                    f".shares[{position}] has frames on a device, but rows are joined in numpy: omit frames=",
+                    f".proportions[{position}] has frames on a device, but rows are joined in numpy: omit frames=",
                 )
-                checks.number(f"shares[{position}]", share, low=0, high=1, above_low=True)
+                checks.number(f"proportions[{position}]", proportion, low=0, high=1, above_low=True)
             checks.integer("seed", seed, low=0, optional=True)
             checks.done()
-            total = math.fsum(shares.values())
+            total = math.fsum(proportions.values())
             adds_up = math.isclose(total, 1.0, rel_tol=1e-9)
-            checks.require(adds_up, f".shares must add up to 1, got {list(shares.values())}, which is {total:g}")
-        self.sources: list[ReplayBuffer] = list(shares)
-        self.shares = np.array([share / total for share in shares.values()])  # [sources]
+            got = f"got {list(proportions.values())}, which is {total:g}"
+            checks.require(adds_up, f".proportions must add up to 1, {got}")
+        self.sources: list[ReplayBuffer] = list(proportions)
+        self.proportions = np.array([proportion / total for proportion in proportions.values()])  # [sources]
         self._has_own_seed = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "mixed")
         self._check_specs()
@@ -59,8 +63,8 @@ class MixedBuffer:
         return sum(map(len, self.sources))
 
     def __repr__(self) -> str:
-        parts = zip(self.shares.tolist(), self.sources, strict=True)
-        return f"MixedBuffer({', '.join(f'{share:g} of {source!r}' for share, source in parts)})"
+        parts = zip(self.proportions.tolist(), self.sources, strict=True)
+        return f"MixedBuffer({', '.join(f'{proportion:g} of {source!r}' for proportion, source in parts)})"
 
     def _repr_html_(self) -> str:
         return html_table(repr(self), [(f"source {i}", source) for i, source in enumerate(self.sources)])
@@ -177,7 +181,7 @@ class MixedBuffer:
         """Sample B rows, ordered by source; see `ReplayBuffer.sample`.
 
         With batch_size None it returns every row of every source once. Then the weights of a source's rows add up to
-        its share of the batch, so that the weighted mean over all rows is the expectation of a draw.
+        its proportion of the batch, so that the weighted mean over all rows is the expectation of a draw.
 
         Raises:
             EmptyBufferError: a source has no row, even if none would be sampled from it.
@@ -185,14 +189,14 @@ class MixedBuffer:
         for position, source in enumerate(self.sources):
             if len(source) == 0:
                 raise EmptyBufferError(
-                    f"MixedBuffer: source {position}, {source!r} with share {self.shares[position]:g}, is empty: "
-                    "fill it before sampling"
+                    f"MixedBuffer: source {position}, {source!r} with proportion {self.proportions[position]:g}, is "
+                    "empty: fill it before sampling"
                 )
         if batch_size is None:
             return self._read_all(horizon, step, columns)
         if isinstance(batch_size, bool) or not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
             raise ConfigError(f"MixedBuffer.sample needs an integer batch_size >= 1, got {batch_size!r}")
-        counts = self._rng.multinomial(batch_size, self.shares)
+        counts = self._rng.multinomial(batch_size, self.proportions)
         wanted = [*columns, *({"weight"} - set(columns))]
         drawn = {
             position: self.sources[position].sample(int(counts[position]), horizon=horizon, step=step, columns=wanted)
@@ -202,9 +206,9 @@ class MixedBuffer:
         return self._joined(drawn, weight / weight.max(), columns)
 
     def _read_all(self, horizon: Horizon, step: int, columns: Sequence[str]) -> TransitionBatch:
-        """Return every row once, weighted by its source's share."""
+        """Return every row once, weighted by its source's proportion."""
         rows = [source.sample(None, horizon=horizon, step=step, columns=columns) for source in self.sources]
-        per_row = [share * len(self) / len(batch.reward) for share, batch in zip(self.shares, rows, strict=True)]
+        per_row = [part * len(self) / len(batch.reward) for part, batch in zip(self.proportions, rows, strict=True)]
         weight = np.concatenate([np.full(len(batch.reward), one) for one, batch in zip(per_row, rows, strict=True)])
         return self._joined(dict(enumerate(rows)), weight, columns)
 
@@ -267,15 +271,15 @@ class MixedBuffer:
         """Return the state of every source, and of the choice of sources."""
         return {
             "sources": [source.state_dict() for source in self.sources],
-            "shares": self.shares.tolist(),
+            "shares": self.proportions.tolist(),
             "rng": self._rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of a mixed buffer with the same kinds of sources and the same shares."""
-        if state["shares"] != self.shares.tolist():
+        """Load the state of a mixed buffer with the same kinds of sources and the same proportions."""
+        if state["shares"] != self.proportions.tolist():
             raise CheckpointError(
-                f"a MixedBuffer of shares {state['shares']} was saved, this has {self.shares.tolist()}: "
+                f"a MixedBuffer of proportions {state['shares']} was saved, this has {self.proportions.tolist()}: "
                 "make it as it was"
             )
         for source, saved in zip(self.sources, state["sources"], strict=True):

@@ -90,11 +90,14 @@ REPLACED_OPTIONS: dict[str, tuple[str, dict[bool | str, str | None] | None]] = {
     "squash": ("action_bound_method", {True: "tanh", False: None}),
     "n_places": ("n_dimensions", None),
     "goal": ("target_return", None),
+    "shares": ("proportions", None),
+    "faulty": ("failed_episodes", None),
 }
 
 RENAMED: dict[str, dict[str, str]] = {  # {class: {old member: new member}}
     "Callback": {"hears": "receives"},
     "Estimate": {"behaviour": "behavior", "n_left_out": "n_skipped"},
+    "MixedBuffer": {"shares": "proportions"},
     "Policy": {"minimise": "minimize", "study": "fit_statistics"},
     "Prediction": {"numbers": "outputs"},
     "RunFolder": {"tells": "has_logged"},

@@ -57,7 +57,7 @@ def make_envs(
     on_error: Literal["raise", "restart"] = "raise",
     max_restarts: int = 10,
     restart_delay_s: float = 0.1,
-    faulty: Literal["drop", "cut"] = "drop",
+    failed_episodes: Literal["drop", "cut"] = "drop",
     step_timeout_s: float | None = None,
 ) -> Envs:
     """Make N environments that are stepped together; docs/environments.md describes the options in detail.
@@ -81,18 +81,22 @@ def make_envs(
         on_error: "raise" ends the run when an environment fails, "restart" replaces that environment.
         max_restarts: of one environment in a row; an episode that ends normally resets the count.
         restart_delay_s: before the second restart in a row, doubled for each that follows, 30 s at most.
-        faulty: whether the rows of an episode that failed are removed ("drop") or kept as truncated by a reset ("cut").
+        failed_episodes: "drop" removes the rows of an episode that failed, "cut" keeps them as truncated by a reset.
         step_timeout_s: time for a step or reset of an "async" environment before it is killed; None: no limit.
     """
     single = EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
     options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
     with Checks("make_envs") as checks:
         _check_options(checks, n, options, processors, single)
-        _check_recovery(checks, on_error, max_restarts, restart_delay_s, faulty)
+        checks.one_of("on_error", on_error, ["raise", "restart"])
+        checks.integer("max_restarts", max_restarts, low=0)
+        checks.number("restart_delay_s", restart_delay_s, low=0)
+        checks.one_of("failed_episodes", failed_episodes, ["drop", "cut"])
         _check_spec(checks, spec, n, backend, options, processors, single, on_error, step_timeout_s)
     if isinstance(spec, Envs):
         return spec
-    restarts = Restarts(max_restarts, delay_s=restart_delay_s, faulty=faulty) if on_error == "restart" else None
+    n_allowed = max_restarts if on_error == "restart" else None
+    restarts = Restarts(n_allowed, delay_s=restart_delay_s, failed_episodes=failed_episodes)
     return _build(spec, n, backend, options, processors, single, in_evaluation, restarts, step_timeout_s)
 
 
@@ -139,13 +143,6 @@ def _check_options(
     validate = single.validate_env
     can_validate = validate is None or callable(validate)
     checks.require(can_validate, f".validate_env must be a function of an environment, got {validate!r}")
-
-
-def _check_recovery(checks: Checks, on_error: str, max_restarts: int, restart_delay_s: float, faulty: str) -> None:
-    checks.one_of("on_error", on_error, ["raise", "restart"])
-    checks.integer("max_restarts", max_restarts, low=0)
-    checks.number("restart_delay_s", restart_delay_s, low=0)
-    checks.one_of("faulty", faulty, ["drop", "cut"])
 
 
 def _check_spec(
@@ -203,7 +200,7 @@ def _build(
     processors: Sequence[Processor],
     single: EnvOptions,
     in_evaluation: bool,
-    restarts: Restarts | None,
+    restarts: Restarts,
     step_timeout_s: float | None,
 ) -> Envs:
     """Make the backend and the `Envs` on it; close the environments made here if that fails."""
@@ -225,7 +222,7 @@ def _build(
             factories = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
             driver = _sync_backend(factories) if backend == "sync" else _process_backend(factories, step_timeout_s)
             unfinished.enter_context(contextlib.closing(driver))
-        if isinstance(driver, GamesBackend) and restarts is not None:
+        if isinstance(driver, GamesBackend) and restarts.are_enabled:
             raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
         limit = single.max_episode_steps
         envs = Envs(

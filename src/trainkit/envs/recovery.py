@@ -36,7 +36,7 @@ class Restarts:
         max_restarts: of one environment in a row; an episode that ends normally resets the count. None: the first error
             is raised.
         delay_s: before the second in a row, doubled for each that follows, 30 s at most; the first is immediate.
-        faulty: whether rows of an episode that was broken off are removed ("drop") or kept ("cut").
+        failed_episodes: whether rows of an episode that was broken off are removed ("drop") or kept ("cut").
 
     Attributes:
         are_enabled: whether failed environments are rebuilt.
@@ -45,10 +45,10 @@ class Restarts:
     """
 
     def __init__(
-        self, max_restarts: int | None = None, *, delay_s: float = 0.1, faulty: Literal["drop", "cut"] = "drop"
+        self, max_restarts: int | None = None, *, delay_s: float = 0.1, failed_episodes: Literal["drop", "cut"] = "drop"
     ) -> None:
         self.are_enabled = max_restarts is not None
-        self.drops = faulty == "drop"
+        self.drops = failed_episodes == "drop"
         self.failed: dict[int, EnvError] = {}
         self._max, self._delay_s = max_restarts or 0, delay_s
         self._in_a_row: dict[int, int] = {}  # by environment

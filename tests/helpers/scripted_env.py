@@ -17,7 +17,7 @@ def answer(**parts: Any) -> tuple[Any, ...]:
     return tuple({"obs": OBS, "reward": 1.0, "terminated": False, "truncated": False, "info": {}, **parts}.values())
 
 
-class ToldEnv(gym.Env[Any, Any]):
+class ScriptedEnv(gym.Env[Any, Any]):
     """Answer resets and steps from lists, the last entry for ever; an exception among them is raised."""
 
     def __init__(
@@ -48,7 +48,7 @@ class ToldEnv(gym.Env[Any, Any]):
         self.n_closed += 1
 
 
-class ToldVectorEnv(VectorEnv[Any, Any, Any]):
+class ScriptedVectorEnv(VectorEnv[Any, Any, Any]):
     """Two environments in one array, whose every step gives the same answer, in a given autoreset mode."""
 
     def __init__(self, mode: object, **parts: Any) -> None:
