@@ -54,6 +54,10 @@ def former(
     target_return: float | None = None,
 ) -> tuple[object, ...]:
     return engine, act_on, threads, action_bound_method, n_dimensions, target_return
+    proportions: float = 1.0,
+    failed_episodes: object = "drop",
+) -> tuple[object, ...]:
+    return engine, act_on, threads, action_bound_method, n_dimensions, proportions, failed_episodes
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,8 @@ def instance_of(name: str) -> Any:
         return tk.Callback()
     if name == "RunFolder":
         return tk.loggers.RunFolder(path=Path(), config={})
+    if name == "MixedBuffer":
+        return tk.MixedBuffer({tk.ReplayBuffer(1): 1.0})
     if name == "Prediction":
         return tk.nets.Prediction(torch.ones(1, 2, 1))
     if name == "Value":
