@@ -52,12 +52,10 @@ def former(
     action_bound_method: str = "clip",
     n_dimensions: int = 1,
     target_return: float | None = None,
-) -> tuple[object, ...]:
-    return engine, act_on, threads, action_bound_method, n_dimensions, target_return
     proportions: float = 1.0,
     failed_episodes: object = "drop",
 ) -> tuple[object, ...]:
-    return engine, act_on, threads, action_bound_method, n_dimensions, proportions, failed_episodes
+    return engine, act_on, threads, action_bound_method, n_dimensions, target_return, proportions, failed_episodes
 
 
 @pytest.mark.parametrize(
