@@ -1,5 +1,10 @@
 """Transitions in memory: columns allocated once, in one ring per environment (see `rings`).
 
+    step     one call of `add`: one step of each of K environments
+    row      an index into the columns, and what is stored there: one step of one environment
+    record   the fields of a row that are adjacent in memory: all but its observations and extras
+    slot     identifies the content of a row for good: serial of its step * n_rows + row
+
 Every observation is stored once: the next observation of a row is the observation of the row after it. Where an episode
 ended, the row after belongs to the next episode, and the true final observation is stored apart, at the index in the
 row's field `final`; `final < 0` means that the episode continues in the row after, or is still open.
@@ -37,10 +42,10 @@ class Storage:
     Attributes:
         rings: which rows are live, and which each environment writes next.
         obs: a tree of columns [n_rows, ...], of the newest frame where stacked.
-        records: what a draw reads of a row in addition to its observations.
+        records: the records of all rows.
         extras: columns of the policy [n_rows, ...].
         finals: the final observations of episodes.
-        serial: counts vector steps; a slot is serial * n_rows + row, so that none is used twice.
+        serial: number of steps added so far, the serial of the next one; no slot is used twice.
         open_steps: steps of each environment's open episode [N], 0 where none is open.
         n_episodes: episodes of each environment that have ended [N].
         n_dropped: rows of each environment ever dropped [N].
@@ -208,7 +213,7 @@ class Storage:
     # ---- finding rows ----
 
     def slots(self, rows: Rows) -> NDArray[np.int64]:
-        """Return the slots of live rows [B]: each is stamp * n_rows + row, which identifies the row permanently."""
+        """Return the slots of live rows [B]."""
         slots: NDArray[np.int64] = self.records.stamp[rows] * self.rings.n_rows + rows
         return slots
 
@@ -438,11 +443,11 @@ class Storage:
 
 
 class Records:
-    """Fields of rows that are read together: adjacent in memory, and each a column of its own.
+    """The records of all rows, whole in `array`, and each field as a column.
 
     Attributes:
         array: all fields [n_rows], of `record_dtype`.
-        stamp: the serial of the vector step that added a live row, -1 for all others.
+        stamp: the serial of the step that added a live row, -1 for all others.
         final: index of the final observation where an episode ends, else -1.
         age: steps of the episode before this one.
         episode: number of the episode in its environment.

@@ -88,7 +88,6 @@ def make_envs(
     options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
     with Checks("make_envs") as checks:
         _check_options(checks, n, options, processors, single)
-        checks.one_of("on_error", on_error, ["raise", "restart"])
         checks.integer("max_restarts", max_restarts, low=0)
         checks.number("restart_delay_s", restart_delay_s, low=0)
         checks.one_of("failed_episodes", failed_episodes, ["drop", "cut"])
@@ -158,6 +157,7 @@ def _check_spec(
 ) -> None:
     """Check that what environments are made from supports the backend and the options."""
     checks.one_of("backend", backend, ["sync", "async", "vector"])
+    checks.one_of("on_error", on_error, ["raise", "restart"])
     checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
     if step_timeout_s is not None:
         checks.number("step_timeout_s", step_timeout_s, low=0, above_low=True)
