@@ -126,7 +126,7 @@ class PrioritizedSampler(UniformSampler):
         if n_batches > 1:
             rows = rows.reshape(batch_size, n_batches).T.ravel()  # neighboring points go to different batches
         mass = self._tree[rows].reshape(n_batches, batch_size)
-        smallest = mass.min(axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
+        smallest = np.minimum.reduce(mass, axis=1, keepdims=True) if self._min_tree is None else self._min_tree.min
         weight = (smallest / mass) ** self.beta(step)  # (size * P)**-beta over its maximum: size and total cancel
         return rows, weight.ravel().astype(np.float32)
 
