@@ -3,7 +3,7 @@
     python examples/offline_cql.py
 
 The dataset is 100,000 rows of CartPole: 70 % are of random play, 30 % of a DQN stopped half-way, at a return of 100 to
-200. Behaviour cloning does what most rows do; CQL finds out what is good in them.
+200. Behavior cloning does what most rows do; CQL finds out what is good in them.
 """
 
 import numpy as np

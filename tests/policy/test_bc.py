@@ -1,4 +1,4 @@
-"""Behaviour cloning: the loss by hand, every space of actions and observations, masks, and what is refused."""
+"""Behavior cloning: the loss by hand, every space of actions and observations, masks, and what is refused."""
 
 import math
 from typing import Any

@@ -1,8 +1,8 @@
-"""A checkpoint: a folder with a manifest and one file per component, of which the manifest names the newest whole set.
+"""Checkpoints: a folder with one file per component and a manifest that names the newest complete set.
 
-Every save writes files of its own, and only then the manifest over the former one, in one move: at every moment the
-manifest names files that are all there. It has the size and the SHA-256 of each, and of itself: what was changed
-since is rejected before anything reads it. What else lies in the folder is left alone. Weights and moments are read by
+Every save writes new files, and then replaces the manifest in one move: at every moment the manifest names files that
+all exist. The manifest holds the size and the SHA-256 of each file, and its own: what was changed since is rejected
+before it is read. Other files in the folder are left alone. Weights and moments are read by
 `torch.load(weights_only=True)`, everything else as arrays and JSON: loading never executes code.
 """
 
@@ -289,7 +289,7 @@ def _read_safetensors(path: Path, max_bytes: int | None = None) -> dict[str, tor
 
 def _remove(folder: Path, names: Any) -> None:
     for name in names:
-        with contextlib.suppress(OSError):  # a file too many does no harm
+        with contextlib.suppress(OSError):  # a leftover file does no harm
             (folder / Path(name).name).unlink()
 
 

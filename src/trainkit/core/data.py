@@ -57,7 +57,7 @@ class ActOutput(NamedTuple):
 
     action: NDArray[Any]  # [K, ...]
     extras: Mapping[str, NDArray[Any]]  # stored with the step: log_prob, value, action_prob
-    state: Any  # handed back at the next call, opaque to everyone else
+    state: Any  # passed to the next `act`, opaque to the caller
 
 
 class Frames(Protocol):
@@ -180,7 +180,7 @@ class TransitionBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """All rows of one collect, in order: environment n has the rows (t, n) with t < n_rows[n], and no others.
+    """All rows of one collect, in order: environment n has exactly the rows (t, n) with t < n_rows[n].
 
     Arrays are borrowed until the buffer is written to again.
     """
@@ -226,7 +226,7 @@ class ReturnScale(Part):
 
     Each environment's running return is R = gamma * R + reward, restarted with every episode; the deviation is the
     population's over all R ever seen (Engstrom et al., 2020, "Implementation matters in deep policy gradients").
-    Rewards are stored as they came and scaled on read, by what is known then. The mean stays: rewards keep their sign.
+    Rewards are stored unscaled and scaled on read, by the newest deviation. The mean is not subtracted: signs are kept.
 
     Args:
         gamma: discount per step of the running return.
@@ -364,12 +364,12 @@ class Horizon(Part):
 
     @property
     def longest(self) -> int:
-        """The most steps one window can span."""
+        """Maximum number of steps in one window."""
         return self.n_step[1] if isinstance(self.n_step, tuple) else self.n_step
 
     @property
     def return_scale(self) -> ReturnScale | None:
-        """The reward rule, if it is one that learns from rewards."""
+        """The reward rule if it is a `ReturnScale`, else None."""
         return self.reward if isinstance(self.reward, ReturnScale) else None
 
 

@@ -61,7 +61,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bo
         if replace:
             temporary.replace(path)
         else:
-            _put_where_nothing_is(temporary, path)
+            _move_to_free_path(temporary, path)
         sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what matters
@@ -79,7 +79,7 @@ def sync_folder(folder: Path) -> None:
             os.close(opened)
 
 
-def _put_where_nothing_is(temporary: Path, path: Path) -> None:
+def _move_to_free_path(temporary: Path, path: Path) -> None:
     """Move a file to a path that must be free; unlike a plain move this never overwrites a file."""
     try:
         os.link(temporary, path)
@@ -534,7 +534,7 @@ def copy_into(out: NDArray[Any], source: NDArray[Any] | StoredArray) -> None:
 
 
 def _strip(value: Any, arrays: dict[str, NDArray[Any]], depth: int = 0) -> Any:
-    """Replace every array by its name, gathering them in `arrays`."""
+    """Replace every array by its name, and collect them in `arrays`."""
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise CheckpointError("an array of Python objects cannot be saved without pickle: store numbers instead")
@@ -558,7 +558,7 @@ def _strip(value: Any, arrays: dict[str, NDArray[Any]], depth: int = 0) -> Any:
 
 
 def _fill(value: Any, arrays: Mapping[str, Any]) -> Any:
-    """Put the arrays back where `_strip` took them from."""
+    """Insert the arrays where `_strip` removed them."""
     if isinstance(value, dict):
         if _ARRAY in value:
             return arrays[value[_ARRAY]]

@@ -128,7 +128,7 @@ class OwnsFolder(Protocol):
 
 
 def check_folder(checks: Checks, folder: Path) -> None:
-    """Note why nothing can be written into `.folder`, which need not exist."""
+    """Note a problem if `.folder`, which need not exist, cannot be written to."""
     if checks.require(not folder.is_file(), f".folder {folder} is a file: name a folder"):
         problem = _why_not_writable(folder)
         checks.require(problem is None, f".folder {folder} cannot be written ({problem}): name another folder")

@@ -172,7 +172,7 @@ class TimeStats:
     other: float
     steps_per_second: float  # environment steps (offline: updates) over all of `seconds`
     sample: float | None = None  # of the update's share, drawing batches; None where none are drawn
-    priorities: float | None = None  # of the update's share, reading and writing what batches taught
+    priorities: float | None = None  # of the update's share, reading priorities and writing them to the buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +277,7 @@ def _walk(value: object, path: str) -> Iterator[tuple[str, float]]:
 
 
 def is_tag(tag: str) -> bool:
-    """Whether `EpochStats` may have a number by this name."""
+    """Return whether `EpochStats` may have a number of this tag."""
     group, *names = tag.split("/")
     if group in ("update", "explore", "buffer", "custom") or (group in ("train", "test") and names[:1] == ["agents"]):
         return len(names) > 0  # named by the policy or the user

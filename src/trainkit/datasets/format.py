@@ -41,7 +41,7 @@ _PER_EPISODE = {"length": _INTEGER, "terminated": _FLAG, "truncated": _FLAG}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What all episodes of a dataset share."""
+    """The metadata that all episodes of a dataset share."""
 
     env: str
     observation_space: Space[Any]  # of one frame
@@ -64,7 +64,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A file whose headers and episode ends were read, but not its rows."""
+    """A file of which the headers and the episodes' ends were read, but not the rows."""
 
     path: Path
     header: Header
