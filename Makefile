@@ -63,11 +63,8 @@ digests: $(READY)  ## print a sha256 of small runs of every algorithm, or AGAINS
 bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 	@$(BIN)/python -m benchmarks.quick
 
-bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure peers and us on the same work, in turn (1 hour)
-	@$(BIN)/python $(PIP) -c constraints.txt ale-py
-	@.peers/sb3-contrib@2.9.2/bin/python $(PIP) -c constraints.txt ale-py opencv-python-headless
+bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure a plain loop, peers and us on the same work, in turn (40 minutes)
 	@$(BIN)/python -m benchmarks.peers
-	@$(BIN)/python -m benchmarks.peers --cores 0 1 --out benchmarks/results/peers_two_cores.md
 
 bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready) .peers/torchrl@0.14.1/.built  ## measure replay beside peers
 	@$(BIN)/python -m benchmarks.replay_speed
@@ -84,9 +81,6 @@ bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers 
 faults-peers: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (20 minutes)
 	@$(BIN)/python -m benchmarks.faults
 	@$(BIN)/python -m benchmarks.workers
-
-bench-ppo: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## measure PPO beside peers on the same work, in turn (5 minutes)
-	@$(BIN)/python -m benchmarks.ppo_speed
 
 bench-race: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn CartPole beside Stable-Baselines3 until solved (30 minutes)
 	@$(BIN)/python -m benchmarks.time_to_475
@@ -150,4 +144,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-torch test-gpu test-accelerator check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-ppo bench-mujoco bench-gpu bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean
+	bench-same bench-race faults-peers bench-mujoco bench-gpu bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean

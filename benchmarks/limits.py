@@ -1,13 +1,12 @@
-"""Print how near each work comes to what the machine allows: its floor in sums, bytes and calls, and the share reached.
+"""Print how near each workload comes to what the machine allows, a floor of sums, bytes and calls.
 
-    python -m benchmarks.limits [--works NAME ...]
+    python -m benchmarks.limits [--only TEXT ...]
 
-A floor is the time of the environments' own steps, measured alone, and of the least that the method asks of torch and
+A floor is the time of the environments' own steps, measured alone, and of the least that the method needs of torch and
 numpy: multiplications at the speed of a large matrix product, bytes at that of a copy of as many, calls at that of the
-smallest. Sums and bytes go on together, calls come on top. What the floor leaves out (activations, n-step sums,
-resets, priorities' trees) nobody gets for nothing: 100 % is out of reach, and a small network's calls are several times
-dearer in a loop than here, where caches are warm. A second table has what collecting takes beside the environments'
-step and a forward pass of torch's, alone and in turn with it.
+smallest. Sums and bytes overlap, calls are added. The floor leaves out activations, n-step sums, resets and priorities'
+trees, which are not free: 100 % is out of reach, and calls cost several times as much in a loop as here, where caches
+are warm. A second table compares collecting with the environments' steps and a forward pass of torch's, each alone.
 """
 
 import argparse
@@ -24,20 +23,20 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-import trainkit as tk
+from benchmarks import side
 from benchmarks.running import machine
-from benchmarks.side import measure
 from benchmarks.side_trainkit import Ours
-from benchmarks.work import ATOMS, COLLECT, LOOP, UPDATES, WORKS, Work
+from benchmarks.work import ATOMS, COLLECT, WORKS, Work, make_env
 
 FLOAT = 4  # bytes
-LOSS_CALLS = 12  # choose, take, discount, add, subtract, loss, mean, and back again; the target's copy is rare
+LOSS_CALLS = 12  # choose, take, discount, add, subtract, loss, mean, and the backward pass; the target's copy is rare
 COLUMNS = 5  # obs, action, reward, discount, next obs: a gather each; stored: obs, action, reward and two ends
+UPDATES = 50  # of one measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What something asks of a machine."""
+    """What something needs of a machine."""
 
     flops: float = 0.0
     n_bytes: float = 0.0
@@ -61,27 +60,26 @@ class Network:
 
 
 def networks(work: Work) -> list[Network]:
-    """Return what an update goes through, the actor, or the learner of values, first."""
-    if (
-        work.learner == "sac"
-    ):  # next and new actions, back; critics: target, stored and new rows, back, back to the actions
-        actor = _dense(4, work.n_inputs, *work.hidden, 2 * work.n_outputs)
-        critic = _dense(6, work.n_inputs + work.n_outputs, *work.hidden, 1)
+    """Return the networks of an update, the acting one first."""
+    if work.learner == "sac":  # next and new actions, backward; critics: target, stored and new rows, backward twice
+        actor = _dense(4, work.n_features, *work.hidden, 2 * work.n_outputs)
+        critic = _dense(6, work.n_features + work.n_outputs, *work.hidden, 1)
         return [actor, critic, critic]
     passes = 2 + work.double + 2
-    if work.learner == "rainbow":  # heads of advantages and a value; noise is one more of each weight, not of products
-        heads = _dense(passes, work.n_inputs, *work.hidden, (work.n_outputs + 1) * ATOMS)
+    if work.learner == "rainbow":  # heads of advantages and a value; noise is another parameter of each weight
+        heads = _dense(passes, work.n_features, *work.hidden, (work.n_outputs + 1) * ATOMS)
         return [dataclasses.replace(heads, parameters=work.n_parameters)]
-    if not work.sees_images:
-        return [_dense(passes, work.n_inputs, *work.hidden, work.n_outputs)]
-    dense = _dense(passes, 64 * 7 * 7, *work.hidden, work.n_outputs)
-    convolutions = [(20 * 20, 4 * 8 * 8, 32), (9 * 9, 32 * 4 * 4, 64), (7 * 7, 64 * 3 * 3, 64)]
-    multiplications = sum(places * inputs * outputs for places, inputs, outputs in convolutions)
+    dense = _dense(passes, work.n_features, *work.hidden, work.n_outputs)
+    size, channels, multiplications = work.shape[-1], work.shape[0], dense.multiplications
+    for outputs, kernel, stride in work.convolutions:
+        size = (size - kernel) // stride + 1
+        multiplications += size**2 * channels * kernel**2 * outputs
+        channels = outputs
     return [
         Network(
-            multiplications=dense.multiplications + multiplications,
+            multiplications=multiplications,
             parameters=work.n_parameters,
-            layers=dense.layers + len(convolutions),
+            layers=dense.layers + len(work.convolutions),
             passes=passes,
         )
     ]
@@ -98,9 +96,9 @@ def _dense(passes: int, *sizes: int) -> Network:
 
 
 def update_cost(work: Work) -> Cost:
-    """Return what drawing a batch and learning from it asks: each layer is a product and an activation per pass."""
+    """Return the cost of sampling a batch and learning from it: each layer is a product and an activation per pass."""
     own = networks(work)
-    row = 2 * work.batch * (4 * 84 * 84 if work.sees_images else work.n_inputs * FLOAT)  # obs, next obs
+    row = 2 * work.batch * obs_bytes(work)  # obs, next obs
     return Cost(
         flops=2 * work.batch * sum(net.multiplications * net.passes for net in own),
         # Parameters once per pass; gradients written; Adam reads four numbers of each and writes three.
@@ -111,9 +109,9 @@ def update_cost(work: Work) -> Cost:
 
 
 def step_cost(work: Work) -> Cost:
-    """Return what a vector step asks, stored: the environments' time, rows, a forward pass."""
+    """Return the cost of a vector step, stored: the environments' time, rows, a forward pass."""
     actor = networks(work)[0]
-    row = work.n_envs * (84 * 84 if work.sees_images else work.n_inputs * FLOAT)
+    row = work.n_envs * obs_bytes(work)
     return Cost(
         flops=2 * work.n_envs * actor.multiplications,
         n_bytes=FLOAT * actor.parameters + 2 * row,
@@ -123,59 +121,59 @@ def step_cost(work: Work) -> Cost:
     )
 
 
+def obs_bytes(work: Work) -> int:
+    """Return the bytes of an observation."""
+    return int(np.prod(work.shape)) * (1 if work.convolutions else FLOAT)
+
+
 def environments_us(work: Work) -> float:
-    """Return the microseconds of a vector step at random, with nobody there."""
+    """Return the microseconds of a vector step at random, without anything of ours."""
     with closing(bare_environments(work)) as envs:
-        return microseconds(random_step(envs), max(work.collect_steps // work.n_envs, 64))
+        return microseconds(random_step(envs), max(work.block // work.n_envs, 64))
 
 
 def bare_environments(work: Work) -> Any:
-    """Return gymnasium's own environments of a work, with nothing of ours around them, begun."""
-    tk.make_envs(work.env)  # registers the id where a package has to
-    frames = {"stack_num": 1} if work.sees_images else {}
-    mode = "vector_entry_point" if work.has_own_vector_env else "sync"
-    envs = gym.make_vec(work.env, work.n_envs, vectorization_mode=mode, **frames)
+    """Return gymnasium's own loop over the environments of a workload, reset."""
+    envs = gym.vector.SyncVectorEnv([lambda: make_env(work)] * work.n_envs)
     envs.reset(seed=1)
     return envs
 
 
 def random_step(envs: Any) -> Callable[[int], object]:
-    """Return what makes the i-th vector step at random."""
+    """Return a function that takes the i-th vector step at random."""
     envs.action_space.seed(1)
     actions = [envs.action_space.sample() for _ in range(64)]
     return lambda i: envs.step(actions[i % 64])
 
 
-def collect_row(title: str, work: Work) -> str:
+def collect_row(name: str, work: Work) -> str:
     """Return how collecting compares with the environments' step and a forward pass alone: medians, in turn."""
     ours = Ours(work)
-    ours.collect(work.warmup_steps)
-    sizes = itertools.pairwise((work.n_inputs, *work.hidden, work.n_outputs))
-    layers = [layer for before, after in sizes for layer in (torch.nn.Linear(before, after), torch.nn.ReLU())]
-    network, obs = torch.nn.Sequential(*layers[:-1]), np.zeros((work.n_envs, work.n_inputs), np.float32)
+    ours.collect(work.warmup)
+    network, obs = side.network(work), np.zeros((work.n_envs, *work.shape), np.float32)
 
     @torch.no_grad()
     def forward(_: int) -> object:
         return network(torch.from_numpy(obs)).argmax(1).numpy()
 
-    n_steps = work.collect_steps // work.n_envs
+    n_steps = work.block // work.n_envs
     with closing(bare_environments(work)) as envs:
         step = random_step(envs)
-        taken = [
+        times = [
             (
                 microseconds(step, n_steps, 1),
                 microseconds(forward, n_steps, 1),
-                microseconds(lambda _: ours.collect(work.collect_steps), 1, 1) / n_steps,
+                microseconds(lambda _: ours.collect(work.block), 1, 1) / n_steps,
             )
             for _ in range(16)
         ][1:]  # the first warms up
-    step_us, forward_us, ours_us = (statistics.median(column) for column in zip(*taken, strict=True))
-    share = statistics.median((alone + passed) / whole for alone, passed, whole in taken)
-    return f"| {title} | {step_us:,.0f} | {forward_us:,.0f} | {ours_us:,.0f} | {share:.0%} |"
+    step_us, forward_us, ours_us = (statistics.median(column) for column in zip(*times, strict=True))
+    share = statistics.median((alone + passed) / whole for alone, passed, whole in times)
+    return f"| {name} | {step_us:,.0f} | {forward_us:,.0f} | {ours_us:,.0f} | {share:.0%} |"
 
 
 def microseconds(play: Callable[[int], object], n_times: int, n_blocks: int = 5) -> float:
-    """Return the CPU time of one, in the best of some blocks: a limit is what was reached once."""
+    """Return the CPU time of one call in the best of some blocks: a limit is what was reached once."""
     blocks = []
     for _ in range(n_blocks):
         began = time.process_time()
@@ -207,47 +205,50 @@ class Speeds:
         return cost.env_us + calls + max(cost.flops / self.flops_per_us, self.copy_us(cost.n_bytes))
 
 
-def rows(title: str, work: Work, speeds: Speeds) -> Iterator[str]:
-    """Yield a row for each part of a work."""
-    ours = Ours(work)
-    ours.collect(work.warmup_steps)
-    reached, _ = measure(ours, work)
+def rows(name: str, work: Work, speeds: Speeds) -> Iterator[str]:
+    """Yield a row for each part of a workload."""
+    ours, n_steps = Ours(work), work.block // work.n_envs
+    ours.collect(work.warmup)
     step, update = step_cost(work), update_cost(work)
     parts = [
-        ("vector step", step, work.n_envs / reached[COLLECT] * 1e6),
-        ("update", update, 1e6 / reached[UPDATES]),
-        ("both, in the loop", step + update, work.n_envs / reached[LOOP] * 1e6),
+        ("vector step", step, microseconds(lambda _: ours.collect(work.block), 1) / n_steps),
+        ("update", update, microseconds(lambda _: ours.update(), UPDATES)),
+        ("both, in the loop", step + update, microseconds(lambda _: ours.loop(work.block), 1) / n_steps),
     ]
-    for part, cost, took_us in parts:
+    for part, cost, took_us in parts[: 2 if work.steps_per_update > work.n_envs else 3]:
         floor_us = speeds.floor_us(cost)
         yield (
-            f"| {title} | {part} | {cost.flops / 1e6:,.2f} | {cost.n_bytes / 1e3:,.0f} | "
+            f"| {name} | {part} | {cost.flops / 1e6:,.2f} | {cost.n_bytes / 1e3:,.0f} | "
             f"{cost.torch_calls}, {cost.numpy_calls} | {cost.env_us:,.0f} | {floor_us:,.0f} | {took_us:,.0f} | "
             f"{floor_us / took_us:.0%} |"
         )
 
 
 def main() -> None:
-    """Measure and print the table."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS))
+    parser.add_argument("--only", nargs="+", default=[""], help="texts in the names of workloads")
     options = parser.parse_args()
+    works = {name: work for name, work in WORKS.items() if any(text in name for text in options.only)}
     torch.set_num_threads(1)
     speeds = Speeds()
     print(
         f"On {machine()}, one thread: {speeds.flops_per_us / 1e3:,.0f} GFLOP/s, {speeds.torch_call_us:.2f} us per call "
-        f"of torch, {speeds.numpy_call_us:.2f} us of numpy. CPU time; trainkit as it comes.\n"
+        f"of torch, {speeds.numpy_call_us:.2f} us of numpy. CPU time.\n"
     )
-    print("| work | part | MFLOP | kB | calls: torch, numpy | environments' us | floor us | trainkit's us | share |")
+    print(
+        "| workload | part | MFLOP | kB | calls: torch, numpy | environments' us | floor us | trainkit's us | share |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
-    for title in options.works:
-        for row in rows(title, WORKS[title], speeds):
-            print(row, flush=True)
-    print("\n| collect | environments' us | a forward pass's us | trainkit's us | share |")
+    for name, work in works.items():
+        if work.rate != COLLECT and work.learner != "ppo":
+            for row in rows(name, work, speeds):
+                print(row, flush=True)
+    print("\n| workload | environments' us | a forward pass's us | trainkit's us | share |")
     print("|---|---|---|---|---|")
-    for title in options.works:
-        if WORKS[title].learner == "dqn" and not WORKS[title].sees_images:
-            print(collect_row(title, WORKS[title]), flush=True)
+    for name, work in works.items():
+        if work.rate == COLLECT:
+            print(collect_row(name, work), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,211 +1,311 @@
-"""Measure off-policy learners beside peers on the same work, in turn, and write a table of medians and ratios.
+"""Measure trainkit, a plain loop of torch, and three other libraries on the same work, in turn on one core.
 
-    python -m benchmarks.peers [--runs 15] [--cores 0] [--works NAME ...] [--out FILE]
+    python -m benchmarks.peers [--minutes 38] [--core 0] [--only TEXT ...] [--out FILE]
 
-Peers live in environments of their own, which `make bench-peers` builds. For each work all sides are there at once and
-take turns. A turn is as many blocks of the same work as take half a second: this kind of machine changes its pace
-several times a second, and a side that is done sooner must not be judged by one of its moods. A ratio is the median
-over these rounds. A side that did not do the work that was wanted stops everything, and the rows before it stay. On two
-cores every side has two threads.
+Design, for readers who doubt such tables:
+
+- Work. `work.py` has every workload: environments, networks, batch, updates per environment step. Episodes have one
+  length whatever a policy does. Every side acts by its network, with epsilon 0.1 where it explores by epsilon.
+- Equality. A side reports of every block what it did: environment, environments, environment steps, optimizer steps,
+  trained parameters, gamma, threads. It must equal the workload, or everything stops. Before that, calls of the acting
+  network are counted in a block: at least nine in ten vector steps, within four standard deviations.
+- Sides. A plain loop (`side_plain.py`) tells what no library costs; a second one has fused Adam and flushed denormals.
+  Each library has a second column with denormals flushed (`torch.set_flush_denormal`), which trainkit does by itself.
+- Noise. All sides are processes that stay, pinned to one core, with one thread each. They take turns of half a second
+  of CPU time at least, so that the machine's changing pace meets all alike. A ratio is the median over rounds of
+  trainkit's rate by the side's in the same round; a second table has the lowest and the highest round.
+- Time. The minutes are divided by the number of cells, a side on a workload, and every workload has the rounds that fit
+  into its cells' seconds. What one overruns the later ones have less. RLlib takes part in one round of four.
 """
 
 import argparse
+import json
+import math
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from benchmarks.provenance import measured_at
+from benchmarks.provenance import code_commit, measured_at
 from benchmarks.running import Live, machine
-from benchmarks.work import COLLECT, GAMMA, LOOP, RATES, UPDATES, WORKS
+from benchmarks.side import BLOCK, CALLS
+from benchmarks.work import COLLECT, LOOP, PLAIN, PLAIN_FAST, RLLIB, SB3, TIANSHOU, TIANSHOU2, WORKS, Work
 
-OURS = [sys.executable, "-m", "benchmarks.side_trainkit"]
-PEERS = {
-    "sb3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.side_sb3"],
-    "tianshou": [".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.side_tianshou"],
-    "tianshou2": [".peers/tianshou@2.0.1/bin/python", "-m", "benchmarks.side_tianshou2"],
-    "rllib": [".peers/ray[rllib]@2.60.0/bin/python", "-m", "benchmarks.side_rllib"],
+OURS = "trainkit"
+FLUSHED = ", flushed"
+PYTHONS = {
+    SB3: ".peers/sb3-contrib@2.9.2/bin/python",
+    TIANSHOU: ".peers/tianshou@1.2.0/bin/python",
+    TIANSHOU2: ".peers/tianshou@2.0.1/bin/python",
+    RLLIB: ".peers/ray[rllib]@2.60.0/bin/python",
 }
+MODULES = {OURS: "trainkit", PLAIN: "plain", SB3: "sb3", TIANSHOU: "tianshou", TIANSHOU2: "tianshou2", RLLIB: "rllib"}
+COLUMNS = {  # title: whose workloads it has, and whether denormals are flushed
+    PLAIN: (PLAIN, False),
+    PLAIN_FAST: (PLAIN, True),
+    **{title + end: (title, end != "") for title in (SB3, TIANSHOU, TIANSHOU2) for end in ("", FLUSHED)},
+    RLLIB: (RLLIB, False),
+}
+TURN_S = 0.5
+START_S = 8.0  # of a side's process: its imports
+MIN_ROUNDS = 3
+RARE = 4  # RLlib takes part in one round of so many
+
+Rounds = list[dict[str, float]]  # {side: environment steps per CPU second}, round by round
+Row = dict[str, Any]  # of a workload: name, rounds, version and calls by side; commit, command, machine
 
 
-class Comparison(NamedTuple):
-    """A work, a peer, and how many times its rate ours must be."""
-
-    title: str
-    work: str
-    peer: str
-    bars: Mapping[str, float] = {}  # {rate: ratio}
-    rates: tuple[str, ...] = RATES
-    is_short_at_resets: bool = False  # on one side a vector step has no row of an environment that only resets
-
-    @property
-    def slack(self) -> dict[str, int]:
-        """By how much a side may miss what is wanted, so as to end with a whole vector step."""
-        over = WORKS[self.work].n_envs - 1
-        return {"collected": over, "loop_steps": over} if self.is_short_at_resets else {}
+def columns_of(work: Work) -> list[str]:
+    """Return the sides of a workload, without trainkit."""
+    return [title for title, (side, _) in COLUMNS.items() if side in work.sides]
 
 
-COMPARISONS = [
-    Comparison("one step, huber, clipped", "huber", "sb3", {LOOP: 2.1, UPDATES: 2.5}),
-    Comparison("the same, 64-64", "small", "sb3", {UPDATES: 2.5}),
-    Comparison("the same, 128-128-128, 64 environments", "many", "sb3"),
-    Comparison("one step, huber, clipped", "huber", "rllib", {LOOP: 12.0}, rates=(LOOP,), is_short_at_resets=True),
-    Comparison("one step, mse", "mse", "tianshou", {LOOP: 3.7, COLLECT: 4.5}),
-    Comparison("one step, mse", "mse", "tianshou2", {LOOP: 3.3}),
-    Comparison(
-        "the same, one action in twenty at random",
-        "acting",
-        "tianshou",
-        {COLLECT: 4.5},
-        rates=(COLLECT,),  # by networks that have not learnt: what they learn would make episodes longer
-    ),
-    Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou", {LOOP: 3.5}),
-    Comparison("prioritised, 3-step, double, mse", "prioritised", "tianshou2"),
-    Comparison("Rainbow, 128-128, batch 32", "rainbow", "tianshou", rates=(UPDATES, LOOP)),
-    Comparison(
-        "one step, mse; ours on gymnasium's vector CartPole in rounds of 16; both 160 steps per collect",
-        "rounds",
-        "tianshou",
-        {LOOP: 5.0, COLLECT: 6.5},
-        is_short_at_resets=True,
-    ),
-    Comparison(
-        "the same, one action in twenty at random",
-        "acting, own",
-        "tianshou",
-        {COLLECT: 6.5},
-        rates=(COLLECT,),
-        is_short_at_resets=True,
-    ),
-    Comparison(
-        "one step, mse; gymnasium's vector CartPole, 64 environments",
-        "many, own",
-        "tianshou",
-        is_short_at_resets=True,
-    ),
-    Comparison(
-        "SAC on Pendulum, 1 environment, batch 256, 256-256",
-        "sac",
-        "sb3",
-        {LOOP: 1.5},
-        rates=(UPDATES, LOOP),
-    ),
-    Comparison("Pong, 8 environments, batch 32, Nature CNN", "pong", "sb3", is_short_at_resets=True),
-]
+def command_of(title: str) -> list[str]:
+    """Return the command of a side's process."""
+    side, is_flushed = COLUMNS.get(title, (OURS, False))
+    python = PYTHONS.get(side, sys.executable)
+    return [python, "-m", f"benchmarks.side_{MODULES[side]}", *(["--flush"] if is_flushed else [])]
 
 
-TURN = 0.5  # seconds of work, at least
+# ---- measuring ----
 
 
-class Turn(NamedTuple):
-    """What one side did before the next one did."""
+def count_calls(name: str, sides: Mapping[str, Live]) -> dict[str, Any]:
+    """Return each side's version and how often it calls its acting network in a block; check that it does."""
+    work = WORKS[name]
+    settings = {key: work.done[key] for key in ("env", "envs", "gamma", "parameters")}
+    answers = {title: side.ask(f"{name}\t{CALLS}", settings) for title, side in sides.items()}
+    n_vector_steps = work.block // work.n_envs
+    least = 0.9 * n_vector_steps - 4 * math.sqrt(0.09 * n_vector_steps)
+    for title, answer in answers.items():
+        if not least <= answer["calls"] <= n_vector_steps + 2:  # RLlib: a call more where all environments reset
+            raise SystemExit(f"{title} called its network {answer['calls']} times in {n_vector_steps} vector steps")
+    return {key: {title: answer[key] for title, answer in answers.items()} for key in ("version", "calls")}
 
-    rate: float
-    version: str
 
-
-Rounds = Sequence[Mapping[str, Turn]]  # {side: its turn}, round by round
-
-
-def take_turn(side: Live, rate: str, comparison: Comparison, n_cores: int) -> Turn:
-    """Have a side do blocks of the work until they have taken `TURN` together."""
-    work = WORKS[comparison.work]
-    size = {COLLECT: work.collect_steps, UPDATES: work.updates, LOOP: work.loop_steps}[rate]
+def take_turn(name: str, title: str, side: Live) -> float:
+    """Let a side run blocks for `TURN_S` seconds of CPU time; return its environment steps per second."""
+    work = WORKS[name]
+    slack = {"steps": work.n_envs} if title == RLLIB else {}
     n_blocks, seconds = 0, 0.0
-    while seconds < TURN:
-        answer = side.ask(rate, work.done((rate,), n_cores), comparison.slack)
+    while seconds < TURN_S:
+        seconds += side.ask(f"{name}\t{BLOCK}", work.done, slack)["seconds"]
         n_blocks += 1
-        seconds += size / answer["rates"][rate]
-    return Turn(n_blocks * size / seconds, answer["version"])
+    return n_blocks * work.block / seconds
 
 
-def measure(comparison: Comparison, n_runs: int, cores: Sequence[int]) -> dict[str, Rounds]:
-    """Let all sides of a comparison take turns; return {rate: rounds}."""
-    asked = [comparison.work, "--threads", str(len(cores))]
-    commands = {"peer": [*PEERS[comparison.peer], *asked], "trainkit": [*OURS, *asked]}
-    found: dict[str, Rounds] = {}
-    with ExitStack() as stack:
-        sides = {name: stack.enter_context(Live(command, cores)) for name, command in commands.items()}
-        for rate in comparison.rates:
-            found[rate] = [
-                {name: take_turn(side, rate, comparison, len(cores)) for name, side in sides.items()}
-                for _ in range(n_runs + 1)
-            ][1:]  # the first warms up
-    return found
+def measure(name: str, sides: Mapping[str, Live], seconds: float) -> Row:
+    """Let the sides of a workload take turns for some seconds."""
+    ends = time.monotonic() + seconds
+    counted = count_calls(name, sides)
+    rounds: Rounds = []
+    while len(rounds) <= MIN_ROUNDS or time.monotonic() < ends:
+        takes_part = [title for title in sides if title != RLLIB or len(rounds) % RARE == 1]
+        rounds.append({title: take_turn(name, title, sides[title]) for title in takes_part})
+    return {"name": name, "commit": code_commit(), **counted, "rounds": rounds[1:]}  # the first warms up
 
 
-def rows(comparison: Comparison, found: Mapping[str, Rounds]) -> Iterator[str]:
-    """Yield a row per rate."""
-    for rate, rounds in found.items():
-        bar = comparison.bars.get(rate)
-        theirs, ours = ([one[side].rate for one in rounds] for side in ("peer", "trainkit"))
-        ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
-        ratio = statistics.median(ratios)
-        verdict = "" if bar is None else f"{bar:.2f}: {'stands' if ratio >= bar else '**falls**'}"
-        yield (
-            f"| {comparison.title} | {rate} | {comparison.peer} {rounds[0]['peer'].version} | "
-            f"{statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | {ratio:.2f} | "
-            f"{min(ratios):.2f} to {max(ratios):.2f} | {verdict} |"
-        )
+# ---- the page ----
 
 
-def heading(options: argparse.Namespace) -> list[str]:
-    """Return the page but for its rows: what was done, by whom, on what."""
-    n_cores, work = len(options.cores), WORKS["huber"]
-    return [
-        "# Beside peers",
+def ratios(row: Row, title: str) -> list[float]:
+    """Return trainkit's rate by a side's in each round that both took part in."""
+    return [one[OURS] / one[title] for one in row["rounds"] if title in one]
+
+
+def ratio(row: Row, title: str) -> float:
+    """Return how many times as fast trainkit is, the median over rounds."""
+    return statistics.median(ratios(row, title))
+
+
+def shown(value: float) -> str:
+    """Return a ratio with two digits, or one from 10 on."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the table of rates and ratios."""
+    yield f"| workload | trainkit, steps/s | {' | '.join(COLUMNS)} |"
+    yield "|---" * (len(COLUMNS) + 2) + "|"
+    for row in rows:
+        rate = statistics.median(one[OURS] for one in row["rounds"])
+        cells = [cell(ratio(row, title)) if title in row["calls"] else "" for title in COLUMNS]
+        yield f"| {row['name']} | {rate:,.0f} | {' | '.join(cells)} |"
+
+
+def cell(value: float) -> str:
+    """Return a ratio, bold where the side is as fast as trainkit or faster."""
+    return f"**{shown(value)}**" if value <= 1.0 else shown(value)
+
+
+def spread(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the table of the lowest and highest ratios."""
+    yield f"| workload | rounds | {' | '.join(COLUMNS)} |"
+    yield "|---" * (len(COLUMNS) + 2) + "|"
+    for row in rows:
+        found = [ratios(row, title) if title in row["calls"] else [] for title in COLUMNS]
+        cells = [f"{shown(min(own))} to {shown(max(own))}" if own else "" for own in found]
+        yield f"| {row['name']} | {len(row['rounds'])} | {' | '.join(cells)} |"
+
+
+def checks(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the table of what every block did, and of the calls of acting networks."""
+    titles = [OURS, *COLUMNS]
+    yield f"| workload | environment steps | vector steps | optimizer steps | parameters | {' | '.join(titles)} |"
+    yield "|---" * (len(titles) + 5) + "|"
+    for row in rows:
+        work = WORKS[row["name"]]
+        done = [work.block, work.block // work.n_envs, work.n_updates, work.n_parameters]
+        calls = [str(row["calls"].get(title, "")) for title in titles]
+        yield f"| {row['name']} | {' | '.join(f'{count:,}' for count in done)} | {' | '.join(calls)} |"
+
+
+def span(rows: Sequence[Row], title: str, rate: str) -> tuple[Row, Row] | None:
+    """Return the workloads of the lowest and the highest ratio to a side; None where it has none."""
+    own = [row for row in rows if title in row["calls"] and WORKS[row["name"]].rate == rate]
+    by_ratio = sorted(own, key=lambda row: ratio(row, title))
+    return (by_ratio[0], by_ratio[-1]) if by_ratio else None
+
+
+def ranges(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the table of lowest and highest ratios by side."""
+    yield "| beside | training loops, from | on | to | on | collecting, from | to |"
+    yield "|---|---|---|---|---|---|---|"
+    for title in COLUMNS:
+        cells = []
+        for rate in (LOOP, COLLECT):
+            found = span(rows, title, rate)
+            if rate == LOOP and found:
+                cells += [text for row in found for text in (cell(ratio(row, title)), row["name"])]
+            elif found:
+                cells += [cell(ratio(row, title)) for row in found]
+            else:
+                cells += [""] * (4 if rate == LOOP else 2)
+        if any(cells):
+            yield f"| {title} | {' | '.join(cells)} |"
+
+
+def not_faster(rows: Sequence[Row]) -> list[str]:
+    """Return the workloads on which some side is as fast as trainkit or faster, each with those sides."""
+    found = {
+        row["name"]: [title for title in COLUMNS if title in row["calls"] and ratio(row, title) <= 1.0] for row in rows
+    }
+    return [f"{name} ({'; '.join(titles)})" for name, titles in found.items() if titles]
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """Return README's sentence: the range of each side over its workloads."""
+
+    def between(title: str) -> str:
+        found = span(rows, title, LOOP)
+        assert found is not None, f"{title} has no training loop"
+        return " to ".join(f"{ratio(row, title):.1f}" for row in found)
+
+    n_loops = sum(WORKS[row["name"]].rate == LOOP for row in rows)
+    return (
+        f"Over {n_loops} training loops on one core (DQN on MountainCar, 64-64 to 512-512, batches of 32 to 1,024; "
+        "prioritized; Rainbow; images; SAC; PPO), every side acting by its network, trainkit runs at "
+        f"{between(PLAIN)} times the speed of a plain loop of torch, {between(PLAIN_FAST)} times that loop with fused "
+        f"Adam and denormals flushed, {between(SB3)} times Stable-Baselines3, {between(TIANSHOU)} times Tianshou 1.2 "
+        f"and {between(TIANSHOU2)} times Tianshou 2.0"
+    )
+
+
+METHOD = """
+One thread each, pinned to one core, sides in turn, half a second of CPU time or more per turn. How it is measured, and
+what is equal on all sides, is in the docstring of `benchmarks/peers.py`. Numbers are ratios: trainkit's environment
+steps per second by the side's, the median of rounds. **Bold**: the side is as fast as trainkit or faster. Plain: DQN,
+SAC and PPO by hand in one file of torch (`benchmarks/side_plain.py`); fused: the same with fused Adam and denormals
+flushed. Flushed: the library after `torch.set_flush_denormal(True)`; trainkit flushes denormals within its updates by
+default.
+"""
+CHECKED = """
+What every block of every side did, and how often it called its acting network in a block that was collected.
+Stable-Baselines3 draws one number per vector step: below epsilon it does not call its network. For SAC an optimizer
+step is one of each optimizer.
+"""
+WORKLOADS = """
+Observations and rewards are those of MountainCar-v0, whose episodes have 200 steps, and of Pendulum-v1 for SAC; images
+are random bytes that cost no time. Each side steps `gym.make`'s environments one by one in a loop of its own (RLlib:
+gymnasium's SyncVectorEnv). Where nothing else is said there are ten environments and one update per vector step; images
+have 8 environments. PPO: 8 environments, 128 steps of each per rollout, 10 epochs over it. DQN: Huber loss, Adam,
+gradients clipped at 10, the target network copied every 320 updates; prioritized: squared error. Tianshou's DQN cannot
+clip gradients and is spared it. Empty cells: the side has no such learner; the plain loop has no Rainbow, and RLlib is
+measured on one workload.
+"""
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Return the page."""
+    versions = {COLUMNS.get(title, (title, False))[0]: own for row in rows for title, own in row["version"].items()}
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items() if name != PLAIN)
+    parts = {
+        "Ranges": [
+            *ranges(rows),
+            "",
+            f"Not faster than every side on: {', '.join(not_faster(rows)) or 'no workload'}.",
+        ],
+        "Ratios": table(rows),
+        "Lowest and highest round": spread(rows),
+        "What was checked": [*CHECKED.strip().splitlines(), "", *checks(rows)],
+        "The workloads": WORKLOADS.strip().splitlines(),
+    }
+    heading = [
+        "# Speed compared with a plain loop and with peers",
         "",
-        measured_at(),
+        measured_at([row["commit"] for row in rows]),
         "",
-        f"`python -m benchmarks.peers --runs {options.runs} --cores {' '.join(map(str, options.cores))}` on "
-        f"{machine()}; "
-        + ("one thread, pinned to one core" if n_cores == 1 else f"{n_cores} threads, pinned to {n_cores} cores")
-        + ", sides in turn, half a second or more each; medians (ratios: median of rounds, and from which to which). "
-        f"Rates are per second of {'CPU time' if n_cores == 1 else 'the clock'}.",
-        "",
-        f"CartPole-v1, {work.n_envs} environments where no other is named, each side stepping `gym.make`'s in a loop "
-        f"of its own (trainkit: gymnasium's SyncVectorEnv); MLP {work.hidden} and batch {work.batch} where no other is "
-        f"named, gamma {GAMMA}, one update per vector step, uniform replay where no other is named. `updates/s` counts "
-        "drawing the batch, its returns and, where prioritised, writing priorities back. Q-learners act at random "
-        "where it is not said otherwise, so that episodes are as short on all sides; trainkit, Tianshou and RLlib "
-        "call their networks all the same, Stable-Baselines3 does not, which spares it a forward pass per vector step. "
-        "With one action in twenty at random all do. trainkit is as it comes: `engine='auto'`, and numbers below "
-        "1e-38 count as 0 within an update.",
-        "",
-        "All sides did as many rows, updates and parameters, or there would be no row here. An id's own vector "
-        "environment spends a vector step on resetting those that ended, which is no row: there trainkit makes more "
-        "vector steps, and its rows are within one of them of the peer's. So are those of RLlib, whose environment is "
-        "gymnasium's SyncVectorEnv, which does the same. Pong: ale-py's own vector environment on our side, its single "
-        "ones behind Stable-Baselines3's wrappers on the other, both with sticky actions, no "
-        "random start, whole games, frames of 84x84, four stacked. RLlib has its env runner and learner in one "
-        "process, whose CPU time counts; its helpers' does not. It wants gymnasium 1.2.2, Tianshou 1.2 wants 0.28.1, "
-        "the others have ours; all have the torch of constraints.txt.",
-        "",
-        "| work | rate | peer | peer's | trainkit's | ratio | of rounds | bar |",
-        "|---|---|---|---|---|---|---|---|",
+        f"`{rows[0]['command']}` on {rows[0]['machine']}; {listed}; torch {versions[PLAIN]} on all sides.",
+        *METHOD.strip().splitlines(),
     ]
+    return "\n".join(
+        [*heading, *(line for title, lines in parts.items() for line in ("", f"## {title}", "", *lines)), ""]
+    )
+
+
+def kept(file: Path) -> list[Row]:
+    """Return the rows of a measurement, from which its page is made."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def main() -> None:
-    """Measure and write the table, row by row."""
+    """Measure, and write the page after every workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--cores", type=int, nargs="+", default=[0])
-    parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS))
-    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--minutes", type=float, default=38.0)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--only", nargs="+", default=[""], help="texts in the names of workloads")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/peers.md"))
     options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with options.out.open("w") as page:
-        print("\n".join(heading(options)), file=page, flush=True)
-        for comparison in COMPARISONS:
-            if comparison.work not in options.works or comparison.peer not in options.peers:
-                continue
-            for row in rows(comparison, measure(comparison, options.runs, options.cores)):
-                print(row, flush=True)
-                print(row, file=page, flush=True)
+    command = f"python -m benchmarks.peers --minutes {options.minutes:g} --core {options.core}"
+    works = {name: work for name, work in WORKS.items() if any(text in name for text in options.only)}
+    titles = [OURS, *(title for title in COLUMNS if any(title in columns_of(work) for work in works.values()))]
+    n_cells = {name: 1 + len(columns_of(work)) for name, work in works.items()}
+    ends = time.monotonic() + 60 * options.minutes
+    per_cell = (60 * options.minutes - START_S * len(titles)) / sum(n_cells.values())
+    print(
+        f"{sum(n_cells.values())} cells of {per_cell:.1f} s and {len(titles)} starts of {START_S:.0f} s: "
+        f"{options.minutes:g} minutes",
+        flush=True,
+    )
+    raw = options.out.with_suffix(".jsonl")
+    raw.parent.mkdir(parents=True, exist_ok=True)
+    raw.write_text("")
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        sides = {title: stack.enter_context(Live(command_of(title), [options.core])) for title in titles}
+        for name, work in works.items():
+            left = sum(n_cells[later] for later in list(works)[len(rows) :])
+            seconds = (ends - time.monotonic()) * n_cells[name] / left
+            row = measure(name, {title: sides[title] for title in (OURS, *columns_of(work))}, seconds)
+            rows.append({**row, "command": command, "machine": machine()})
+            with raw.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+            options.out.write_text(report(rows))
+            print(f"{(ends - time.monotonic()) / 60:4.1f} minutes left {list(table(rows))[-1]}", flush=True)
+    print(f"\n{sentence(rows)}")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""Print our rates as multiples of a calibration loop, beside those that were kept: a slow-down shows on any machine.
+"""Print our rates as multiples of a calibration loop, next to those that were kept: a slow-down shows on any machine.
 
     python -m benchmarks.quick [--runs 3] [--keep]
 
-The calibration is a fixed loop of small numpy and torch calls, run before and after each work: a rate divided by its
-rate hardly depends on the machine, nor on what else it does. `--keep` writes what was measured, for the next ones to
-be held against.
+The calibration is a fixed loop of small numpy and torch calls, run before and after each workload of `peers`: a rate
+divided by its rate hardly depends on the machine, nor on its load. `--keep` writes what was measured, for later runs
+to be compared with.
 """
 
 import argparse
-import dataclasses
-import importlib.util
 import json
 import statistics
 import time
@@ -24,15 +22,18 @@ from benchmarks.work import WORKS, Work
 
 KEPT = Path("benchmarks/results/quick.json")
 SLOWER = 0.85  # of what was kept; noise of a quiet machine stays above
-# The works of `peers`, shortened.
-QUICK = {
-    "uniform": dataclasses.replace(WORKS["huber"], loop_steps=4_800),
-    "prioritised": dataclasses.replace(WORKS["prioritised"], loop_steps=4_800),
-    "rounds": dataclasses.replace(WORKS["rounds"], loop_steps=4_800),
-    "64 environments": WORKS["many, own"],
-    "sac": dataclasses.replace(WORKS["sac"], warmup_steps=300, collect_steps=2_000, updates=100, loop_steps=150),
-    "pong": dataclasses.replace(WORKS["pong"], warmup_steps=100, collect_steps=1_000, updates=10, loop_steps=80),
-}
+SECONDS = 1.0  # of each workload, at least
+QUICK = [
+    "DQN 128-128-128, batch 64",
+    "DQN 128-128-128, batch 64, 64 environments",
+    "DQN 512-512, batch 256",
+    "Prioritized double DQN, 3-step, 128-128-128, batch 64",
+    "Rainbow, 128-128, batch 32",
+    "DQN on images of 84x84x4, Nature CNN, batch 32",
+    "SAC 256-256, batch 256",
+    "PPO 64-64, batch 64",
+    "Collecting, 8 environments",
+]
 
 
 def calibration() -> float:
@@ -49,14 +50,17 @@ def calibration() -> float:
     return n_loops / (time.process_time() - began)
 
 
-def rates(work: Work) -> dict[str, tuple[float, float]]:
-    """Return each rate, and how many times the calibration's it is."""
-    before = calibration()
+def rate(work: Work) -> tuple[float, float]:
+    """Return environment steps per second, and how many times the calibration's rate that is."""
     ours = Ours(work)
-    ours.collect(work.warmup_steps)
-    reached, _ = measure(ours, work)
-    base = (before + calibration()) / 2
-    return {name: (rate, rate / base) for name, rate in reached.items()}
+    ours.collect(work.warmup)
+    measure(ours, work)
+    before, n_blocks, seconds = calibration(), 0, 0.0
+    while seconds < SECONDS:
+        seconds += measure(ours, work)["seconds"]
+        n_blocks += 1
+    reached = n_blocks * work.block / seconds
+    return reached, 2 * reached / (before + calibration())
 
 
 def main() -> None:
@@ -68,23 +72,17 @@ def main() -> None:
     torch.set_num_threads(1)
     kept: dict[str, float] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     found = {}
-    print(f"{'':18s}{'work':18s}{'rate':>10s}{'per calibration loop':>24s}{'kept':>10s}{'by kept':>10s}")
-    for title, work in QUICK.items():
-        if work.env.startswith("ALE/") and importlib.util.find_spec("ale_py") is None:
-            print(f"{title:18s}left out: ale-py is not there")
-            continue
-        runs = [rates(work) for _ in range(options.runs)]
-        for name in runs[0]:
-            rate, ratio = (statistics.median(column) for column in zip(*(run[name] for run in runs), strict=True))
-            row = f"{title}: {name}"
-            found[row] = ratio
-            line = f"{title:18s}{name:18s}{rate:10,.0f}{ratio:24.3g}"
-            if row in kept:
-                share = ratio / kept[row]
-                line += f"{kept[row]:10.3g}{share:10.2f}{'  SLOWER' if share < SLOWER else ''}"
-            print(line, flush=True)
+    print(f"{'workload':58s}{'steps/s':>10s}{'per calibration loop':>24s}{'kept':>10s}{'by kept':>10s}")
+    for name in QUICK:
+        runs = [rate(WORKS[name]) for _ in range(options.runs)]
+        reached, found[name] = (statistics.median(column) for column in zip(*runs, strict=True))
+        line = f"{name:58s}{reached:10,.0f}{found[name]:24.3g}"
+        if name in kept:
+            share = found[name] / kept[name]
+            line += f"{kept[name]:10.3g}{share:10.2f}{'  SLOWER' if share < SLOWER else ''}"
+        print(line, flush=True)
     if options.keep:
-        KEPT.write_text(json.dumps(kept | found, indent=1) + "\n")
+        KEPT.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

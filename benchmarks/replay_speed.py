@@ -1,9 +1,9 @@
-"""Measure replay beside peers: rounds of draw, gather and write back, and steps stored, in turn on one core.
+"""Measure replay compared with peers: rounds of sample, gather and write back, and steps stored, in turn on one core.
 
     python -m benchmarks.replay_speed [--runs 15] [--core 0] [--rows N ...] [--out FILE]
 
 Peers live in environments of their own, which `make bench-replay` builds; one that is not there is left out, and the
-page says so. All sides are there at once and take turns, so that what the machine does besides meets all nearly alike.
+page says so. All sides are processes that stay and take turns, so that a change of the machine's pace meets all.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from benchmarks.running import Live, machine
 
 OURS = "trainkit"
 SIDES = {
-    OURS: [sys.executable, "-m", "benchmarks.replay_trainkit"],
-    "cpprb": [".peers/cpprb@11.0.0/bin/python", "-m", "benchmarks.replay_cpprb"],
-    "torchrl": [".peers/torchrl@0.14.1/bin/python", "-m", "benchmarks.replay_torchrl"],
-    "tianshou": [".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.replay_tianshou"],
-    "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.replay_sb3"],
+    OURS: [sys.executable, "-m", "benchmarks.replay_side", OURS],
+    "cpprb": [".peers/cpprb@11.0.0/bin/python", "-m", "benchmarks.replay_side", "cpprb"],
+    "torchrl": [".peers/torchrl@0.14.1/bin/python", "-m", "benchmarks.replay_side", "torchrl"],
+    "tianshou": [".peers/tianshou@1.2.0/bin/python", "-m", "benchmarks.replay_side", "tianshou"],
+    "stable-baselines3": [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.replay_side", "stable-baselines3"],
 }
 ROWS, BATCHES = (1_000_000, 100_000, 10_000), (32, 256)
 # What one of a million rows must reach: {(peer, our way, batch, n-step): its time by ours}.
@@ -77,7 +77,7 @@ def main() -> None:
     there = {name: command for name, command in SIDES.items() if Path(command[0]).exists()}
     left_out = sorted(SIDES.keys() - there.keys())
     lines = [
-        "# Replay beside peers",
+        "# Replay compared with peers",
         "",
         measured_at(),
         "",
@@ -85,7 +85,7 @@ def main() -> None:
         f"sides in turn, block by block, medians of {options.runs} blocks of {work.ROUNDS} (ratios: median of turns). "
         "Microseconds of CPU time.",
         "",
-        "Prioritised: draw a batch by priority with its weights, gather it, write new priorities back, at fresh rows "
+        "Prioritized: draw a batch by priority with its weights, gather it, write new priorities back, at fresh rows "
         f"each time; observations are {work.OBS} float32, alpha {work.ALPHA}, beta {work.BETA}. In rounds: the batches "
         f"of {work.PER_ROUND} updates drawn in one pass and written once, per update, beside the peer's one by one. "
         "cpprb computes n-step returns when rows are added, trainkit and Tianshou when they are read. Uniform: a batch "

@@ -1,12 +1,10 @@
-"""The work every side of replay's speed does, in numbers that all share.
+"""The work of every side of `replay_speed`, as numbers that all share.
 
-A round is: draw a batch, gather it (n-step returns where asked for), write its priorities back. A side is a script
-that runs in an environment of its own, takes `--rows --batch --n-step`, and for every line that it reads measures a
-block of rounds and prints one line of JSON: `us` are microseconds of CPU time per round, `done` is what was done. With
-`--adds` it measures vector steps that are stored.
+A round is: sample a batch, gather it (with n-step returns), write its priorities back. For every line that a side reads
+it measures a block of rounds and prints one line of JSON: `us` are microseconds of CPU time per round, `done` is what
+was done.
 """
 
-import argparse
 import json
 import sys
 import time
@@ -21,8 +19,8 @@ GAMMA = 0.99
 EPISODE = 200  # rows
 ROUNDS = 150  # of a block
 PER_ROUND = 16
-OWN, IN_ROUNDS, UNIFORM = "prioritised", f"prioritised, in rounds of {PER_ROUND}", "uniform, to tensors"
-ADDS = ADD_PRIORITISED, ADD_UNIFORM = "add, prioritised", "add, uniform"
+OWN, IN_ROUNDS, UNIFORM = "prioritized", f"prioritized, in rounds of {PER_ROUND}", "uniform, to tensors"
+ADDS = ADD_PRIORITIZED, ADD_UNIFORM = "add, prioritized", "add, uniform"
 N_INPUTS = 50  # different priorities that are written, steps that are stored
 N_ENVS = 10  # rows of a vector step
 STEPS_BEFORE = 1_000  # that are stored before the measurement; they fill the smallest buffer
@@ -30,22 +28,12 @@ STEPS_BEFORE = 1_000  # that are stored before the measurement; they fill the sm
 Play = Callable[[int], object]  # a round, by the number of its input
 
 
-def options() -> argparse.Namespace:
-    """Read what is asked of a side."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--n-step", type=int, default=1)
-    parser.add_argument("--adds", action="store_true")
-    return parser.parse_args()
-
-
 def columns(n_rows: int) -> dict[str, Any]:
     """Return rows in time order, of episodes of equal length that end for good."""
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((n_rows, OBS), np.float32)
     done = np.arange(1, n_rows + 1) % EPISODE == 0
-    after = np.roll(obs, -1, axis=0)  # an episode goes on: what comes next is what is acted on next
+    after = np.roll(obs, -1, axis=0)  # an episode continues: the next observation is the next row's
     return {
         "obs": obs,
         "action": rng.integers(2, size=n_rows),
@@ -56,7 +44,7 @@ def columns(n_rows: int) -> dict[str, Any]:
 
 
 def steps() -> list[dict[str, Any]]:
-    """Return vector steps to be stored, round after round; an episode ends in one of them."""
+    """Return vector steps to store, round after round; an episode ends in one of them."""
     rng = np.random.default_rng(2)
 
     def step(i: int) -> dict[str, Any]:
@@ -70,30 +58,30 @@ def steps() -> list[dict[str, Any]]:
 
 
 def priorities(n_rows: int) -> list[Any]:
-    """Return what is written back, round after round."""
+    """Return the priorities that are written back, round after round."""
     rng = np.random.default_rng(1)
     return [rng.uniform(0.01, 2.0, n_rows) for _ in range(N_INPUTS)]
 
 
 def storing(add: Callable[[Any], object], steps: Sequence[Any]) -> Play:
-    """Return what stores one of the vector steps, after many that fill the smallest buffer."""
+    """Return a function that stores one of the vector steps, after many that fill the smallest buffer."""
     for i in range(STEPS_BEFORE):
         add(steps[i % N_INPUTS])
     return lambda i: add(steps[i])
 
 
-def answer(ways: Mapping[str, Play], version: str, asked: argparse.Namespace) -> None:
-    """Measure a block of every way for each line that is read, and print what a round took."""
+def answer(ways: Mapping[str, Play], version: str, done: Mapping[str, Any]) -> None:
+    """Measure a block of every way for each line that is read, and print the time of a round."""
     for play in ways.values():
         _microseconds(play)  # warms up
     for _ in sys.stdin:
         us = {name: _microseconds(play) / (PER_ROUND if name == IN_ROUNDS else 1) for name, play in ways.items()}
-        print(json.dumps({"us": us, "done": vars(asked), "version": version}), flush=True)
+        print(json.dumps({"us": us, "done": done, "version": version}), flush=True)
 
 
 def _microseconds(play: Play) -> float:
     """Return the time of a round, in a block of them."""
-    began = time.process_time()
+    started = time.process_time()
     for i in range(ROUNDS):
         play(i % N_INPUTS)
-    return (time.process_time() - began) / ROUNDS * 1e6
+    return (time.process_time() - started) / ROUNDS * 1e6

@@ -6,11 +6,15 @@ The rows are the finished runs of trainkit under `benchmarks/results/*.jsonl`. E
 checked out, and reproduces when every evaluation has the same mean to the last bit. A row that was measured at an older
 commit and differs is outdated: its page names the commit, and the command that remakes it is printed. A row that was
 measured at today's code and differs is an error, and so is the exit status. Other processors may round otherwise.
+
+First, the numbers of README and docs are compared with the results pages that their paragraph links to: a number that
+is on none of them is an error, too.
 """
 
 import argparse
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +26,14 @@ import torch
 import trainkit as tk
 from benchmarks import cheetah, cheetah_work, hl_gauss, learning_onpolicy, learning_work, same_settings, time_to_475
 from benchmarks.cache import Cache
-from benchmarks.provenance import UNKNOWN, code_commit, commits_since
+from benchmarks.provenance import ROOT, UNKNOWN, code_commit, commits_since
 
 RESULTS = Path("benchmarks/results")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"\n\s*\n|\n(?=\s*[-|] ?)")  # between paragraphs, list items and rows of tables
+LINK = re.compile(r"\]\(([^)#\s]*benchmarks/results/\w+\.md)\)")
+ON_PAGE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![\w.`])\d+\.\d+(?![\w.`])")  # with a decimal point, and no version such as 1.2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +161,22 @@ def _row(
     )
 
 
+def unpublished(document: Path) -> list[str]:
+    """Return the numbers of a document that are on none of the results pages which their paragraph links to.
+
+    A number may be rounded; whole numbers are not checked.
+    """
+    missing = []
+    for block in BLOCK.split(document.read_text()):
+        pages = [(document.parent / link).read_text() for link in LINK.findall(block)]
+        published = [float(number.replace(",", "")) for page in pages for number in ON_PAGE.findall(page)]
+        for number in NUMBER.findall(LINK.sub("", block)) if pages else ():
+            n_digits = len(number.partition(".")[2])
+            if not any(abs(one - float(number)) < 0.501 * 10**-n_digits for one in published):
+                missing.append(number)
+    return missing
+
+
 def sampled(of: Sequence[Row], minutes: float, rng: random.Random) -> list[Row]:
     """Return rows in random order, one at least, as many as fit into a time by what they took when measured."""
     shuffled = rng.sample(of, len(of))
@@ -196,6 +221,9 @@ def main() -> None:
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="print the rows instead, with their commits")
     options = parser.parse_args()
+    for document in DOCUMENTS:
+        if missing := unpublished(document):
+            raise SystemExit(f"{document}: {', '.join(missing)} are on none of the pages that it links to there")
     torch.set_num_threads(1)
     today = code_commit()
     found = [row for row in rows(options.core) if options.only in row.name]

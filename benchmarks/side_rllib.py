@@ -1,23 +1,28 @@
-"""RLlib's side: the whole loop, its local env runner and learner in this process, on its vector environment."""
+"""RLlib's side of `peers`: its local env runner and learner in this process, on gymnasium's SyncVectorEnv."""
 
 import logging
 import os
 import warnings
+from contextlib import AbstractContextManager
 from typing import Any
 
 warnings.filterwarnings("ignore")
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a benchmark reports to nobody
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-import ray  # noqa: E402  # after the warnings it raises
+import ray  # noqa: E402  # after the warnings that its imports raise
 from ray.rllib.algorithms.dqn import DQNConfig  # noqa: E402
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner  # noqa: E402
 
 from benchmarks import side  # noqa: E402
-from benchmarks.work import GAMMA, LR, Work  # noqa: E402
+from benchmarks.work import Work  # noqa: E402
 
 
-class Exact(SingleAgentEnvRunner):
-    """Take what a sample has over off the next: else one would be of 19 rows where an environment had to reset."""
+class CountingEnvRunner(SingleAgentEnvRunner):
+    """Count environment steps, and subtract what one sample has too many from the next one.
+
+    A vector step in which some environments only reset has fewer rows than environments, and a sample ends with a
+    whole vector step.
+    """
 
     n_over = 0
     n_rows = 0
@@ -32,9 +37,7 @@ class Exact(SingleAgentEnvRunner):
 
 
 class RLlib:
-    """Its DQN on its new API stack."""
-
-    version = ray.__version__
+    """RLlib's DQN with a workload."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -42,7 +45,7 @@ class RLlib:
             DQNConfig()
             .environment(work.env)
             .env_runners(
-                env_runner_cls=Exact,
+                env_runner_cls=CountingEnvRunner,
                 num_env_runners=0,
                 num_envs_per_env_runner=work.n_envs,
                 rollout_fragment_length=1,
@@ -50,8 +53,8 @@ class RLlib:
             .learners(num_learners=0)
             .rl_module(model_config={"fcnet_hiddens": list(work.hidden), "fcnet_activation": "relu"})
             .training(
-                lr=LR,
-                gamma=GAMMA,
+                lr=work.lr,
+                gamma=work.gamma,
                 train_batch_size_per_learner=work.batch,
                 td_error_loss_fn=work.loss,
                 grad_clip=work.clip,
@@ -61,7 +64,7 @@ class RLlib:
                 dueling=False,
                 epsilon=work.epsilon,
                 target_network_update_freq=work.target_every * work.n_envs,
-                num_steps_sampled_before_learning_starts=work.warmup_steps,
+                num_steps_sampled_before_learning_starts=work.warmup + work.block,
                 replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": work.capacity},
             )
             .debugging(seed=1, log_level="ERROR")
@@ -71,38 +74,33 @@ class RLlib:
         self._learner = self._algorithm.learner_group._learner
 
     def collect(self, n_steps: int) -> int:
-        return self._play(n_steps)  # below `num_steps_sampled_before_learning_starts`
+        """Collect, below `num_steps_sampled_before_learning_starts`."""
+        return self.loop(n_steps)
 
     def loop(self, n_steps: int) -> int:
-        return self._play(n_steps)
-
-    def _play(self, n_steps: int) -> int:
         before = self._runner.n_rows
         for _ in range(n_steps // self._work.n_envs):
             self._algorithm.training_step()
         return self._runner.n_rows - before
 
     def n_updates(self) -> int:
-        state = self._learner.get_optimizer().state
-        return int(next(iter(state.values()))["step"]) if state else 0
+        return side.n_steps_of(self._learner.get_optimizer())
 
-    def told(self) -> dict[str, Any]:
+    def count_calls(self) -> AbstractContextManager[list[int]]:
+        return side.calls_of(self._runner.module)
+
+    def settings(self) -> dict[str, Any]:
         config = self._algorithm.config
-        learnt = self._learner.get_optimizer().param_groups[0]["params"]
+        trained = self._learner.get_optimizer().param_groups[0]["params"]
         return {
             "env": config.env,
             "envs": self._runner.num_envs,
             "gamma": config.gamma,
-            "n_step": config.n_step,
-            "parameters": sum(parameter.numel() for parameter in learnt),
+            "parameters": sum(parameter.numel() for parameter in trained),
         }
 
 
-def main() -> None:
-    """Do the work and print its rates."""
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    side.play(RLlib, side.options().parse_args())
-
-
 if __name__ == "__main__":
-    main()
+    flush = side.options().parse_args().flush
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    side.serve(RLlib, ray.__version__, flush=flush)

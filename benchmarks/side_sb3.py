@@ -1,90 +1,120 @@
-"""Stable-Baselines3's side: collect, update and the whole loop, on its DummyVecEnv, a bare loop over environments."""
+"""Stable-Baselines3's side of `peers`, on its DummyVecEnv, a loop over single environments."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
-import gymnasium as gym
 import stable_baselines3
-from stable_baselines3 import DQN, SAC
-from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
+import torch
+from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from benchmarks import side
-from benchmarks.work import GAMMA, LR, Work
-
-NEVER = 10**9  # environment steps
+from benchmarks.work import ADAM_EPS, CLIP_RATIO, EPOCHS, LAMBDA, ROLLOUT_STEPS, TAU, VALUE_WEIGHT, Work, make_env
 
 
-def make_envs(work: Work) -> VecEnv:
-    """Make the environments; Atari as `ATARI_ENVS` of trainkit has it."""
-    if not work.sees_images:
-        return DummyVecEnv([lambda: gym.make(work.env) for _ in range(work.n_envs)])
-    import ale_py
+class Features(BaseFeaturesExtractor):
+    """The layers of a workload's network below the last one; Stable-Baselines3 scales the bytes."""
 
-    gym.register_envs(ale_py)
-    wrappers = {"noop_max": 0, "terminal_on_life_loss": False, "clip_reward": False}
-    bare = {"frameskip": 1, "repeat_action_probability": 0.25}
-    return VecFrameStack(make_atari_env(work.env, work.n_envs, env_kwargs=bare, wrapper_kwargs=wrappers), 4)
+    def __init__(self, space: Any, work: Work) -> None:
+        super().__init__(space, work.hidden[-1])
+        self.layers = side.network(work)[:-1]
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.layers(obs)
+
+
+def make_dqn(work: Work, envs: DummyVecEnv, common: dict[str, Any]) -> DQN:
+    """Make its DQN, whose loss is Huber's."""
+    network: dict[str, Any] = {"net_arch": list(work.hidden)}
+    if work.convolutions:
+        features = {"features_extractor_class": Features, "features_extractor_kwargs": {"work": work}}
+        network = {"net_arch": [], **features}
+    return DQN(
+        "CnnPolicy" if work.convolutions else "MlpPolicy",
+        envs,
+        buffer_size=work.capacity,
+        learning_starts=0,
+        train_freq=work.steps_per_update // work.n_envs,
+        gradient_steps=1,
+        target_update_interval=work.target_every * work.steps_per_update,
+        exploration_initial_eps=work.epsilon,
+        exploration_final_eps=work.epsilon,
+        max_grad_norm=work.clip,
+        policy_kwargs=network,
+        **common,
+    )
+
+
+def make_model(work: Work, envs: DummyVecEnv) -> Any:
+    """Make the learner."""
+    common = {"learning_rate": work.lr, "batch_size": work.batch, "gamma": work.gamma, "device": "cpu", "seed": 1}
+    if work.learner == "dqn":
+        return make_dqn(work, envs, common)
+    network: dict[str, Any] = {"net_arch": list(work.hidden)}
+    if work.learner == "sac":
+        replay = {"buffer_size": work.capacity, "learning_starts": 0, "train_freq": 1, "gradient_steps": 1}
+        return SAC("MlpPolicy", envs, tau=TAU, policy_kwargs=network, **replay, **common)
+    adam = {"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": ADAM_EPS}}
+    return PPO(
+        "MlpPolicy",
+        envs,
+        n_steps=ROLLOUT_STEPS,
+        n_epochs=EPOCHS,
+        gae_lambda=LAMBDA,
+        clip_range=CLIP_RATIO,
+        vf_coef=VALUE_WEIGHT,
+        ent_coef=0.0,
+        max_grad_norm=work.clip,
+        policy_kwargs={**network, "activation_fn": torch.nn.Tanh, **adam},
+        **common,
+    )
 
 
 class StableBaselines3:
-    """Its DQN or SAC; without a network it draws actions from the space until learning starts."""
+    """Stable-Baselines3 with a workload.
 
-    version = stable_baselines3.__version__
+    Its DQN draws one number per vector step: below epsilon all actions are random, and the network is not called.
+    """
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._envs = make_envs(work)
-        own: dict[str, Any] = {}
-        if work.learner == "dqn":
-            own = {
-                "target_update_interval": work.target_every * work.n_envs,
-                "exploration_initial_eps": work.epsilon,
-                "exploration_final_eps": work.epsilon,
-                "max_grad_norm": work.clip,
-            }
-        self._model = (DQN if work.learner == "dqn" else SAC)(
-            "CnnPolicy" if work.sees_images else "MlpPolicy",
-            self._envs,
-            learning_rate=LR,
-            buffer_size=work.capacity,
-            batch_size=work.batch,
-            gamma=GAMMA,
-            train_freq=1,
-            gradient_steps=1,
-            policy_kwargs={"net_arch": [] if work.sees_images else list(work.hidden)},
-            device="cpu",
-            seed=1,
-            **own,
-        )
+        self._envs = DummyVecEnv([lambda: make_env(work)] * work.n_envs)
+        self._model = make_model(work, self._envs)
 
     def collect(self, n_steps: int) -> int:
-        return self._learn(n_steps, learning_starts=NEVER)
-
-    def update(self) -> None:
-        self._model.train(gradient_steps=1, batch_size=self._work.batch)
+        train, self._model.train = self._model.train, lambda *_, **__: None
+        n_collected = self.loop(n_steps)
+        self._model.train = train
+        return n_collected
 
     def loop(self, n_steps: int) -> int:
-        return self._learn(n_steps, learning_starts=0)
-
-    def _learn(self, n_steps: int, learning_starts: int) -> int:
-        before, self._model.learning_starts = self._model.num_timesteps, learning_starts
+        before = self._model.num_timesteps
         self._model.learn(n_steps, log_interval=None, reset_num_timesteps=False)
         return self._model.num_timesteps - before
 
     def n_updates(self) -> int:
-        return self._model._n_updates
+        return side.n_steps_of((self._model.actor if self._work.learner == "sac" else self._model.policy).optimizer)
 
-    def told(self) -> dict[str, Any]:
+    def count_calls(self) -> AbstractContextManager[list[int]]:
+        return side.calls_of(self._trained()[0])
+
+    def _trained(self) -> list[torch.nn.Module]:
+        """Return the trained networks, the acting one first."""
         model = self._model
-        learnt = [model.q_net] if self._work.learner == "dqn" else [model.actor, model.critic]
+        if self._work.learner == "sac":
+            return [model.actor, model.critic]
+        return [model.q_net if self._work.learner == "dqn" else model.policy]
+
+    def settings(self) -> dict[str, Any]:
+        model = self._model
         return {
             "env": self._envs.get_attr("spec")[0].id,
             "envs": self._envs.num_envs,
             "gamma": model.gamma,
-            "n_step": model.n_steps,
-            "parameters": sum(parameter.numel() for module in learnt for parameter in module.parameters()),
+            "parameters": side.count_parameters(*self._trained()),
         }
 
 
 if __name__ == "__main__":
-    side.play(StableBaselines3, side.options().parse_args())
+    side.serve(StableBaselines3, stable_baselines3.__version__, flush=side.options().parse_args().flush)

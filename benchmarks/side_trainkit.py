@@ -1,117 +1,138 @@
-"""Our side: collect, update and the whole loop."""
+"""Our side of `peers`, by the public parts: engine and flushed denormals are the defaults."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol
 
-import gymnasium as gym
-from gymnasium.vector import AutoresetMode
+import torch
 
 import trainkit as tk
 from benchmarks import side
-from benchmarks.work import ATOMS, GAMMA, LR, RETURNS, Work
-from trainkit.engine import EngineName
-from trainkit.presets.base import ATARI_ENVS
+from benchmarks.work import (
+    ADAM_EPS,
+    ALPHA,
+    ATOMS,
+    BETA,
+    CLIP_RATIO,
+    EPOCHS,
+    IMAGES,
+    LAMBDA,
+    RETURNS,
+    ROLLOUT_STEPS,
+    TAU,
+    VALUE_WEIGHT,
+    Work,
+    make_env,
+)
 
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
 
 
-def make_envs(work: Work) -> tk.Envs:
-    """Make the environments: an id's own vector environment, or gymnasium's loop over single ones."""
-    if work.sees_images:
-        return tk.make_envs(work.env, work.n_envs, **ATARI_ENVS, seed=1)
-    sync = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
-    return tk.make_envs(gym.make_vec(work.env, work.n_envs, **({} if work.has_own_vector_env else sync)), seed=1)
+class Trains(Protocol):
+    """A trainer as far as it is used here."""
+
+    def run(self) -> object:
+        """Train to the end."""
 
 
-def make_policy(work: Work, envs: tk.Envs, **options: Any) -> tk.DQNPolicy | tk.SACPolicy:
+def make_policy(work: Work, envs: tk.Envs, **options: Any) -> Any:
     """Make the learner."""
-    options |= {"gamma": GAMMA, "n_step": work.n_step, "lr": LR, "device": "cpu", "seed": 1}
+    options |= {"gamma": work.gamma, "lr": work.lr, "max_grad_norm": work.clip, "device": "cpu", "seed": 1}
     if work.learner == "sac":
-        return tk.SACPolicy.for_envs(envs, hidden=work.hidden, **options)
+        return tk.SACPolicy.for_envs(envs, hidden=work.hidden, tau=TAU, **options)
+    if work.learner == "ppo":
+        ppo = {"lam": LAMBDA, "clip_ratio": CLIP_RATIO, "value_weight": VALUE_WEIGHT, "entropy_weight": 0.0}
+        return tk.PPOPolicy.for_envs(envs, hidden=work.hidden, adam_eps=ADAM_EPS, **ppo, **options)
+    options |= {"n_step": work.n_step, "double": work.double}
+    options["target"] = tk.Target(work.target_every, unit="updates")
     if work.learner == "rainbow":
-        options |= {"value": tk.CategoricalValue(ATOMS, *RETURNS), "dueling": True, "noisy": True}
-    else:
-        options["value"] = tk.ExpectedValue(work.loss)
-    return tk.DQNPolicy.for_envs(
-        envs,
-        **({"head": work.hidden} if work.sees_images else {"hidden": work.hidden}),
-        double=work.double,
-        max_grad_norm=work.clip,
-        exploration=tk.EpsilonGreedy(work.epsilon),
-        target=tk.Target(work.target_every, unit="updates"),
-        **options,
-    )
+        rainbow = {"value": tk.CategoricalValue(ATOMS, *RETURNS), "dueling": True, "noisy": True}
+        return tk.DQNPolicy.for_envs(envs, hidden=work.hidden, **rainbow, **options)
+    options |= {"value": tk.ExpectedValue(work.loss), "exploration": tk.EpsilonGreedy(work.epsilon)}
+    if not work.convolutions:
+        return tk.DQNPolicy.for_envs(envs, hidden=work.hidden, **options)
+    clip, horizon = tk.Clip(options.pop("max_grad_norm")), tk.Horizon(options.pop("n_step"), options.pop("gamma"))
+    options |= {"clip": clip, "horizon": horizon, "optimizer": tk.Adam(options.pop("lr"))}
+    del options["double"]
+    return tk.DQNPolicy(side.Images(side.network(work)), action_space=envs.action_space, **options)
 
 
 class Ours:
-    """trainkit, by its public parts."""
-
-    version = tk.__version__
+    """trainkit with a workload."""
 
     def __init__(self, work: Work, **options: Any) -> None:
         if not Path(tk.__file__).is_relative_to(Path(__file__).parents[1]):
             raise SystemExit(f"{tk.__file__} is not of the tree that these benchmarks are of: set PYTHONPATH=src")
-        self._work = work
-        self._envs = make_envs(work)
-        self._policy = make_policy(work, self._envs, **options)
-        kind = tk.PrioritizedReplayBuffer if work.prioritized else tk.ReplayBuffer
-        self._collector = tk.Collector(self._policy, self._envs, kind(work.capacity, seed=1))
+        self.work = work
+        ids = [lambda: make_env(work)] * work.n_envs if work.env == IMAGES else work.env
+        self._envs = tk.make_envs(ids, seed=1) if work.env == IMAGES else tk.make_envs(ids, work.n_envs, seed=1)
+        self.policy = make_policy(work, self._envs, **options)
+        self.collector = tk.Collector(self.policy, self._envs, self._buffer())
+
+    def _buffer(self) -> Any:
+        if self.work.learner == "ppo":
+            return tk.RolloutBuffer()
+        if self.work.prioritized:
+            return tk.PrioritizedReplayBuffer(self.work.capacity, alpha=ALPHA, beta=BETA, seed=1)
+        return tk.ReplayBuffer(self.work.capacity, seed=1)
 
     def collect(self, n_steps: int) -> int:
-        return self._evened(self._collector.collect(n_step=n_steps).n_step, n_steps)
+        n_collected = self.collector.collect(n_step=n_steps).n_step
+        if self.work.learner == "ppo":
+            self.collector.buffer.clear()
+        return n_collected
 
     def update(self) -> None:
-        buffer = self._collector.buffer
-        batch = buffer.sample(self._work.batch, horizon=self._policy.horizon)
-        result = self._policy.update(batch, step=self._collector.env_step)
-        if self._work.prioritized:
+        """Sample a batch and learn from it, for benchmarks that measure updates alone."""
+        buffer = self.collector.buffer
+        batch = buffer.sample(self.work.batch, horizon=self.policy.horizon)
+        result = self.policy.update(batch, step=self.collector.env_step)
+        if self.work.prioritized:
             buffer.update_priorities(batch.slots, result.read_priority())
 
     def loop(self, n_steps: int) -> int:
-        per_round = self._work.per_round
-        rounds = {"refresh_priorities": "round", "updates_per_round": per_round} if per_round > 1 else {}
-        before = self._collector.env_step
-        tk.OffpolicyTrainer(
-            self._policy,
-            self._collector,
-            max_epoch=1,
-            step_per_epoch=n_steps,
-            step_per_collect=self._work.n_envs * per_round,
-            update_per_step=1 / self._work.n_envs,
-            batch_size=self._work.batch,
-            **rounds,
-            **QUIET,
-        ).run()
-        return self._evened(self._collector.env_step - before, n_steps)
+        before = self.collector.env_step
+        self._trainer(n_steps).run()
+        return self.collector.env_step - before
 
-    def _evened(self, n_rows: int, n_steps: int) -> int:
-        """Ask for what a block went over, which takes no step: so the next one begins even."""
-        if n_rows > n_steps:
-            self._collector.collect(n_step=n_rows - n_steps)
-        return n_rows
+    def _trainer(self, n_steps: int) -> Trains:
+        work, common = self.work, {"max_epoch": 1, "step_per_epoch": n_steps, "batch_size": self.work.batch, **QUIET}
+        if work.learner == "ppo":
+            rollout = {"step_per_collect": work.n_envs * ROLLOUT_STEPS, "repeat_per_collect": EPOCHS}
+            return tk.OnpolicyTrainer(self.policy, self.collector, **rollout, **common)
+        ratio = {"step_per_collect": work.steps_per_update, "update_per_step": 1 / work.steps_per_update}
+        return tk.OffpolicyTrainer(self.policy, self.collector, **ratio, **common)
 
     def n_updates(self) -> int:
-        return self._policy.n_updates
+        n_updates: int = self.policy.n_updates
+        return n_updates
 
-    def told(self) -> dict[str, Any]:
-        policy, horizon = self._policy, self._policy.horizon
-        learnt = [policy.actor, policy.critics] if isinstance(policy, tk.SACPolicy) else [policy.network]
+    @contextmanager
+    def count_calls(self) -> Iterator[list[int]]:
+        engine, count = self.policy.engine, [0]
+        call = engine.call
+
+        def counted(name: str, *arguments: Any) -> Any:
+            count[0] += name in ("q_values", "act")
+            return call(name, *arguments)
+
+        engine.call = counted
+        yield count
+        del engine.call
+
+    def settings(self) -> dict[str, Any]:
+        policy = self.policy
+        trained = [policy.actor, policy.critics] if isinstance(policy, tk.SACPolicy) else [policy.network]
         return {
-            "env": self._envs.name,
+            "env": self.work.env if self.work.env == IMAGES else self._envs.name,
             "envs": self._envs.n,
-            "gamma": horizon.gamma,
-            "n_step": horizon.n_step,
-            "parameters": sum(parameter.numel() for module in learnt for parameter in module.parameters()),
+            "gamma": policy.horizon.gamma,
+            "parameters": side.count_parameters(*trained),
         }
 
 
-def main() -> None:
-    """Do the work and print its rates."""
-    parser = side.options()
-    parser.add_argument("--engine", choices=get_args(EngineName), default="auto")
-    asked = parser.parse_args()
-    side.play(lambda work: Ours(work, engine=asked.engine), asked)
-
-
 if __name__ == "__main__":
-    main()
+    side.options().parse_args()
+    torch.set_num_threads(1)
+    side.serve(Ours, tk.__version__)

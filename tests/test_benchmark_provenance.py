@@ -23,6 +23,35 @@ def test_every_results_page_names_the_commit_it_was_measured_at() -> None:
     assert [page.name for page in RESULTS.glob("*.md") if not measured.search(page.read_text())] == []
 
 
+def test_every_results_page_names_its_command() -> None:
+    command = re.compile(r"`(python -m benchmarks\.\w+|make [a-z-]+)")
+    named = {page.name: command.search(page.read_text()) for page in RESULTS.glob("*.md")}
+    assert [name for name, found in named.items() if found is None] == []
+    modules = {found[1].rpartition(".")[2] for found in named.values() if found and found[1].startswith("python")}
+    assert [name for name in sorted(modules) if not (RESULTS.parent / f"{name}.py").exists()] == []
+
+
+def test_every_results_page_is_linked_from_the_page_of_results() -> None:
+    listed = (RESULTS.parents[1] / "docs" / "benchmarks.md").read_text()
+    assert [page.name for page in RESULTS.glob("*.md") if f"../benchmarks/results/{page.name})" not in listed] == []
+
+
+def test_numbers_of_documents_are_on_the_pages_that_they_link_to() -> None:
+    assert len(results_check.DOCUMENTS) > 40
+    found = {str(document): results_check.unpublished(document) for document in results_check.DOCUMENTS}
+    assert {name: numbers for name, numbers in found.items() if numbers} == {}
+
+
+def test_a_number_that_is_on_no_page_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks" / "results" / "speed.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("| dqn | 1.96 | 1,234.5 |")
+    document = tmp_path / "README.md"
+    link = "([measured](benchmarks/results/speed.md))"
+    document.write_text(f"Version 1.2.0, 7.7 without a link.\n\n- 2.0 times, 1234.5 steps {link}\n- 1.8 {link}")
+    assert results_check.unpublished(document) == ["1.8"]
+
+
 def test_every_kept_run_carries_its_commit() -> None:
     commits = {
         file.name: [json.loads(line)["commit"] for line in file.read_text().splitlines()]

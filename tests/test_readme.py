@@ -53,24 +53,3 @@ def test_the_links_lead_somewhere() -> None:
 
 def test_there_is_a_readme_with_code() -> None:
     assert examples(ROOT / "README.md")
-
-
-def test_the_speeds_in_the_readme_are_those_of_their_pages() -> None:
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    claimed = re.findall(r"([\d.]+) times as fast as (?:Stable|Tianshou|RLlib)", readme)
-    claimed += re.findall(r"PPO is ([\d.]+) and ([\d.]+) times", readme)[0]
-    pages = {name: (ROOT / f"benchmarks/results/{name}.md").read_text().splitlines() for name in ("peers", "ppo_speed")}
-
-    def ratio(page: str, column: int, *start: str) -> float:
-        rows = [[cell.strip() for cell in line.split("|")[1:]] for line in pages[page] if line.startswith("| ")]
-        return next(float(row[column]) for row in rows if tuple(row[: len(start)]) == start)
-
-    sides = [
-        ("one step, huber, clipped", "sb3 2.9.2"),
-        ("one step, mse", "tianshou 1.2.0"),
-        ("one step, mse", "tianshou2 2.0.1"),
-        ("one step, huber, clipped", "rllib 2.60.0"),
-    ]
-    measured = [ratio("peers", 6, work, "loop steps/s", peer, "default") for work, peer in sides]
-    measured += [ratio("ppo_speed", 7, peer) for peer in ("stable-baselines3 2.9.2", "tianshou 1.2.0")]
-    assert [float(number) for number in claimed] == [float(f"{number:.2g}") for number in measured]
