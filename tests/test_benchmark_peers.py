@@ -12,7 +12,7 @@ import torch
 from benchmarks import peers, side, side_plain
 from benchmarks.peers import OURS, Row
 from benchmarks.side_trainkit import Ours
-from benchmarks.work import COLLECT, EPISODE, PLAIN, PLAIN_FAST, WORKS, Work
+from benchmarks.work import COLLECT, EPISODE, PLAIN, PLAIN_FAST, WORKS, Work, make_env
 
 pytestmark = pytest.mark.global_rng  # the plain side draws as a plain script does
 
@@ -29,6 +29,14 @@ def plain(work: Work, *, is_fast: bool = False) -> Any:
 @pytest.mark.parametrize("name", [name for name, work in WORKS.items() if work.learner != "rainbow"])
 def test_the_parameters_that_are_counted_from_sizes_are_those_of_the_networks(name: str) -> None:
     assert plain(WORKS[name]).settings()["parameters"] == WORKS[name].n_parameters
+
+
+@pytest.mark.parametrize("work", WORKS.values(), ids=list(WORKS))
+def test_a_workload_has_the_sizes_of_its_environment(work: Work) -> None:
+    env = make_env(work)
+    actions = env.action_space
+    assert env.observation_space.shape == work.shape
+    assert work.n_outputs == (actions.n if isinstance(actions, gym.spaces.Discrete) else actions.shape[0])
 
 
 @pytest.mark.parametrize("make", [Ours, plain])

@@ -4,13 +4,9 @@ import json
 import os
 import sys
 
-import gymnasium as gym
 import pytest
 
-import trainkit as tk
 from benchmarks.running import Live, check, run
-from benchmarks.side_trainkit import make_policy
-from benchmarks.work import WORKS, Work
 
 CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0  # one that we may be pinned to
 
@@ -67,20 +63,3 @@ def test_a_side_that_fails_says_why() -> None:
             live.ask("trouble", {})
         with pytest.raises(SystemExit, match="ValueError: of mine"):
             live.ask("again", {})
-
-
-@pytest.mark.parametrize("name", ["small", "sac"])
-def test_parameters_are_counted_from_sizes_as_the_network_has_them(name: str) -> None:
-    work = WORKS[name]
-    policy = make_policy(work, tk.make_envs(work.env))
-    learnt = [policy.actor, policy.critics] if isinstance(policy, tk.SACPolicy) else [policy.network]
-    assert work.n_parameters == sum(one.numel() for module in learnt for one in module.parameters())
-
-
-@pytest.mark.parametrize("work", [work for work in WORKS.values() if not work.sees_images])
-def test_a_work_says_of_its_environment_what_it_is(work: Work) -> None:
-    env = gym.make(work.env)
-    actions = env.action_space
-    assert env.observation_space.shape == (work.n_inputs,)
-    assert work.n_outputs == (actions.n if isinstance(actions, gym.spaces.Discrete) else actions.shape[0])
-    assert work.loop_steps % (work.n_envs * work.per_round) == work.collect_steps % work.n_envs == 0
