@@ -24,8 +24,7 @@ from tests.helpers.learning import (
 )
 from trainkit import Adam, ConfigError, DQNPolicy, Policy
 from trainkit.engine import numpy_function
-from trainkit.engine.device import TensorBatch
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, TensorBatch
 
 
 class TwoSteps(Policy):

@@ -13,8 +13,7 @@ from torch.nn.utils import parametrizations
 
 from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS
 from trainkit import Adam, DQNPolicy, ExpectedValue, Policy, Target
-from trainkit.engine.device import TensorBatch
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.networks import Prediction
 
 N_IN, N_OUT = 4, 3

@@ -18,7 +18,7 @@ from trainkit import (
     MunchausenBackup,
     QuantileValue,
 )
-from trainkit.engine.device import TensorBatch
+from trainkit.engine.loss import TensorBatch
 from trainkit.nets import Prediction
 from trainkit.policy.backups import QFunction, best_action, pick
 

@@ -33,7 +33,7 @@ from trainkit import (
     QuantileValue,
     SpaceMismatchError,
 )
-from trainkit.engine.device import TensorBatch
+from trainkit.engine.loss import TensorBatch
 from trainkit.nets import Prediction, QNetwork
 from trainkit.policy.bcq import Plausible, PlausibleBackup
 

@@ -1,10 +1,9 @@
 """Engines execute losses and forward passes: torch, or numpy calls derived from them; see `engine`."""
 
-from trainkit.engine.device import TensorBatch
 from trainkit.engine.device_frames import DeviceFrames
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, TensorBatch
 
 __all__ = [
     "Adam",

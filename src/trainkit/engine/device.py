@@ -1,73 +1,20 @@
 """Devices, and how batches get there: in one asynchronous copy, from one block of pinned memory."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.data import ACTION_MASK, TransitionBatch
 from trainkit.core.errors import DeviceError
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
-
-
-class TensorBatch(NamedTuple):
-    """B rows on the device, observations as features."""
-
-    obs: Any
-    action: Tensor  # [B] of a Discrete space, else [B, ...]
-    reward: Tensor  # [B]
-    discount: Tensor  # [B]
-    next_obs: Any
-    weight: Tensor  # [B]
-    legal: Tensor | None  # [B, A], of obs
-    next_legal: Tensor | None  # [B, A], of next_obs
-    extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
-    inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
-
-
-def in_float32(batch: TransitionBatch) -> TransitionBatch:
-    """Return a batch whose reward, discount and weight are float32, as buffers sample it."""
-    if batch.reward.dtype == batch.discount.dtype == batch.weight.dtype == np.float32:
-        return batch
-    reward, discount, weight = (np.asarray(c, np.float32) for c in (batch.reward, batch.discount, batch.weight))
-    return replace(batch, reward=reward, discount=discount, weight=weight)
-
-
-def rows_of(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
-    """Return obs, action, reward, discount, next_obs, weight and extras, which are on the device, as rows.
-
-    A leaf of obs and next_obs for which `frames` has images holds indices, by which it is gathered. A next observation
-    whose mask allows no action counts as the end of its episode, so its discount is 0.
-    """
-    obs, action, reward, discount, next_obs, weight, extras = columns
-    if frames is not None:
-        obs, next_obs = tree.map_tree(_gathered, (obs, next_obs), frames)
-    legal, next_legal = legal_mask(obs), legal_mask(next_obs)
-    if next_legal is not None:
-        discount = discount * next_legal.any(dim=1)
-    with torch.no_grad():
-        obs, next_obs = preprocess(obs), preprocess(next_obs)
-    action = action if action.is_floating_point() else action.long()
-    return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal, extras)
-
-
-def _gathered(leaf: Tensor, frames: Any) -> Tensor:
-    return leaf if frames is None else frames.gather(leaf)
-
-
-def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:
-    """Return a batch of one row on the device, whose observation and next observation are blank [1, ...]."""
-    zero = torch.zeros(1, device=tree.first_leaf(obs).device, dtype=torch.float32)
-    return rows_of((obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
+_NUMBERS = int, float, np.number
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -131,15 +78,21 @@ def with_room(call: Callable[[], T], what: str) -> T:
 
 
 def to_device(arrays: Any, device: torch.device) -> Any:
-    """Return a tree of arrays as tensors on the device; tensors and None stay.
+    """Return a tree of arrays and numbers as tensors on the device; tensors and None stay.
 
     On the CPU tensors have the arrays' memory. To any other device all arrays are sent by one asynchronous copy.
+    Numbers become scalars of float32.
     """
-    if device.type == "cpu":
-        return tree.map_tree(lambda leaf: as_tensor(leaf) if _is_array(leaf) else leaf, arrays)
     if isinstance(arrays, PinnedBatch):
         return arrays.on(device)
-    return PinnedBatch(arrays).on(device) if any(map(_is_array, tree.leaves(arrays))) else arrays
+
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, _NUMBERS):
+            return torch.full((), float(leaf), device=device, dtype=torch.float32)
+        return as_tensor(leaf) if device.type == "cpu" and _is_array(leaf) else leaf
+
+    moving = tree.map_tree(moved, arrays)
+    return PinnedBatch(moving).on(device) if any(map(_is_array, tree.leaves(moving))) else moving
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -185,18 +138,6 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = np.array(array)
     return torch.from_numpy(array)
-
-
-def scalar(number: float | np.number[Any], device: torch.device) -> Any:
-    """Return a number that changes from update to update as an input of losses: a tensor, on the CPU an array."""
-    if device.type == "cpu":
-        return np.asarray(number, np.float32)
-    return torch.full((), float(number), device=device, dtype=torch.float32)
-
-
-def legal_mask(obs: Any) -> Tensor | None:
-    """Return the mask [B, A] in an observation of tensors, None where there is none."""
-    return obs[ACTION_MASK] != 0 if isinstance(obs, dict) and ACTION_MASK in obs else None
 
 
 class PinnedBatch:

@@ -125,12 +125,11 @@ class Engine:
         Returns:
             The outcome; `shown` has the other results by name.
         """
-        if self.is_numpy:
-            with denormals_flushed(gradient_step.flush_denormals):
+        with denormals_flushed(gradient_step.flush_denormals):
+            if self.is_numpy:
                 results = self._by_numpy(name, lambda given: function(prepare(given)), inputs, gradient_step)
                 if results is not None:
                     return gradient_step.apply(results.pop("loss"), results, step=step)
-        with denormals_flushed(gradient_step.flush_denormals):
             rows = prepare(to_device(inputs, self._device))
 
             def loss_and_results() -> tuple[Tensor, Any]:

@@ -165,12 +165,7 @@ class GradientStep:
         if clip is not None and clip.by != "global_norm":
             for group in groups:
                 (group.clip_values if clip.by == "value" else group.clip_norms)(clip.limit)
-        self._adam(self.lr(step) if self._lr_tensor is None else self._lr_tensor, scale, skipped)
-        return taken
-
-    def _adam(self, lr: Scalar, scale: Tensor | None, skipped: Tensor | None) -> None:
-        """Move by gradients / scale, on a device unless skipped."""
-        groups, adam = self.groups, self.optimizer
+        adam = self.optimizer
         for group in groups:
             group.count_step(skipped)
         torch._fused_adam_(
@@ -180,7 +175,7 @@ class GradientStep:
             [group.square for group in groups],
             [],
             [group.count for group in groups],
-            lr=lr,
+            lr=self.lr(step) if self._lr_tensor is None else self._lr_tensor,
             beta1=adam.betas[0],
             beta2=adam.betas[1],
             weight_decay=adam.weight_decay,
@@ -190,6 +185,7 @@ class GradientStep:
             grad_scale=scale,
             found_inf=skipped,
         )
+        return taken
 
     # ---- gradients ----
 

@@ -1,15 +1,66 @@
-"""What a loss returns, and the number that a gradient step minimizes."""
+"""What losses are given and return: rows on the device, a loss per row, and the scalar to minimize."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from trainkit.core import tree
+from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError
 
 RESERVED_METRICS = frozenset({"loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"})
+
+
+class TensorBatch(NamedTuple):
+    """B rows on the device, observations as features."""
+
+    obs: Any
+    action: Tensor  # [B] of a Discrete space, else [B, ...]
+    reward: Tensor  # [B]
+    discount: Tensor  # [B]
+    next_obs: Any
+    weight: Tensor  # [B]
+    legal: Tensor | None  # [B, A], of obs
+    next_legal: Tensor | None  # [B, A], of next_obs
+    extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
+    inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
+
+
+def rows_of(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
+    """Return obs, action, reward, discount, next_obs, weight and extras, which are on the device, as rows.
+
+    A leaf of obs and next_obs for which `frames` has images holds indices, by which it is gathered. A next observation
+    whose mask allows no action counts as the end of its episode, so its discount is 0.
+    """
+    obs, action, reward, discount, next_obs, weight, extras = columns
+    if frames is not None:
+        obs, next_obs = tree.map_tree(_gathered, (obs, next_obs), frames)
+    legal, next_legal = legal_mask(obs), legal_mask(next_obs)
+    if next_legal is not None:
+        discount = discount * next_legal.any(dim=1)
+    with torch.no_grad():
+        obs, next_obs = preprocess(obs), preprocess(next_obs)
+    action = action if action.is_floating_point() else action.long()
+    return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal, extras)
+
+
+def _gathered(leaf: Tensor, frames: Any) -> Tensor:
+    return leaf if frames is None else frames.gather(leaf)
+
+
+def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:
+    """Return a batch of one row on the device, whose observation and next observation are blank [1, ...]."""
+    zero = torch.zeros(1, device=tree.first_leaf(obs).device, dtype=torch.float32)
+    return rows_of((obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
+
+
+def legal_mask(obs: Any) -> Tensor | None:
+    """Return the mask [B, A] in an observation of tensors, None where there is none."""
+    return obs[ACTION_MASK] != 0 if isinstance(obs, dict) and ACTION_MASK in obs else None
 
 
 @dataclass(frozen=True, slots=True)

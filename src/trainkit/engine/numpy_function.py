@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.engine.changes import Changes
-from trainkit.engine.device import as_tensor
+from trainkit.engine.device import CPU, as_tensor, to_device
 from trainkit.engine.gradient_step import GradientStep
 from trainkit.engine.operations import aten_table
 from trainkit.engine.program import Array, Builder, Program
@@ -105,7 +105,7 @@ class NumpyFunction:
                 self._wrote = derived
             derived.n_calls += 1
             results = derived.program(arrays)
-            if derived.is_due():
+            if derived.n_calls >= derived.next_comparison:
                 parameters = [] if gradient_step is None else gradient_step.trainable
                 tensors = list(map(as_tensor, arrays))
                 by_torch = torch_pass(lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters)
@@ -184,6 +184,7 @@ class NumpyFunction:
         """Give up at the second difference in a row: a single one may be a tie that rounding broke."""
         different = _difference(results, [] if gradient_step is None else gradient_step.trainable, by_torch)
         derived.n_differences = 0 if different is None else derived.n_differences + 1
+        derived.next_comparison = _next_comparison(derived.n_calls, derived.n_differences)
         if derived.n_differences == 2:
             if gradient_step is not None:
                 gradient_step.set_gradients(by_torch.gradients)
@@ -199,11 +200,14 @@ class _Derived:
     groups: object  # of the gradient step, to whose gradients it writes
     n_calls: int = 1
     n_differences: int = 0  # in a row
+    next_comparison: int = 1  # the call to compare next
 
-    def is_due(self) -> bool:
-        """Return whether to compare this call: 1 to 4, 8, 16 ... 1,024, 2,048, 3,072 ..."""
-        n = self.n_calls
-        return n <= 4 or self.n_differences > 0 or n % 1024 == 0 or (n < 1024 and n & (n - 1) == 0)
+
+def _next_comparison(n_calls: int, n_differences: int) -> int:
+    """Return the next call to compare: 1 to 4, 8, 16 ... 1,024, 2,048, 3,072 ..., and the one after a difference."""
+    if n_calls < 4 or n_differences > 0:
+        return n_calls + 1
+    return 1 << n_calls.bit_length() if n_calls < 1024 else (n_calls // 1024 + 1) * 1024
 
 
 def derive_program(
@@ -270,7 +274,7 @@ def flatten(nodes: Iterable[Any], arrays: list[NDArray[Any]], structure: list[An
         elif node is None:
             structure.append(None)
         else:
-            array = node if isinstance(node, np.ndarray) else node.numpy()
+            array = node if isinstance(node, np.ndarray) else to_device(node, CPU).numpy()
             arrays.append(array)
             structure += (array.shape, array.dtype)
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import Part, checked
-from trainkit.engine.device import TensorBatch
+from trainkit.engine.loss import TensorBatch
 from trainkit.nets.networks import Prediction
 from trainkit.policy.values import ReturnValue, Value
 

@@ -22,21 +22,11 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
 from trainkit.engine.cuda_graph import CudaGraph
-from trainkit.engine.device import (
-    CPU,
-    PinnedBatch,
-    TensorBatch,
-    in_float32,
-    resolve_device,
-    rows_of,
-    scalar,
-    to_device,
-    with_room,
-)
+from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device, with_room
 from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
-from trainkit.engine.loss import Loss, objective
+from trainkit.engine.loss import Loss, TensorBatch, objective, rows_of
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
@@ -46,9 +36,6 @@ from trainkit.policy.monitor import DivergenceGuard, MeanMetrics, OnNan, UpdateR
 from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
 from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
-
-_NUMBERS = int, float, np.number
-
 
 T = TypeVar("T")
 
@@ -323,8 +310,9 @@ class Policy(nn.Module):
                 f"{type(self).__name__}.columns names {missing}, which the batch does not have: sample it with "
                 "columns=policy.columns"
             )
-        extras, batch = dict(batch.extras), in_float32(batch)
-        columns = batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight, extras
+        reward, discount = np.asarray(batch.reward, np.float32), np.asarray(batch.discount, np.float32)
+        weight = np.asarray(batch.weight, np.float32)
+        columns = batch.obs, batch.action, reward, discount, batch.next_obs, weight, dict(batch.extras)
         return columns if isinstance(batch.obs, np.ndarray) else places_of(columns)
 
     # ---- running statistics ----
@@ -433,26 +421,22 @@ class Policy(nn.Module):
         if self.device != CPU:
             send = PinnedBatch if self._graph is not None else partial(to_device, device=self.device)
             columns = self._with_room(partial(send, columns), step)
-        given = columns, self._inputs(len(batch), step)
+        given = columns, self.loss_inputs(len(batch), step=step)
         results = (self._take_steps if self._graph is None else self._replay)(given, frames, step=step)
-        priority = results.pop("priority", None)
-        return self.end_update(step=step, priority=priority, **results)
-
-    def _inputs(self, n_rows: int, step: int) -> Any:
-        """Return `loss_inputs` with numbers as arrays, or as tensors on the device."""
-        inputs = self.loss_inputs(n_rows, step=step)
-        if not isinstance(inputs, dict):
-            return inputs
-        return {name: scalar(x, self.device) if isinstance(x, _NUMBERS) else x for name, x in inputs.items()}
+        return self.end_update(step=step, priority=results.pop("priority", None), **results)
 
     def _take_steps(self, given: Any, frames: Any = None, *, step: int) -> dict[str, Any]:
         """Take the gradient steps that have a loss; return their metrics and the priority by name."""
         columns, inputs = given
+        prepare = partial(self.rows, frames=frames)
         results: dict[str, Any] = {}
         for name, gradient_step in self._gradient_steps.items():
             if gradient_step.loss is None:
                 continue
-            outcome = self._take_step(name, (columns, inputs), frames=frames, with_weights=not results, step=step)
+            function = partial(objective, gradient_step.loss, with_weights=not results)
+            take = partial(self._engine.minimize, gradient_step, name, prepare, function, (columns, inputs), step=step)
+            taken = take() if self.device == CPU else self._with_room(take, step)
+            outcome: dict[str, Any] = self._record(name, taken, step)
             if repeated := results.keys() & outcome["metrics"].keys():
                 raise ConfigError(
                     f"{type(self).__name__}: gradient step {name!r} and one before it have the metrics "
@@ -464,22 +448,6 @@ class Policy(nn.Module):
             if outcome["outputs"]:
                 inputs = {**inputs, **outcome["outputs"]}
         return results
-
-    def _take_step(self, name: str, given: Any, *, frames: Any, with_weights: bool, step: int) -> dict[str, Any]:
-        """Take one gradient step on its loss, and return what `objective` does except the loss."""
-        gradient_step = self._gradient_steps[name]
-        loss = gradient_step.loss
-        assert loss is not None, "steps without a loss are taken by minimize"
-
-        def function(rows: Any) -> dict[str, Any]:
-            return objective(loss, rows, with_weights=with_weights)
-
-        prepare = partial(self.rows, frames=frames)
-        take = partial(self._engine.minimize, gradient_step, name, prepare, function, given, step=step)
-        outcome: dict[str, Any] = self._record(
-            name, take() if self.device == CPU else self._with_room(take, step), step
-        )
-        return outcome
 
     def _with_room(self, take: Callable[[], T], step: int) -> T:
         """Do a part of an update; if the device runs out of memory, free torch's cache and do it again."""
@@ -511,7 +479,8 @@ class Policy(nn.Module):
         assert self._graph is not None, "there is no other caller"
         for gradient_step in self._gradient_steps.values():
             gradient_step.prepare(step)
-        results = {**self._graph(given, frames, step=step)}
+        columns, inputs = given
+        results = {**self._graph((columns, to_device(inputs, self.device)), frames, step=step)}
         if "priority" in results:
             results["priority"] = results["priority"].clone()
         return results

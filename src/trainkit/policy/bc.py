@@ -15,9 +15,9 @@ from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_fla
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import StructuredHybrid, checked_legal, flat_actions, zeros_of
-from trainkit.engine.device import TensorBatch, legal_mask, to_device
+from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Adam, Clip
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, TensorBatch, legal_mask
 from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork

@@ -15,9 +15,8 @@ from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import count_actions, zeros_of
-from trainkit.engine.device import TensorBatch, legal_mask
 from trainkit.engine.gradient_step import Adam, Clip
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, TensorBatch, legal_mask
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.backups import QFunction, best_action, pick

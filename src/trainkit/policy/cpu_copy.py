@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from trainkit.core.data import Obs
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.changes import Changes
-from trainkit.engine.device import legal_mask
 from trainkit.engine.engine import Engine
+from trainkit.engine.loss import legal_mask
 from trainkit.nets.networks import Prediction, RandomInputs
 from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.values import Value

@@ -27,9 +27,9 @@ from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, zeros_of
-from trainkit.engine.device import TensorBatch, blank_row, legal_mask, to_device
+from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Adam, Clip
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
@@ -369,7 +369,7 @@ class DQNPolicy(Policy):
         extras = blank_columns(self.columns, {**COLUMN_SPECS, **self.extras_spec}, self.device)
         if extras is not None:
             streams = self.streams_state()
-            inputs = to_device(self._inputs(1, self.last_step), self.device)
+            inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device)
             self.load_streams_state(streams)
             rows = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
             check_loss(

@@ -16,9 +16,9 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import Summary
-from trainkit.engine.device import CPU, legal_mask, to_device
+from trainkit.engine.device import CPU, to_device
 from trainkit.engine.gradient_step import Adam, Clip, Scalar
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, legal_mask
 from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import ActionStd, Categorical, Distribution, distribution_for
@@ -260,7 +260,7 @@ class OnpolicyPolicy(Policy):
             if self.device == CPU:
                 shuffled = shuffled.in_arrays()
             for batch in shuffled.split(n_batches):
-                given = tuple(batch), self._inputs(len(batch.action), step)
+                given = tuple(batch), self.loss_inputs(len(batch.action), step=step)
                 metrics = (self._take_steps if self._graph is None else self._replay)(given, step=step)
                 metrics.pop("priority", None)
                 yield self.end_update(step=step, **metrics)

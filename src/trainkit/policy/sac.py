@@ -19,9 +19,8 @@ from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
 from trainkit.core.stats import Summary
-from trainkit.engine.device import TensorBatch
 from trainkit.engine.gradient_step import Adam, Clip
-from trainkit.engine.loss import Loss
+from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import ActionStd, SquashedGaussian, bounded_box
