@@ -336,7 +336,7 @@ class TestActing:
         assert policy.predict(np.zeros((5, 4))).shape == (5, 2, 3)
 
     def test_an_action_that_is_not_finite_is_refused_with_its_environment(self) -> None:
-        with pytest.raises(DivergedError, match=r"SACPolicy gives action \[nan\] for env 7 at step 5"):
+        with pytest.raises(DivergedError, match=r"SACPolicy gives \[nan, -1.0\] for env 7 at step 5"):
             simple(math.nan).act(np.zeros((1, 4), np.float32), step=5, env_ids=np.array([7]))
 
     def test_modules_act_in_eval_and_learn_in_train_mode(self) -> None:

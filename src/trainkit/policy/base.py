@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Horizon, Obs, ReturnScale, Transition, TransitionBatch
-from trainkit.core.errors import Checks, ConfigError, check_flag
+from trainkit.core.errors import Checks, ConfigError, all_made, check_flag
 from trainkit.core.former_names import check_overrides, former_members
-from trainkit.core.protocols import Dataset
+from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
@@ -49,6 +49,18 @@ class PolicyOptions(TypedDict, total=False):
     device: str | torch.device
     seed: int | None
     engine: EngineName
+
+
+def parts_for(
+    envs: EnvSpaces, preprocess: nn.Module, *, max_grad_norm: float | None, **made: Callable[[], object]
+) -> dict[str, Any]:
+    """Return the arguments that every `for_envs` makes of its options; errors are reported together."""
+    return {
+        **all_made(clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm), **made),
+        "observation_space": envs.observation_space,
+        "action_space": envs.action_space,
+        "preprocess": preprocess,
+    }
 
 
 @checked

@@ -6,32 +6,28 @@ from typing import Any, Literal, Self, Unpack
 import numpy as np
 import torch
 from gymnasium import Space, spaces
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core import tree
-from trainkit.core.data import ActOutput, Obs, TransitionBatch
-from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_flag
+from trainkit.core.data import TransitionBatch
+from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import StructuredHybrid, checked_legal, flat_actions, zeros_of
-from trainkit.engine.device import to_device
+from trainkit.core.spaces import StructuredHybrid, flat_actions, zeros_of
 from trainkit.engine.gradient_step import Adam, Clip
-from trainkit.engine.loss import Loss, TensorBatch, legal_mask
+from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.base import Policy, PolicyOptions
-from trainkit.policy.checks import check_finite, forward_on, non_integer_actions
-from trainkit.policy.exploration import one_hot
-from trainkit.policy.export import greedy_reasons
+from trainkit.policy.actor import ActorPolicy
+from trainkit.policy.base import PolicyOptions, parts_for
+from trainkit.policy.checks import forward_on, non_integer_actions
 from trainkit.policy.monitor import UpdateResult
 from trainkit.policy.persistence import recorded
 
 
 @checked
-class BCPolicy(Policy):
+class BCPolicy(ActorPolicy):
     """Behavior cloning: maximize the likelihood of the data's actions (Pomerleau, 1989); rewards have no effect.
 
     loss = mean over rows of -log p(action | obs): the cross-entropy for Discrete actions, summed over the dimensions of
@@ -78,7 +74,7 @@ class BCPolicy(Policy):
                 )
         super().__init__(action_space=action_space, **options)
         self.distribution = distribution_for(action_space) if distribution is None else distribution
-        self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)
+        self.action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._is_box, self._is_mse = is_box, loss == "mse"
         self._counted: slice | list[int] = slice(None)  # columns that `accuracy` counts
         if isinstance(flat, StructuredHybrid):
@@ -114,67 +110,11 @@ class BCPolicy(Policy):
         distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
         default = (512,) if preprocess.sees_images else (128, 128)
         network = QNetwork(preprocess.shapes, distribution.width, hidden=default if hidden is None else hidden)
-        defaults: dict[str, Any] = {
-            **all_made(
-                optimizer=lambda: Adam(lr),
-                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
-            ),
-            "observation_space": envs.observation_space,
-            "action_space": envs.action_space,
-            "preprocess": preprocess,
-            "distribution": distribution,
-        }
-        return cls(network, **defaults | parts)
+        defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=lambda: Adam(lr))
+        return cls(network, **defaults | {"distribution": distribution} | parts)
 
-    # ---- acting ----
-
-    def act(
-        self,
-        obs: Obs,
-        *,
-        step: int = 0,
-        explore: bool = False,
-        state: Any = None,
-        starts: NDArray[np.bool_] | None = None,
-        env_ids: NDArray[np.intp] | None = None,
-    ) -> ActOutput:
-        """Take each row's most probable action or, exploring, sample one."""
-        check_flag(self, "act(explore=)", explore)
-        checked_legal(obs, env_ids)
-        self.enter(training=False)
-        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
-        results = self._engine.call("act", self._act, (obs, noise))
-        action, outputs = results["action"], results["outputs"]
-        check_finite(f"{type(self).__name__} gives", np.isfinite(outputs).all(axis=1), outputs, env_ids, step)
-        return ActOutput(action if self._scale is None else self._scale.to_space(action), {}, state)
-
-    def _act(self, given: Any) -> dict[str, Tensor]:
-        """Return actions [K, ...] for raw observations and noise [K, N] or None on the device, and network outputs."""
-        obs, noise = given
-        legal, outputs, family = legal_mask(obs), self._outputs(self.preprocess(obs)), self.distribution
-        action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
-        return {"action": action, "outputs": outputs}
-
-    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
-        """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode."""
-        check_flag(self, "action_probability(explore=)", explore)
-        if not isinstance(self.distribution, Categorical):
-            return super().action_probability(obs)
-        checked_legal(obs)
-        self.enter(training=False)
-        with torch.no_grad():
-            on_device = to_device(obs, self.device)
-            outputs = self._outputs(self.preprocess(on_device)).double()
-            probability = self.distribution.probability(outputs, legal_mask(on_device)).cpu().numpy()
-        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
-
-    def greedy(self, obs: Any) -> dict[str, Tensor]:
-        """Return each row's mode [B, ...] for raw observations on the device, and its `greedy_reasons`."""
-        legal, outputs = legal_mask(obs), self._outputs(self.preprocess(obs))
-        action = self.distribution.mode(outputs, legal)
-        if self._scale is not None:
-            action = self._scale.to_space(action)
-        return {"action": action, **greedy_reasons(self.distribution, outputs, legal)}
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return self._outputs(features), {}
 
     # ---- learning ----
 
@@ -187,7 +127,7 @@ class BCPolicy(Policy):
     def loss(self, rows: TensorBatch) -> Loss:
         """Return minus the log-likelihood of the data's actions, or their squared distance from the mode."""
         outputs, legal = self._outputs(rows.obs), rows.legal
-        action = rows.action if self._scale is None else self._scale.to_unit(rows.action)
+        action = rows.action if self.action_scale is None else self.action_scale.to_unit(rows.action)
         if self._is_mse:
             loss = (self.distribution.mode(outputs, legal) - action).reshape(len(action), -1).square().sum(dim=1)
         else:

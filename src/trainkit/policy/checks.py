@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec
-from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError
+from trainkit.core.errors import ConfigError, SpaceMismatchError
 from trainkit.core.spaces import array_specs, count_actions, flat_actions
 from trainkit.engine.loss import Loss
 from trainkit.nets.networks import Prediction
@@ -65,17 +65,6 @@ def read_observations(caller: str, obs: Any, observation_space: Space[Any]) -> t
     if first.ndim == 0 or any(leaf.shape != (len(first), *spec.shape) for spec, leaf in pairs):
         raise SpaceMismatchError(f"{rule}, got {tree.map_tree(lambda leaf: leaf.shape, rows)}: reshape it")
     return rows, False
-
-
-def check_finite(
-    subject: str, is_finite: NDArray[np.bool_], outputs: Any, env_ids: NDArray[np.intp] | None, step: int
-) -> None:
-    """Raise `DivergedError` for the first of K rows that is not finite, with its outputs and its environment."""
-    if is_finite.all():
-        return
-    row = int(np.argmin(is_finite))
-    env = row if env_ids is None else int(env_ids[row])
-    raise DivergedError(f"{subject} {outputs[row].tolist()} for env {env} at step {step}")
 
 
 def check_prediction(subject: str, prediction: Prediction, action_space: Space[Any], value: Value) -> None:

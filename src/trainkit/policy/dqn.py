@@ -22,7 +22,7 @@ from trainkit.core.data import (
     TransitionBatch,
     is_finite,
 )
-from trainkit.core.errors import Checks, ConfigError, all_made, check_flag
+from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -34,7 +34,7 @@ from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, 
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, QFunction, best_action, pick
-from trainkit.policy.base import Policy, PolicyOptions
+from trainkit.policy.base import Policy, PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
 from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts, predict
 from trainkit.policy.exploration import (
@@ -179,18 +179,14 @@ class DQNPolicy(Policy):
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         heads: dict[str, Any] = {"head": head, "dueling": dueling, "noisy": noisy, "sigma0": sigma0}
         network = default_network(preprocess, n_actions, value, hidden, channels_last=channels_last, **heads)
-        defaults: dict[str, Any] = {
-            "backup": DoubleBackup() if double else None,
-            **all_made(
-                optimizer=lambda: Adam(lr),
-                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
-                horizon=lambda: Horizon(n_step, gamma, reward),
-            ),
-            "exploration": Greedy() if noisy else None,
-            "observation_space": envs.observation_space,
-            "action_space": envs.action_space,
-            "preprocess": preprocess,
-        }
+        defaults = parts_for(
+            envs,
+            preprocess,
+            max_grad_norm=max_grad_norm,
+            optimizer=lambda: Adam(lr),
+            horizon=lambda: Horizon(n_step, gamma, reward),
+        )
+        defaults |= {"backup": DoubleBackup() if double else None, "exploration": Greedy() if noisy else None}
         return cls(network, value=value, **defaults | parts)
 
     # ---- acting ----

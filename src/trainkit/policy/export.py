@@ -20,7 +20,6 @@ from trainkit.core.errors import ConfigError, DivergedError, MissingExtraError
 from trainkit.core.files import write_whole
 from trainkit.core.spaces import joint_actions, random_actions
 from trainkit.engine.device import to_device
-from trainkit.nets.distributions import Categorical, Distribution
 
 _N_ROWS = 256  # on which a file is compared with torch before it is written
 _TOLERANCE = 1e-3  # of outputs, relative and absolute: kernels sum in another order
@@ -74,13 +73,6 @@ def export_onnx(policy: object, path: str | Path) -> None:
         results = dict(zip(graph.outputs, session.run(graph.outputs, graph.named(rows)), strict=True))
         _check_same(subject, policy, rows, results)
     write_whole(Path(path), lambda file: file.write(written))
-
-
-def greedy_reasons(distribution: Distribution, outputs: Tensor, legal: Tensor | None) -> dict[str, Tensor]:
-    """Return what a mode is chosen by: "probability" [B, A] of a Categorical, else the network's outputs, "numbers"."""
-    if isinstance(distribution, Categorical):
-        return {"probability": distribution.probability(outputs, legal)}
-    return {"numbers": outputs}
 
 
 class GreedyGraph(nn.Module):

@@ -10,24 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.data import POLICY_ACTION, ActOutput, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
-from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError, all_made, check_flag
+from trainkit.core.data import POLICY_ACTION, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import checked_legal, zeros_of
-from trainkit.core.stats import Summary
+from trainkit.core.spaces import zeros_of
 from trainkit.engine.device import CPU, to_device
 from trainkit.engine.gradient_step import Adam, Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
 from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
-from trainkit.nets.distributions import ActionStd, Categorical, Distribution, distribution_for
+from trainkit.nets.distributions import ActionStd, Distribution, distribution_for
 from trainkit.nets.preprocess import Preprocess
+from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.advantages import RolloutRows, gae
-from trainkit.policy.base import Policy, PolicyOptions
-from trainkit.policy.checks import check_finite, forward_on
-from trainkit.policy.exploration import one_hot
-from trainkit.policy.export import greedy_reasons
+from trainkit.policy.base import PolicyOptions, parts_for
+from trainkit.policy.checks import forward_on
 from trainkit.policy.monitor import UpdateResult
 from trainkit.policy.persistence import recorded
 
@@ -35,7 +33,7 @@ _FLOAT32 = np.dtype(np.float32)
 _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "value")}
 
 
-class OnpolicyPolicy(Policy):
+class OnpolicyPolicy(ActorPolicy):
     """Base class of on-policy learners: a subclass defines `loss`, and names its schedules.
 
     Networks are in evaluation mode also while they learn: with dropout the first ratio would not be 1.
@@ -59,7 +57,6 @@ class OnpolicyPolicy(Policy):
             `Policy`.
     """
 
-    unwatched = frozenset({"_action_std"})
     _scheduled: tuple[str, ...] = ()  # schedules whose values the loss reads in `rows.inputs`
 
     @checked
@@ -86,10 +83,10 @@ class OnpolicyPolicy(Policy):
         super().__init__(action_space=action_space, **options)
         self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
-        self._scale = self.action_scale = action_scale_for(action_space, scaling=action_scaling)
+        self.action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._extras_spec = dict(_STORED)
-        if self._scale is not None:
-            self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self._scale.low.shape, dtype=_FLOAT32)
+        if self.action_scale is not None:
+            self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self.action_scale.low.shape, dtype=_FLOAT32)
         self.network = network
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
@@ -147,78 +144,25 @@ class OnpolicyPolicy(Policy):
             shared=sees_images if shared is None else shared,
             activation=torch.relu if sees_images else torch.tanh,
         )
-        defaults: dict[str, Any] = {
-            **all_made(
-                optimizer=lambda: Adam(lr, eps=adam_eps),
-                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
-                horizon=lambda: Horizon(1, gamma, reward),
-            ),
-            "observation_space": envs.observation_space,
-            "action_space": envs.action_space,
-            "preprocess": preprocess,
-        }
+        defaults = parts_for(
+            envs,
+            preprocess,
+            max_grad_norm=max_grad_norm,
+            optimizer=lambda: Adam(lr, eps=adam_eps),
+            horizon=lambda: Horizon(1, gamma, reward),
+        )
         return cls(network, **defaults | parts | {"distribution": distribution})
 
     # ---- acting ----
 
-    def act(
-        self,
-        obs: Obs,
-        *,
-        step: int = 0,
-        explore: bool = False,
-        state: Any = None,
-        starts: NDArray[np.bool_] | None = None,
-        env_ids: NDArray[np.intp] | None = None,
-    ) -> ActOutput:
-        """Sample an action of each row's distribution or, without exploring, take its mode."""
-        check_flag(self, "act(explore=)", explore)
-        checked_legal(obs, env_ids)
-        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
-        results = self._engine.call("act", self._act, (obs, noise))
-        action, log_prob, value, outputs = (results[name] for name in ("action", "log_prob", "value", "outputs"))
-        if explore:
-            self._action_std.add(outputs)
-        check_finite(f"{type(self).__name__} gives", np.isfinite(log_prob + value), outputs, env_ids, step)
-        extras = {"log_prob": log_prob, "value": value}
-        if self._scale is not None:
-            extras[POLICY_ACTION] = action
-            action = self._scale.to_space(action)
-        return ActOutput(action, extras, state)
-
-    def read_action_std(self) -> Summary:
-        """Return the standard deviations of sampled actions since the last call, in policy units and before tanh."""
-        return self._action_std.read()
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs, value = self.network(features)
+        return outputs, {"value": value}
 
     def _act(self, given: Any) -> dict[str, Tensor]:
-        """Act on raw observations on the device with noise [K, N] or None; actions of a Box are in policy units."""
-        obs, noise = given
-        legal, family = legal_mask(obs), self.distribution
-        outputs, value = self.network(self.preprocess(obs))
-        action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
-        log_prob = family.log_prob(outputs, action, legal)
-        return {"action": action, "log_prob": log_prob, "value": value, "outputs": outputs}
-
-    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
-        """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode."""
-        check_flag(self, "action_probability(explore=)", explore)
-        if not isinstance(self.distribution, Categorical):
-            return super().action_probability(obs)
-        checked_legal(obs)
-        with torch.no_grad():
-            on_device = to_device(obs, self.device)
-            outputs, _ = self.network(self.preprocess(on_device))
-            probability = self.distribution.probability(outputs.double(), legal_mask(on_device)).cpu().numpy()
-        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
-
-    def greedy(self, obs: Any) -> dict[str, Tensor]:
-        """Return the modes [B, ...] for raw observations on the device, their `greedy_reasons`, and the values [B]."""
-        legal = legal_mask(obs)
-        outputs, value = self.network(self.preprocess(obs))
-        action = self.distribution.mode(outputs, legal)
-        if self._scale is not None:
-            action = self._scale.to_space(action)
-        return {"action": action, **greedy_reasons(self.distribution, outputs, legal), "value": value}
+        results = super()._act(given)
+        log_prob = self.distribution.log_prob(results["outputs"], results["action"], legal_mask(given[0]))
+        return {**results, "log_prob": log_prob}
 
     # ---- learning ----
 
@@ -301,7 +245,7 @@ class OnpolicyPolicy(Policy):
                     last = last * legal.any(dim=1)  # without a legal action the episode is over
                 next_value.view(-1)[last_index] = last
             advantage = self._advantages(reward, value, next_value, terminated, ended)
-        unit = rollout.action if self._scale is None else own_columns[POLICY_ACTION]
+        unit = rollout.action if self.action_scale is None else own_columns[POLICY_ACTION]
         action, log_prob = to_device((_flat(unit)[flat], _flat(own_columns["log_prob"])[flat]), self.device)
         advantage, value = advantage.view(-1)[index], value.view(-1)[index]
         extras = to_device({name: _flat(rollout.extras[name])[flat] for name in self.columns}, self.device)

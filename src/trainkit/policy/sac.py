@@ -4,37 +4,33 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, Self, Unpack
 
-import numpy as np
 import torch
 from gymnasium import Space
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core import tree
-from trainkit.core.data import ActOutput, Horizon, Obs
-from trainkit.core.errors import Checks, SpaceMismatchError, all_made, check_flag
+from trainkit.core.data import Horizon
+from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.former_names import former_members
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
-from trainkit.core.stats import Summary
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import ActionStd, SquashedGaussian, bounded_box
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.base import Policy, PolicyOptions
-from trainkit.policy.checks import check_finite, forward_on
-from trainkit.policy.export import greedy_reasons
+from trainkit.policy.actor import ActorPolicy
+from trainkit.policy.base import PolicyOptions, parts_for
+from trainkit.policy.checks import forward_on
 from trainkit.policy.persistence import recorded
 from trainkit.policy.target import Target
 
 
 @checked
 @former_members("SACPolicy")
-class SACPolicy(Policy):
+class SACPolicy(ActorPolicy):
     """Soft actor-critic (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
 
     The gradient steps, in order: the critics towards reward + discount * (minimum of the target critics - temperature *
@@ -62,8 +58,6 @@ class SACPolicy(Policy):
     q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
     target_followed.
     """
-
-    unwatched = frozenset({"_action_std"})
 
     def __init__(
         self,
@@ -96,7 +90,7 @@ class SACPolicy(Policy):
                     with checks.gather():
                         as_schedule(name, "temperature", temperature, low=0)
         super().__init__(action_space=action_space, **options)
-        self.distribution = SquashedGaussian(box, log_std=None)
+        self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
         self._scale = self.action_scale = ActionScale(box)
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
@@ -146,17 +140,14 @@ class SACPolicy(Policy):
         """
         n_dimensions = math.prod(bounded_box(cls.__name__, envs.action_space).shape)
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
-        defaults: dict[str, Any] = {
-            **all_made(
-                optimizer=lambda: Adam(lr),
-                clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm),
-                horizon=lambda: Horizon(n_step, gamma, reward),
-                target=lambda: Target(every=1, unit="updates", tau=tau),
-            ),
-            "observation_space": envs.observation_space,
-            "action_space": envs.action_space,
-            "preprocess": preprocess,
-        }
+        defaults = parts_for(
+            envs,
+            preprocess,
+            max_grad_norm=max_grad_norm,
+            optimizer=lambda: Adam(lr),
+            horizon=lambda: Horizon(n_step, gamma, reward),
+            target=lambda: Target(every=1, unit="updates", tau=tau),
+        )
         actor = ActorNetwork(preprocess.shapes, 2 * n_dimensions, hidden=hidden)
         critics = CriticNetwork(preprocess.shapes, n_dimensions, hidden=hidden)
         return cls(actor, critics, **defaults | parts)
@@ -167,46 +158,8 @@ class SACPolicy(Policy):
         learned = self._modules["learnt_temperature"]
         return learned if isinstance(learned, LogTemperature) else None
 
-    # ---- acting ----
-
-    def act(
-        self,
-        obs: Obs,
-        *,
-        step: int = 0,
-        explore: bool = False,
-        state: Any = None,
-        starts: NDArray[np.bool_] | None = None,
-        env_ids: NDArray[np.intp] | None = None,
-    ) -> ActOutput:
-        """Sample an action of each row's distribution or, without exploring, take the one at its mean."""
-        check_flag(self, "act(explore=)", explore)
-        self.enter(training=False)
-        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
-        results = self._engine.call("act", self._act, (obs, noise))
-        if explore:
-            self._action_std.add(results["outputs"])
-        action = self._scale.to_space(results["unit"])
-        is_finite = np.isfinite(action).all(axis=tuple(range(1, action.ndim)))
-        check_finite(f"{type(self).__name__} gives action", is_finite, action, env_ids, step)
-        return ActOutput(action, {}, state)
-
-    def read_action_std(self) -> Summary:
-        """Return the standard deviations of sampled actions since the last call, in policy units and before tanh."""
-        return self._action_std.read()
-
-    def _act(self, given: Any) -> dict[str, Tensor]:
-        """Return actions [K, ...] in policy units, for noise [K, D] or None, and the actor's outputs [K, 2 D]."""
-        obs, noise = given
-        outputs, family = self.actor(self.preprocess(obs)), self.distribution
-        unit = family.mode(outputs, None) if noise is None else family.sample(outputs, None, noise)
-        return {"unit": unit, "outputs": outputs}
-
-    def greedy(self, obs: Any) -> dict[str, Tensor]:
-        """Return the action [B, ...] at each mean for raw observations on the device, and its `greedy_reasons`."""
-        outputs = self.actor(self.preprocess(obs))
-        action = self._scale.to_space(self.distribution.mode(outputs, None))
-        return {"action": action, **greedy_reasons(self.distribution, outputs, None)}
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.actor(features), {}
 
     # ---- learning ----
 

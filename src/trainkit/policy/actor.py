@@ -1,0 +1,109 @@
+"""`ActorPolicy`, the base class of policies that act by a distribution of actions: PPO, A2C, REINFORCE, SAC and BC."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainkit.core import tree
+from trainkit.core.data import POLICY_ACTION, ActOutput, Obs
+from trainkit.core.errors import DivergedError, check_flag
+from trainkit.core.spaces import checked_legal
+from trainkit.core.stats import NO_VALUES, Summary
+from trainkit.engine.device import to_device
+from trainkit.engine.loss import legal_mask
+from trainkit.nets.action_scale import Actions
+from trainkit.nets.distributions import ActionStd, Categorical, Distribution
+from trainkit.policy.base import Policy
+from trainkit.policy.exploration import one_hot
+
+
+class ActorPolicy(Policy):
+    """Base class of policies whose actor's outputs are the parameters of a distribution of actions.
+
+    A subclass sets `distribution` and `action_scale`, and defines `_actor`.
+
+    Attributes:
+        distribution: of actions, those of a Box in policy units.
+    """
+
+    unwatched = frozenset({"_action_std"})
+    distribution: Distribution
+    _action_std: ActionStd | None = None  # of sampled actions, where they are reported
+
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the parameters [B, width] of the distribution, and further outputs by name."""
+        raise NotImplementedError
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        """Sample an action of each row's distribution or, without exploring, take its mode."""
+        check_flag(self, "act(explore=)", explore)
+        checked_legal(obs, env_ids)
+        self.enter(training=False)
+        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        results = self._engine.call("act", self._act, (obs, noise))
+        outputs = results["outputs"]
+        if explore and self._action_std is not None:
+            self._action_std.add(outputs)
+        has_density = "log_prob" in results
+        is_finite = np.isfinite(results["log_prob"] + results["value"] if has_density else outputs.sum(axis=1))
+        if not is_finite.all():
+            row = int(np.argmin(is_finite))
+            env = row if env_ids is None else int(env_ids[row])
+            raise DivergedError(f"{type(self).__name__} gives {outputs[row].tolist()} for env {env} at step {step}")
+        stored = {**results, POLICY_ACTION: results["action"]}
+        extras = {name: stored[name] for name in self._extras_spec}
+        return ActOutput(self._in_space(results["action"]), extras, state)
+
+    def _act(self, given: Any) -> dict[str, Tensor]:
+        """Act on raw observations on the device with noise [K, N] or None; actions of a Box are in policy units."""
+        obs, noise = given
+        legal, family = legal_mask(obs), self.distribution
+        outputs, others = self._actor(self.preprocess(obs))
+        action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
+        return {"action": action, "outputs": outputs, **others}
+
+    def _in_space(self, action: Actions) -> Actions:
+        """Return actions of the distribution as the environments take them."""
+        return action if self.action_scale is None else self.action_scale.to_space(action)
+
+    def read_action_std(self) -> Summary:
+        """Return the standard deviations of sampled actions since the last call, in policy units and before tanh."""
+        return NO_VALUES if self._action_std is None else self._action_std.read()
+
+    def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
+        """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode."""
+        check_flag(self, "action_probability(explore=)", explore)
+        if not isinstance(self.distribution, Categorical):
+            return super().action_probability(obs)
+        checked_legal(obs)
+        self.enter(training=False)
+        with torch.no_grad():
+            on_device = to_device(obs, self.device)
+            outputs, _ = self._actor(self.preprocess(on_device))
+            probability = self.distribution.probability(outputs.double(), legal_mask(on_device)).cpu().numpy()
+        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
+
+    def greedy(self, obs: Any) -> dict[str, Tensor]:
+        """Return the modes [B, ...] for raw observations on the device, and what they were chosen by.
+
+        That is the "probability" [B, A] of a Discrete action, else the actor's outputs as "numbers", and the "value"
+        [B] of a policy with a critic of states.
+        """
+        legal = legal_mask(obs)
+        outputs, others = self._actor(self.preprocess(obs))
+        chosen_by = {"numbers": outputs}
+        if isinstance(self.distribution, Categorical):
+            chosen_by = {"probability": self.distribution.probability(outputs, legal)}
+        return {"action": self._in_space(self.distribution.mode(outputs, legal)), **chosen_by, **others}
