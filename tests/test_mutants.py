@@ -18,7 +18,7 @@ from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeQuota
 from trainkit.nets.networks import ActionHeads
-from trainkit.policy.monitor import MeanMetrics
+from trainkit.policy.update_result import MeanMetrics
 from trainkit.trainer.offpolicy import PendingUpdates
 
 

@@ -13,7 +13,7 @@ from tests.helpers.accelerator import load_pretend_device
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
 from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
-from trainkit.policy.monitor import DivergenceGuard, MeanMetrics
+from trainkit.policy.update_result import DivergenceGuard, MeanMetrics
 from trainkit.trainer.metrics import Alarms
 
 NAN, INF = float("nan"), float("inf")

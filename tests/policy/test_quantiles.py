@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainkit import ConfigError, ImplicitQuantileValue, QuantileValue
-from trainkit.policy.quantiles import DrawnFractions, midpoints, quantile_huber
+from trainkit.policy.values import DrawnFractions, midpoints, quantile_huber
 
 
 def row(*numbers: float) -> Tensor:

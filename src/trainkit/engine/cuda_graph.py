@@ -18,6 +18,7 @@ from torch import Tensor
 
 from trainkit.core import tree
 from trainkit.core.errors import ConfigError, DeviceError, TrainkitError
+from trainkit.engine.changes import Changes
 from trainkit.engine.device import PinnedBatch
 
 _N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
@@ -79,26 +80,29 @@ class CudaGraph:
     Args:
         function: (inputs, fixed, **facts) -> a tree of tensors. Inputs are a tree of tensors or None; `fixed` is a tree
             of objects that keep their memory, as the policy's tensors do; facts are for the function's errors alone.
-        policy: where one of its modules, tensors or generators was replaced, the next calls warm up again.
+        policy: where something of it changed that `Changes` watches, or its generator, the next calls warm up again.
+        ignored: attributes of the policy that the function does not read.
 
     Attributes:
         is_recording: whether the function is being recorded now, so that nothing may wait or free memory.
     """
 
-    def __init__(self, function: Callable[..., Any], policy: Any) -> None:
-        self._function, self._policy = function, policy
+    def __init__(self, function: Callable[..., Any], policy: Any, ignored: frozenset[str]) -> None:
+        self._function, self._policy, self._ignored = function, policy, ignored
         self._capture = Capture(policy.device)
         self.is_recording = False
         self._n_calls: dict[Hashable, int] = {}  # of each set of shapes
         self._recordings: dict[Hashable, _Recording] = {}
-        self._fixed: _FixedObjects | None = None  # of all recordings
+        self._changes: Changes | None = None  # since the last recording
+        self._generator: torch.Generator | None = None  # of all recordings
+        self._fixed: list[weakref.ref[Any] | None] = []  # of all recordings
 
     def __call__(self, inputs: Any, fixed: Any = None, **facts: Any) -> Any:
         """Return what the function returns for inputs: tensors on the device, and a `PinnedBatch` among them.
 
         `fixed` objects are read where they are; after other ones, calls warm up again.
         """
-        if self._fixed is not None and not self._fixed.are_current(fixed):
+        if self._changes is not None and self._has_changed(self._changes, fixed):
             self._forget()
         shapes = tuple((path, *_shape_of(leaf)) for path, leaf in tree.named_leaves(inputs) if leaf is not None)
         recording = self._recordings.get(shapes)
@@ -135,7 +139,8 @@ class CudaGraph:
             raise self._failure(error) from error
         finally:
             self.is_recording = False
-        self._fixed = _FixedObjects(policy, fixed)
+        self._changes, self._generator = Changes(policy, self._ignored), policy.generator
+        self._fixed = [None if leaf is None else weakref.ref(leaf) for leaf in tree.leaves(fixed)]
         self._recordings[shapes] = _Recording(_tensors_of(own), results, replay)
         replay()
         return results
@@ -155,9 +160,15 @@ class CudaGraph:
             f"engine, or fix the part{remedy}. torch says: {error}"
         )
 
+    def _has_changed(self, changes: Changes, fixed: Any) -> bool:
+        """Return whether an object that recordings use was replaced, or moved in memory."""
+        if changes.has_changed() or self._generator is not self._policy.generator:
+            return True
+        return [ref and ref() for ref in self._fixed] != tree.leaves(fixed)
+
     def _forget(self) -> None:
         """Warm up and record again for all shapes."""
-        self._n_calls, self._recordings, self._fixed = {}, {}, None
+        self._n_calls, self._recordings, self._changes = {}, {}, None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy all but the recordings, which use the original's tensors."""
@@ -188,34 +199,3 @@ class _Recording(NamedTuple):
     inputs: list[Tensor]  # from which it reads
     results: Any  # to which it writes
     replay: Callable[[], None]
-
-
-class _FixedObjects:
-    """Objects that recordings use: modules, their tensors, the generator, and the caller's fixed objects.
-
-    The tensors' memory is kept alive, so that no other tensor is allocated there and is mistaken for the recorded one.
-    """
-
-    def __init__(self, policy: Any, fixed: Any) -> None:
-        tables: list[dict[str, Any]] = []
-        for part in policy.modules():
-            tables += (part._modules, part._parameters, part._buffers)
-        self._parts = [(table, name, child) for table in tables for name, child in table.items()]
-        tensors = [child for _, _, child in self._parts if isinstance(child, Tensor)]
-        self._tensors = [(tensor, tensor.detach(), tensor.requires_grad) for tensor in tensors]
-        plain = (vars(policy), "backup"), (vars(policy), "penalty")  # parts that need not be modules
-        self._parts += [(table, name, table.get(name)) for table, name in plain]
-        self._policy, self._generator = policy, policy.generator
-        self._callers = [None if leaf is None else weakref.ref(leaf) for leaf in tree.leaves(fixed)]
-
-    def are_current(self, fixed: Any) -> bool:
-        """Return whether all objects are the recorded ones, in the same memory."""
-        if [ref and ref() for ref in self._callers] != tree.leaves(fixed):
-            return False
-        for table, name, child in self._parts:
-            if table.get(name) is not child:
-                return False
-        for tensor, kept, requires_grad in self._tensors:
-            if tensor.data_ptr() != kept.data_ptr() or tensor.requires_grad is not requires_grad:
-                return False
-        return self._policy.generator is self._generator

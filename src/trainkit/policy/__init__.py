@@ -5,22 +5,26 @@ from typing import TYPE_CHECKING
 from trainkit.core.data import ActOutput
 from trainkit.core.former_names import former_names
 from trainkit.policy.advantages import discounted_returns, gae
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, MunchausenBackup
+from trainkit.policy.backups import Backup, ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup, Penalty
 from trainkit.policy.base import Policy
 from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
-from trainkit.policy.hl_gauss import HLGaussValue
-from trainkit.policy.load import load_policy
-from trainkit.policy.monitor import UpdateResult
-from trainkit.policy.penalties import ConservativePenalty, Penalty
+from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
-from trainkit.policy.quantiles import ImplicitQuantileValue, QuantileValue
 from trainkit.policy.random import RandomPolicy
 from trainkit.policy.sac import SACPolicy
 from trainkit.policy.target import Target
-from trainkit.policy.values import CategoricalValue, ExpectedValue, Value
+from trainkit.policy.update_result import UpdateResult
+from trainkit.policy.values import (
+    CategoricalValue,
+    ExpectedValue,
+    HLGaussValue,
+    ImplicitQuantileValue,
+    QuantileValue,
+    Value,
+)
 
 __all__ = [
     "A2CPolicy",

@@ -32,10 +32,10 @@ from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
 from trainkit.policy.checks import check_same_spaces, read_observations
 from trainkit.policy.export import Exportable, export_onnx
-from trainkit.policy.monitor import DivergenceGuard, MeanMetrics, OnNan, UpdateResult
 from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
 from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
+from trainkit.policy.update_result import DivergenceGuard, MeanMetrics, OnNan, UpdateResult
 
 T = TypeVar("T")
 
@@ -274,7 +274,7 @@ class Policy(nn.Module):
 
     def _use_engine(self, wanted: EngineName) -> None:
         self._engine = Engine(self, wanted, self.device, self._ignored)
-        self._graph = CudaGraph(self._graph_steps, self) if wanted == "cuda_graph" else None
+        self._graph = CudaGraph(self._graph_steps, self, self._ignored) if wanted == "cuda_graph" else None
         for gradient_step in self._gradient_steps.values():
             gradient_step.use(**self._torch_options)
 

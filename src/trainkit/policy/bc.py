@@ -22,8 +22,8 @@ from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on, non_integer_actions
-from trainkit.policy.monitor import UpdateResult
 from trainkit.policy.persistence import recorded
+from trainkit.policy.update_result import UpdateResult
 
 
 @checked

@@ -17,8 +17,7 @@ from trainkit.core.errors import ConfigError, SpaceMismatchError
 from trainkit.core.spaces import array_specs, count_actions, flat_actions
 from trainkit.engine.loss import Loss
 from trainkit.nets.networks import Prediction
-from trainkit.policy.quantiles import DrawnFractions
-from trainkit.policy.values import Value
+from trainkit.policy.values import DrawnFractions, Value
 
 _MISMATCHES = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError)
 

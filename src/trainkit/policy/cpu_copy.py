@@ -21,8 +21,7 @@ from trainkit.engine.changes import Changes
 from trainkit.engine.engine import Engine
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.networks import Prediction, RandomInputs
-from trainkit.policy.quantiles import DrawnFractions
-from trainkit.policy.values import Value
+from trainkit.policy.values import DrawnFractions, Value
 
 _log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, QFunction, best_action, pick
+from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, QFunction, best_action, pick
 from trainkit.policy.base import Policy, PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
 from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts, predict
@@ -45,12 +45,10 @@ from trainkit.policy.exploration import (
     non_finite_values,
     require_probability,
 )
-from trainkit.policy.monitor import UpdateResult
-from trainkit.policy.penalties import Penalty
 from trainkit.policy.persistence import recorded
-from trainkit.policy.quantiles import DrawnFractions
 from trainkit.policy.target import Target
-from trainkit.policy.values import Distributional, ExpectedValue, Value
+from trainkit.policy.update_result import UpdateResult
+from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, Value
 
 Precision = Literal["float32", "bf16"]
 

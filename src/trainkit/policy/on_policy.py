@@ -26,8 +26,8 @@ from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.advantages import RolloutRows, gae
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
-from trainkit.policy.monitor import UpdateResult
 from trainkit.policy.persistence import recorded
+from trainkit.policy.update_result import UpdateResult
 
 _FLOAT32 = np.dtype(np.float32)
 _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "value")}

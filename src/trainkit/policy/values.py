@@ -1,8 +1,9 @@
 """Value parts: how a network's outputs represent a return, their TD target and their loss.
 
-This module has the expected return and distributions over fixed returns; `quantiles` has quantiles of the return.
+In this order: the expected return, distributions over fixed returns, quantiles of the return.
 """
 
+import math
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -268,3 +269,254 @@ def unsquash(y: Tensor, eps: float) -> Tensor:
     size, linear = y.abs(), 1.0 + 2.0 * eps
     u = 2.0 * size / (linear + (linear**2 + 4.0 * eps * size).sqrt())
     return y.sign() * u * (u + 2.0)
+
+
+@checked
+class HLGaussValue(SupportValue):
+    """Logits of a histogram over equal bins in [v_min, v_max], learned by cross-entropy (HL-Gauss).
+
+    Imani and White (2018); Farebrother et al. (2024, "Stop regressing"), section 3.1. The expected return is the mean
+    of the bins' centers. The TD target is one number per row, y = reward + discount * expected next return, clipped to
+    [v_min, v_max]; the target histogram has in each bin the mass that a distribution around y has there, divided by
+    the mass that it has in [v_min, v_max]:
+
+    - "hl_gauss": the normal distribution N(y, (sigma * bin width)^2);
+    - "two_hot": the uniform distribution of one bin width, so that the two nearest bins share the mass and its mean is
+      y, as in MuZero (Schrittwieser et al., 2020). Beyond the outermost centers the outermost bin has all of it.
+
+    The priority is |mean of the target histogram - expected return|, in units of return. Unlike those of
+    `CategoricalValue`, these probabilities are not the distribution of returns: sigma determines their width.
+
+    Args:
+        bins: W.
+        v_min, v_max: the outer edges of the first and the last bin. Targets within 3 sigma of them lose the mass beyond
+            them, which shifts their mean inwards: choose both that much wider than returns reach.
+        sigma: standard deviation of "hl_gauss" in bin widths; Farebrother et al. take 0.75. To keep the width in
+            units of return, scale it with the number of bins. It has no effect with "two_hot".
+        target: "hl_gauss" or "two_hot".
+    """
+
+    _edges: Tensor  # [W + 1], in bin widths from v_min
+
+    def __init__(
+        self,
+        bins: int = 51,
+        v_min: float = -10.0,
+        v_max: float = 10.0,
+        *,
+        sigma: float = 0.75,
+        target: Literal["hl_gauss", "two_hot"] = "hl_gauss",
+    ) -> None:
+        with Checks("HLGaussValue") as checks:
+            checks.integer("bins", bins, low=2)
+            if checks.number("v_min", v_min) and checks.number("v_max", v_max):
+                checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+            checks.number("sigma", sigma, low=0, above_low=True)
+            checks.one_of("target", target, ["hl_gauss", "two_hot"])
+        bin_width = (v_max - v_min) / bins
+        super().__init__(torch.linspace(v_min + bin_width / 2, v_max - bin_width / 2, bins, dtype=torch.float32))
+        self.bins, self.v_min, self.v_max, self._bin_width = bins, float(v_min), float(v_max), bin_width
+        self.sigma, self.kind = float(sigma), target
+        self.register_buffer("_edges", torch.arange(bins + 1, dtype=torch.float32), persistent=False)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        own = {name: getattr(self, name) for name in ("bins", "v_min", "v_max", "sigma")}
+        return {**own, "target": self.kind}
+
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return the histogram of the TD target, [B, W]."""
+        y = self._td_target(after, reward, discount).clamp(self.v_min, self.v_max)
+        distance = self._edges - (y - self.v_min) / self._bin_width  # [B, W + 1]
+        if self.kind == "two_hot":
+            cumulative = distance.clamp(-0.5, 0.5)
+        else:
+            cumulative = torch.erf(distance / (math.sqrt(2.0) * self.sigma))
+        return cumulative.diff(dim=1) / (cumulative[:, -1:] - cumulative[:, :1])
+
+    def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy to the target histogram [B] and the absolute TD error [B]."""
+        return self.cross_entropy(chosen, target), self.td_error(chosen, target).detach().abs()
+
+    def metrics(
+        self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the TD error, the entropy and the share of TD targets outside the support."""
+        y = self._td_target(after, reward, discount).squeeze(1)
+        margin = 1e-3 * self._bin_width
+        clipped = (y < self.v_min - margin) | (y > self.v_max + margin)
+        return self.support_metrics(chosen, target, clipped.to(y.dtype))
+
+    def _td_target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return y, [B, 1], before it is clipped."""
+        return td_target(self.mean(after).unsqueeze(1), reward, discount)
+
+
+@checked
+class QuantileValue(ReturnValue):
+    """The quantiles of the return at the midpoints (2 i + 1) / 2 N of N equal parts (QR-DQN).
+
+    Dabney et al. (2018, QR-DQN), algorithm 1, with the loss and priority of `quantile_huber`; the defaults are
+    theirs.
+
+    Args:
+        quantiles: N.
+        kappa: where the Huber loss becomes linear; 0 is quantile regression.
+        rescale: see `ReturnValue`.
+    """
+
+    fractions: Tensor  # [1, N]
+
+    def __init__(self, quantiles: int = 200, *, kappa: float = 1.0, rescale: float | None = None) -> None:
+        with Checks("QuantileValue") as checks:
+            checks.integer("quantiles", quantiles, low=1)
+            checks.number("kappa", kappa, low=0)
+        super().__init__(rescale)
+        self.quantiles, self.kappa = quantiles, float(kappa)
+        self.register_buffer("fractions", midpoints(quantiles), persistent=False)
+
+    @property
+    def width(self) -> int:
+        """One output per quantile."""
+        return self.quantiles
+
+    def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the quantile Huber loss [B] and the mean absolute TD error [B] over all pairs of quantiles."""
+        return quantile_huber(chosen, target, self.fractions, self.kappa)
+
+
+@runtime_checkable
+class DrawnFractions(Protocol):
+    """A value part that samples the fractions at which its network computes quantiles."""
+
+    @property
+    def acting_fractions(self) -> Tensor:
+        """Fractions [1, K] to act at, not random."""
+        ...
+
+    def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Sample the fractions of one update, [B, W] for the online network and [B, W'] for the target."""
+        ...
+
+    def loss(self, chosen: Tensor, target: Tensor, fractions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (loss [B], priority [B]) of outputs [B, W] at fractions [B, W], towards a target [B, W']."""
+        ...
+
+
+@checked
+class ImplicitQuantileValue(ReturnValue):
+    """The quantiles of the return at fractions sampled for every row (IQN), of an `ImplicitQNetwork`.
+
+    Dabney et al. (2018, IQN), equation 3, with the loss and priority of `quantile_huber`; the defaults are theirs.
+    They sample the fractions for acting too; here they are the midpoints, so that acting is a function of the
+    observation. The best next action is chosen by the target's fractions, not by additional ones.
+
+    Args:
+        quantiles: fractions per row of the online network, N.
+        target_quantiles: of the target network, N'.
+        acting_quantiles: of every observation acted on, K.
+        kappa: where the Huber loss becomes linear; 0 is quantile regression.
+        rescale: see `ReturnValue`.
+    """
+
+    _midpoints: Tensor  # [1, K]
+
+    def __init__(
+        self,
+        quantiles: int = 64,
+        *,
+        target_quantiles: int = 64,
+        acting_quantiles: int = 32,
+        kappa: float = 1.0,
+        rescale: float | None = None,
+    ) -> None:
+        with Checks("ImplicitQuantileValue") as checks:
+            checks.integer("quantiles", quantiles, low=1)
+            checks.integer("target_quantiles", target_quantiles, low=1)
+            checks.integer("acting_quantiles", acting_quantiles, low=1)
+            checks.number("kappa", kappa, low=0)
+        super().__init__(rescale)
+        self.quantiles, self.target_quantiles, self.acting_quantiles = quantiles, target_quantiles, acting_quantiles
+        self.kappa = float(kappa)
+        self.register_buffer("_midpoints", midpoints(acting_quantiles), persistent=False)
+
+    @property
+    def width(self) -> int:
+        """One output per fraction of the online network."""
+        return self.quantiles
+
+    @property
+    def acting_fractions(self) -> Tensor:
+        """Fractions [1, K] to act at, the midpoints."""
+        return self._midpoints
+
+    def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Sample fractions uniformly, [B, N] for the online network and [B, N'] for the target."""
+        shape, device = (rows, self.quantiles + self.target_quantiles), generator.device
+        fractions = torch.rand(shape, generator=generator, device=device, dtype=torch.float32)
+        return fractions[:, : self.quantiles], fractions[:, self.quantiles :]
+
+    def loss(self, chosen: Tensor, target: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return (loss [B], priority [B]) of quantiles at `fractions` [B, W], the midpoints by default."""
+        at = midpoints(chosen.shape[1]).to(chosen) if fractions is None else fractions
+        return quantile_huber(chosen, target, at, self.kappa)
+
+
+def midpoints(n: int) -> Tensor:
+    """Return the middle fraction of each of n equal parts, [1, n]."""
+    return ((2 * torch.arange(n, dtype=torch.float32) + 1) / (2 * n)).unsqueeze(0)
+
+
+def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+    """Return the quantile Huber loss [B] and the mean absolute TD error [B], the priority.
+
+    With td_ij = target_j - chosen_i, the loss is the sum over i of the mean over j of
+
+        |fraction_i - 1(td_ij < 0)| * huber(td_ij) / kappa
+
+    (Dabney et al., 2018, QR-DQN, equations 9 and 10; over kappa as in IQN's equation 3). The table [B, W, W'] of all
+    td_ij is not built. For a quantile x at fraction f, a target y contributes
+
+        (1 - f) * (x - y - kappa / 2)      y < x - kappa
+        (1 - f) * (x - y)^2 / (2 kappa)    x - kappa <= y < x
+        f * (x - y)^2 / (2 kappa)          x <= y <= x + kappa
+        f * (y - x - kappa / 2)            x + kappa < y
+
+    With the targets of a row sorted, the sums of 1, x - y and (x - y)^2 over all y below each of the three bounds
+    follow from the prefix sums of y and y^2, and the sums of a piece are their differences. With kappa = 0 the two
+    pieces in the middle are empty: a target equal to x contributes neither loss nor gradient.
+
+    Args:
+        chosen: [B, W], at `fractions` [B, W] or [1, W].
+        target: [B, W'], without gradient.
+        fractions: in [0, 1].
+        kappa: where the Huber loss becomes linear; at 0 it is the absolute value.
+    """
+    width, curvature = target.shape[1], 1.0 / kappa if kappa else 0.0
+    with torch.no_grad():
+        wide = target.double()  # as differences of prefix sums cancel
+        center = wide.mean(dim=1, keepdim=True)
+        x = (chosen.double() - center).contiguous()
+        y = (wide - center).contiguous().sort(dim=1).values
+        sums, squares = (functional.pad(column.cumsum(dim=1), (1, 0)) for column in (y, y * y))
+
+        def below(bound: Tensor, *, included: bool) -> tuple[Tensor, Tensor, Tensor]:
+            """Return the sums [B, W] of 1, x - y and (x - y)^2 over the targets y below a bound [B, W]."""
+            n = torch.searchsorted(y, bound, right=included)
+            total = sums.gather(1, n)
+            distance = x * n - total
+            return n, distance, squares.gather(1, n) + x * (distance - total)
+
+        n_low, low, low_square = below(x - kappa, included=False)
+        _, middle, middle_square = below(x, included=False)
+        n_high, high, high_square = below(x + kappa, included=True)
+        every = width * x - sums[:, -1:]  # the sum of x - y over all targets
+        loss_below = low - 0.5 * kappa * n_low + 0.5 * curvature * (middle_square - low_square)
+        loss_above = high - every + 0.5 * kappa * (n_high - width) + 0.5 * curvature * (high_square - middle_square)
+        grad_below = n_low + curvature * (middle - low)
+        grad_above = n_high - width + curvature * (high - middle)
+        loss = (loss_below + fractions * (loss_above - loss_below)).sum(dim=1) / width
+        grad = (grad_below + fractions * (grad_above - grad_below)) / width
+        priority = (2.0 * middle - every).mean(dim=1) / width
+        loss, grad, priority = (column.to(chosen.dtype) for column in (loss, grad, priority))
+    return loss + (grad * (chosen - chosen.detach())).sum(dim=1), priority

@@ -35,7 +35,7 @@ class OffpolicySettings(EnvSettings):
     refresh_priorities: Refresh = "update"
     overlap: bool = False
     learning_starts: int
-    warmup: Literal["policy", "random"]
+    warmup: Literal["policy", "random"] = "policy"
 
 
 OffpolicySettingsT = TypeVar("OffpolicySettingsT", bound=OffpolicySettings)

@@ -41,7 +41,7 @@ class ActionValueSettings:
     head: tuple[int, ...] = ()
     dueling: bool = False
     value: Literal["expected", "categorical", "quantile", "implicit"] | Value = "expected"
-    loss: Literal["huber", "mse"]  # of an expected value
+    loss: Literal["huber", "mse"] = "huber"  # of an expected value
     rescale: float | None = None  # of all values but the categorical
     atoms: int = 51
     v_min: float = 0.0
@@ -61,7 +61,6 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     hidden: tuple[int, ...] = (128, 128)  # rl-zoo: 256, 256
     noisy: bool = False
     sigma0: float = 0.5
-    loss: Literal["huber", "mse"] = "huber"
     v_max: float = 50.0  # 1 / (1 - gamma): a return that never ends, at one reward per step
     double: bool = False
     munchausen: bool = False
@@ -78,7 +77,6 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     step_per_collect: int | None = 8
     update_per_step: float = 0.5  # rl-zoo: 128 updates per 256 steps
     learning_starts: int = 1_000  # rl-zoo
-    warmup: Literal["policy", "random"] = "policy"
     max_epoch: int = 12
     step_per_epoch: int = 5_000
     precision: Precision = "float32"

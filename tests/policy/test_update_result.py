@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trainkit.policy import UpdateResult
-from trainkit.policy.monitor import MeanMetrics
+from trainkit.policy.update_result import MeanMetrics
 
 
 def test_means_are_over_everything_added_since_the_last_read() -> None:
