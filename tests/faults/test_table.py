@@ -152,7 +152,7 @@ CASES: dict[int, list[str]] = {
     91: ["trainer/test_evaluation_schedule.py::test_without_a_score_stop_fn_is_not_asked",
          "trainer/test_evaluation_schedule.py::test_the_best_is_the_first_of_the_highest_scores_and_no_score_never_is"],
     92: ["trainer/test_evaluation_times.py::test_training_is_the_same_with_any_evaluation_and_without",
-         "nets/test_normalize.py::test_evaluation_changes_no_statistics"],
+         "nets/test_preprocess.py::test_evaluation_changes_no_statistics"],
     93: ["trainer/test_base.py::test_no_epoch_at_all_is_allowed_and_empty",
          "trainer/test_offpolicy.py::test_what_an_epoch_goes_over_is_taken_off_the_next"],
     94: ["trainer/test_offline.py::test_numbers_that_are_not_finite_are_refused_by_column_before_training",

@@ -1,6 +1,7 @@
 """Preprocessing: what each kind of space turns into, by hand-made observations."""
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
-from tests.helpers.learning import observations
+import trainkit as tk
+from tests.helpers.learning import FOUR_NUMBERS, observations
 from trainkit.core import tree
 from trainkit.engine.device import to_device
 from trainkit.engine.engine import Engine, EngineName
-from trainkit.nets import Preprocess
-from trainkit.nets.preprocess import WithoutMask, feature_sizes
+from trainkit.nets.preprocess import Normalizer, Preprocess, WithoutMask, feature_sizes
 
 CPU = torch.device("cpu")
 
@@ -263,3 +264,276 @@ def test_what_is_not_preprocessed_is_the_same_by_both_engines(space: Any) -> Non
     for name, leaf in leaves.items():
         np.testing.assert_array_equal(leaf, expected[name])
         assert leaf.dtype == expected[name].dtype
+
+
+# ---- running normalization ----
+
+
+MIXED = spaces.Dict(
+    {
+        "where": FOUR_NUMBERS,
+        "grid": spaces.Box(-5, 5, (2, 3), np.float64),
+        "what": spaces.Discrete(3),
+        "image": spaces.Box(0, 255, (40, 40), np.uint8),
+    }
+)
+
+
+def collector_of(policy: Any, envs: tk.Envs, **options: Any) -> tk.Collector:
+    return tk.Collector(policy, envs, tk.RolloutBuffer(), **options)
+
+
+def made(**options: Any) -> tuple[tk.PPOPolicy, tk.Envs]:
+    envs = tk.make_envs("CartPole-v1", 3, seed=1)
+    return tk.PPOPolicy.for_envs(envs, normalize_obs=True, device="cpu", seed=1, **options), envs
+
+
+# ---- one normaliser ----
+
+
+@pytest.mark.parametrize("parts", [[1], [3, 1, 5], [7, 7]])
+def test_the_moments_are_those_of_all_rows_however_they_came(parts: list[int]) -> None:
+    drawn = torch.randn(sum(parts), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = drawn * 3 + 100
+    normalizer = Normalizer(4, clip=1e9)
+    for some in rows.split(parts):
+        normalizer.observe(some)
+        normalizer.fold()
+    deviation = (rows.var(dim=0, correction=0) + 1e-8).sqrt()
+    torch.testing.assert_close(normalizer.known.mean, rows.mean(dim=0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(normalizer.scale, (1 / deviation).float())
+    seen = normalizer(rows.float())
+    torch.testing.assert_close(seen, ((rows - rows.mean(dim=0)) / deviation).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_before_any_row_was_seen_features_stay_as_they_are() -> None:
+    normalizer = Normalizer(2)
+    rows = torch.tensor([[3.0, -4.0]])
+    torch.testing.assert_close(normalizer(rows), rows)
+    normalizer.fold()  # nothing to fold
+    torch.testing.assert_close(normalizer(rows), rows, rtol=1e-6, atol=0)
+
+
+def test_what_is_noted_is_not_used_until_it_is_folded() -> None:
+    normalizer = Normalizer(1)
+    normalizer.observe(torch.tensor([[2.0], [4.0]]))
+    torch.testing.assert_close(normalizer(torch.tensor([[4.0]])), torch.tensor([[4.0]]))
+    normalizer.fold()
+    torch.testing.assert_close(normalizer(torch.tensor([[4.0], [1e9]])), torch.tensor([[1.0], [10.0]]))
+    normalizer.fold()  # the same rows do not count twice
+    assert normalizer.known.count == 2
+
+
+def test_a_feature_that_never_changes_becomes_zero() -> None:
+    normalizer = Normalizer(1)
+    normalizer.observe(torch.full((1000, 1), 0.1))
+    normalizer.fold()
+    assert normalizer(torch.full((1, 1), 0.1)).abs() < 1e-3
+
+
+# ---- which leaves ----
+
+
+def test_box_leaves_are_normalised_each_by_itself_others_as_before() -> None:
+    raw = {key: np.stack([space.sample() for _ in range(50)]) for key, space in MIXED.spaces.items() if key != "where"}
+    raw["where"] = np.random.default_rng(0).normal([0, 1, 2, 3], [1, 2, 3, 4], (50, 4)).astype(np.float32)
+    obs = {key: torch.from_numpy(leaf) for key, leaf in raw.items()}
+    plain, normalizing = Preprocess(MIXED), Preprocess(MIXED, normalize=True)
+    assert plain.shapes == normalizing.shapes
+    assert (plain.observes, normalizing.observes) == (False, True)
+    normalizing.observe(obs)
+    normalizing.fold()
+    before, after = plain(obs), normalizing(obs)
+    for key in ("what", "image"):
+        assert torch.equal(before[key], after[key])
+    for key in ("where", "grid"):
+        flat = raw[key].reshape(50, -1).astype(np.float64)
+        np.testing.assert_allclose(after[key], (flat - flat.mean(0)) / flat.std(0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_space_without_measurements_has_nothing_to_learn() -> None:
+    assert not Preprocess(spaces.Discrete(3), normalize=True).observes
+
+
+# ---- in a policy ----
+
+
+def test_features_are_frozen_through_collecting_and_learning_and_move_after_it() -> None:
+    policy, envs = made()
+    collector = collector_of(policy, envs)
+    for _ in range(3):
+        before = policy.preprocess.normalizers[0].shift.clone()
+        collector.collect(n_step=60)
+        rollout = collector.buffer.read(policy.horizon)
+        for _ in policy.learn(rollout, step=0, batch_size=20, repeat=2):
+            assert torch.equal(policy.preprocess.normalizers[0].shift, before)
+        assert not torch.equal(policy.preprocess.normalizers[0].shift, before)
+        collector.buffer.clear()
+    known = policy.preprocess.normalizers[0].known
+    assert known.count == 180
+
+
+def test_the_first_ratio_is_one_with_normalisation_on() -> None:
+    policy, envs = made()
+    collector = collector_of(policy, envs)
+    for _ in range(3):  # statistics have moved by then
+        policy.read_metrics()
+        collector.buffer.clear()
+        collector.collect(n_step=90)
+        first = next(iter(policy.learn(collector.buffer.read(policy.horizon), step=0, batch_size=30)))
+        assert first is not None
+        shown = policy.read_metrics()
+        assert abs(shown["approx_kl"]) < 1e-6  # 1e-3 and more where statistics moved in between
+        assert shown["clip_share"] == 0.0
+        for _ in policy.learn(collector.buffer.read(policy.horizon), step=0):
+            pass
+
+
+def test_off_policy_statistics_move_with_every_step_by_hand() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=3)
+    policy = tk.DQNPolicy.for_envs(envs, normalize_obs=True, device="cpu", seed=0)
+    buffer = tk.ReplayBuffer(100)
+    tk.Collector(policy, envs, buffer).collect(n_step=40)
+    every = buffer.sample(4_000, horizon=tk.Horizon()).obs
+    known = policy.preprocess.normalizers[0].known
+    assert known.count == 40
+    rows = np.unique(every, axis=0).astype(np.float64)
+    assert len(rows) == 40
+    np.testing.assert_allclose(known.mean, rows.mean(0), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("observe", [None, False])
+def test_evaluation_changes_no_statistics(observe: bool | None) -> None:
+    policy, envs = made(reward="return_scale")
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    collector = tk.Collector(policy, envs) if observe is None else collector_of(policy, envs, observe=observe)
+    collector.collect(n_episode=5)
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.state_dict().items())
+    assert policy.horizon.return_scale.deviation == 1.0
+
+
+def test_a_collector_without_a_buffer_observes_when_told_so() -> None:
+    policy, envs = made(reward="return_scale")
+    tk.Collector(policy, envs, observe=True).collect(n_step=30)
+    assert policy.preprocess.normalizers[0].fresh.count == 30
+    assert policy.horizon.return_scale.deviation != 1.0
+
+
+def test_statistics_are_saved_and_training_goes_on_from_them(tmp_path: Path) -> None:
+    def trainer(**options: Any) -> tk.OnpolicyTrainer:
+        policy, envs = made(reward="return_scale")
+        rates: dict[str, Any] = {"max_epoch": 3, "step_per_epoch": 90, "step_per_collect": 90}
+        quiet = {"verbose": False, "show_progress": False, "seed": 5}
+        return tk.OnpolicyTrainer(policy, collector_of(policy, envs), **rates, **quiet, **options)
+
+    first = trainer()
+    next(first)
+    first.save(tmp_path / "run")
+    second = trainer(resume_from=tmp_path / "run")
+    for name, tensor in first.policy.state_dict().items():
+        assert torch.equal(tensor, second.policy.state_dict()[name]), name
+    assert first.policy.horizon.return_scale.deviation == second.policy.horizon.return_scale.deviation != 1.0
+
+
+def test_normalised_features_make_scales_of_the_environment_vanish() -> None:
+    def taught(factor: float) -> float:
+        """Return how far the features are from 0 on average, where the environment measures in other units."""
+        normalizer = Normalizer(3)
+        rows = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)) * factor + 7 * factor
+        normalizer.observe(rows)
+        normalizer.fold()
+        return float(normalizer(rows).abs().mean())
+
+    assert taught(1e-3) == pytest.approx(taught(1e3), rel=1e-2)
+
+
+def test_statistics_are_in_the_weights_once_each() -> None:
+    policy, _ = made()
+    names = [name for name in policy.state_dict() if "preprocess" in name]
+    assert len(names) == 8
+    assert all(name.startswith("preprocess.normalizers.0.") for name in names)
+
+
+class Shifted(torch.nn.Module):
+    """Add 3: any module of a user's own."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features + 3.0
+
+
+def test_statistics_learn_within_a_sequence_each_of_what_comes_to_it() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=3)
+    own = tk.nets.Preprocess(envs.observation_space, normalize=True)
+    later = Normalizer(4)
+    later.observes = True  # type: ignore[assignment]  # as a module that counts as running statistics has it
+    later.n_observed = 0  # type: ignore[assignment]  # so, too
+    chain = torch.nn.Sequential(own, Shifted(), later, Shifted())
+    policy = tk.DQNPolicy.for_envs(envs, preprocess=chain, device="cpu", seed=0)
+    assert policy.observes
+    rows = np.random.default_rng(0).normal(1, 2, (50, 4)).astype(np.float32)
+    policy.statistics.observe(transition_of(rows))
+    policy.statistics.fold()
+    np.testing.assert_allclose(own.normalizers[0].known.mean, rows.astype(float).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(later.known.mean, rows.astype(float).mean(0) + 3, rtol=1e-5)  # nothing was known yet
+    sooner = (rows - rows.mean(0)) / rows.std(0) + 3
+    features = policy.features(rows)
+    np.testing.assert_allclose(features, (sooner - rows.mean(0) - 3) / rows.std(0) + 3, rtol=1e-3, atol=1e-3)
+
+
+def transition_of(rows: Any) -> tk.Transition:
+    ended, n = np.zeros(len(rows), bool), len(rows)
+    return tk.Transition(rows, np.zeros(n, int), np.zeros(n), rows, ended, ended, np.arange(n), {})
+
+
+def test_a_sequence_without_statistics_learns_nothing() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=3)
+    chain = torch.nn.Sequential(tk.nets.Preprocess(envs.observation_space), Shifted())
+    assert not tk.DQNPolicy.for_envs(envs, preprocess=chain, device="cpu").observes
+    assert not tk.PPOPolicy.for_envs(envs, preprocess=chain, device="cpu").observes
+
+
+@pytest.mark.parametrize("kind", ["dqn", "ppo"])
+def test_a_sequence_acts_learns_and_is_saved_as_one(kind: str, tmp_path: Path) -> None:
+    def trainer(**more: Any) -> Any:
+        envs = tk.make_envs("CartPole-v1", 2)
+        chain = torch.nn.Sequential(tk.nets.Preprocess(envs.observation_space, normalize=True), Shifted())
+        common: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 64, "seed": 1, "verbose": False, "batch_size": 16}
+        if kind == "dqn":
+            policy: Any = tk.DQNPolicy.for_envs(envs, preprocess=chain, hidden=(8,), device="cpu")
+            return tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, tk.ReplayBuffer(100)), **common, **more)
+        policy = tk.PPOPolicy.for_envs(envs, preprocess=chain, hidden=(8,), device="cpu")
+        collector = tk.Collector(policy, envs, tk.RolloutBuffer())
+        return tk.OnpolicyTrainer(policy, collector, step_per_collect=32, **common, **more)
+
+    with trainer() as first:
+        first.run()
+        known = first.policy.preprocess[0].normalizers[0].known
+        assert known.count == 128
+        first.save(tmp_path / "run")
+        with trainer(resume_from=tmp_path / "run") as again:
+            obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+            np.testing.assert_array_equal(first.policy.features(obs), again.policy.features(obs))
+            np.testing.assert_array_equal(first.policy.predict(obs), again.policy.predict(obs))
+
+
+def test_a_forced_reset_ends_the_running_returns() -> None:
+    policy, envs = made(reward="return_scale")
+    collector = collector_of(policy, envs)
+    collector.collect(n_step=30)
+    assert any(policy.horizon.return_scale.state_dict()["running"])
+    collector.reset()
+    assert not any(policy.horizon.return_scale.state_dict()["running"])
+
+
+def test_a_dataset_is_studied_once_and_never_on_top_of_what_was_learnt() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, seed=3)
+    recorded = tk.ReplayBuffer(200, spaces=envs)
+    tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs, recorded).collect(n_step=150)
+    policy = tk.DQNPolicy.for_envs(envs, normalize_obs=True, reward="return_scale", device="cpu", seed=0)
+    rates: dict[str, Any] = {"max_epoch": 1, "update_per_epoch": 2, "batch_size": 8, "verbose": False}
+    for _ in range(2):
+        tk.OfflineTrainer(policy, recorded, **rates)
+        assert policy.preprocess.normalizers[0].known.count == 150
+        assert policy.horizon.return_scale.n_observed == 150
+    rows = np.concatenate([episode.obs[:-1] for episode in recorded.episodes()]).astype(np.float64)
+    np.testing.assert_allclose(policy.preprocess.normalizers[0].known.mean, rows.mean(0), atol=1e-9)
