@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused() -> None:
         made(loss="huber")
     with pytest.raises(SpaceMismatchError, match="there is no distribution"):
         made(action_space=spaces.Box(0, 5, (2,), np.int64))
-    with pytest.raises(SpaceMismatchError, match=r"gives outputs \(1, 4\) .* needs \(1, 3\)"):
+    with pytest.raises(SpaceMismatchError, match=r"gives {'outputs': \(1, 4\)} .* needs {'outputs': \(1, 3\)}"):
         BCPolicy(QNetwork((4,), 4), action_space=ACTIONS[0], device="cpu").check_spaces(FOUR_NUMBERS, ACTIONS[0])
     with pytest.raises(SpaceMismatchError, match="cannot take an observation"):
         BCPolicy(QNetwork((5,), 3), action_space=ACTIONS[0], device="cpu").check_spaces(FOUR_NUMBERS, ACTIONS[0])

@@ -327,6 +327,7 @@ def test_spaces_the_network_cannot_see_or_act_in_are_refused() -> None:
         policy.check_spaces(spaces.Box(0, 1, (5,), np.float32), spaces.Discrete(3))
     wide = PPOPolicy(Table(np.zeros((1, 5)), [0.0]), action_space=spaces.Discrete(2), device="cpu", optimizer=Adam())
     with pytest.raises(
-        SpaceMismatchError, match=r"gives \(\(1, 5\), \(1,\)\) for one observation.*\(\(1, 2\), \(1,\)\)"
+        SpaceMismatchError,
+        match=r"gives {'outputs': \(1, 5\), 'value': \(1,\)}.*{'outputs': \(1, 2\)",
     ):
         wide.check_spaces(PLACE, spaces.Discrete(2))

@@ -4,19 +4,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
 from trainkit.core.data import POLICY_ACTION, ActOutput, Obs
-from trainkit.core.errors import DivergedError, check_flag
-from trainkit.core.spaces import checked_legal
+from trainkit.core.errors import DivergedError, SpaceMismatchError, check_flag
+from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.engine.device import to_device
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.action_scale import Actions
 from trainkit.nets.distributions import ActionStd, Categorical, Distribution
 from trainkit.policy.base import Policy
+from trainkit.policy.checks import forward_on
 from trainkit.policy.exploration import one_hot
 
 
@@ -77,6 +79,19 @@ class ActorPolicy(Policy):
     def _in_space(self, action: Actions) -> Actions:
         """Return actions of the distribution as the environments take them."""
         return action if self.action_scale is None else self.action_scale.to_space(action)
+
+    def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Raise for spaces that do not fit the actor, and the critic of states that is called with it."""
+        subject = f"{type(self).__name__}'s network"
+        self.enter(training=False)
+        with forward_on(subject, observation_space):
+            outputs, others = self._actor(self.features(zeros_of(observation_space)))
+        shapes = {name: tuple(tensor.shape) for name, tensor in {"outputs": outputs, **others}.items()}
+        expected = {"outputs": (1, self.distribution.width), **dict.fromkeys(others, (1,))}
+        if shapes != expected:
+            raise SpaceMismatchError(
+                f"{subject} gives {shapes} for one observation, but {action_space} needs {expected}"
+            )
 
     def read_action_std(self) -> Summary:
         """Return the standard deviations of sampled actions since the last call, in policy units and before tanh."""

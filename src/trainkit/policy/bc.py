@@ -9,10 +9,10 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from trainkit.core.data import TransitionBatch
-from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.errors import Checks
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import StructuredHybrid, flat_actions, zeros_of
+from trainkit.core.spaces import StructuredHybrid, flat_actions
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.action_scale import action_scale_for
@@ -21,7 +21,7 @@ from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
-from trainkit.policy.checks import forward_on, non_integer_actions
+from trainkit.policy.checks import non_integer_actions
 from trainkit.policy.persistence import recorded
 from trainkit.policy.update_result import UpdateResult
 
@@ -143,13 +143,3 @@ class BCPolicy(ActorPolicy):
         """Return the parameters [B, width] of the distribution."""
         outputs: Tensor = self.network(features).outputs.squeeze(2)
         return outputs
-
-    def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Raise for spaces that do not fit the network."""
-        with forward_on(f"{type(self).__name__}'s network", observation_space):
-            shape = tuple(self._outputs(self.features(zeros_of(observation_space))).shape)
-        if shape != (1, self.distribution.width):
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s network gives outputs {shape} for one observation, but {action_space} needs "
-                f"{(1, self.distribution.width)}"
-            )

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.core.data import POLICY_ACTION, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
-from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import zeros_of
 from trainkit.engine.device import CPU, to_device
 from trainkit.engine.gradient_step import Adam, Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
@@ -25,7 +24,6 @@ from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.advantages import RolloutRows, gae
 from trainkit.policy.base import PolicyOptions, parts_for
-from trainkit.policy.checks import forward_on
 from trainkit.policy.persistence import recorded
 from trainkit.policy.update_result import UpdateResult
 
@@ -277,17 +275,6 @@ class OnpolicyPolicy(ActorPolicy):
     def _should_stop(self, metrics: Mapping[str, Scalar]) -> bool:
         """Return whether to stop learning from this rollout early, after an update with these metrics."""
         return False
-
-    def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Raise for spaces that do not fit the network."""
-        with forward_on(f"{type(self).__name__}'s network", observation_space):
-            outputs, value = self.network(self.features(zeros_of(observation_space)))
-        shapes, expected = (tuple(outputs.shape), tuple(value.shape)), ((1, self.distribution.width), (1,))
-        if shapes != expected:
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s network gives {shapes} for one observation, but {action_space} needs "
-                f"{expected}: outputs [B, width] and values [B]"
-            )
 
 
 def _flat(column: NDArray[Any]) -> NDArray[Any]:

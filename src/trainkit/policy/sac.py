@@ -215,17 +215,10 @@ class SACPolicy(ActorPolicy):
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that do not fit the actor or the critics."""
-        self.enter(training=False)
-        with forward_on(f"{type(self).__name__}'s networks", observation_space):
+        super().check_networks(observation_space, action_space)
+        with forward_on(f"{type(self).__name__}'s critics", observation_space):
             features = self.features(zeros_of(observation_space))
-            outputs = self.actor(features)
-            values = self.critics(features, torch.zeros_like(outputs[:, : self.distribution.n_dimensions]))
-        shape, width = tuple(outputs.shape), self.distribution.width
-        if shape != (1, width):
-            raise SpaceMismatchError(
-                f"{type(self).__name__}'s actor gives {shape} for one observation, but {action_space} needs "
-                f"{(1, width)}: a mean and a log standard deviation for each dimension"
-            )
+            values = self.critics(features, torch.zeros(1, self.distribution.n_dimensions, device=self.device))
         if values.dim() != 2 or len(values) != 1:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s critics give {tuple(values.shape)} for one observation and action: they must "
