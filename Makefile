@@ -38,7 +38,7 @@ test-gpu: $(READY)  ## run the tests that need a CUDA device
 	@$(BIN)/pytest -m gpu --timeout=600
 
 test-accelerator: $(READY)  ## run everything that learns on a pretend accelerator, which needs a C++ compiler (4 minutes)
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m 'accelerator or not slow and not gpu' --timeout=600 tests/accelerator tests/testing
+	@CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m 'accelerator or not slow and not gpu' --timeout=600 tests/accelerator tests/testing
 
 check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .

@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.scripted_env import ScriptedEnv
@@ -292,14 +293,19 @@ def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
 # ---- how they are started ----
 
 
-def test_a_fork_is_not_for_processes_in_which_cuda_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Cuda:
+@pytest.mark.parametrize("accelerator", ["cuda", "xpu"])
+def test_a_fork_is_not_for_processes_in_which_an_accelerator_runs(
+    accelerator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Running:
         @staticmethod
         def is_initialized() -> bool:
             return True
 
     assert process.start_method() == "fork"
-    monkeypatch.setattr(sys.modules["torch"], "cuda", Cuda)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(accelerator))
+    assert process.start_method() == "fork"
+    monkeypatch.setattr(torch, accelerator, Running)
     assert process.start_method() == "forkserver"
 
 

@@ -55,7 +55,7 @@ CASES: dict[int, list[str]] = {
          "faults/test_processes.py::test_closing_takes_no_more_than_five_seconds"],
     27: ["faults/test_faulty_environments.py::test_only_the_environment_that_failed_is_restarted"],
     28: ["faults/test_processes.py::test_processes_ignore_signals_to_their_group_and_end_with_their_parent"],
-    29: ["faults/test_processes.py::test_a_fork_is_not_for_processes_in_which_cuda_runs"],
+    29: ["faults/test_processes.py::test_a_fork_is_not_for_processes_in_which_an_accelerator_runs"],
     30: ["faults/test_processes.py::test_a_factory_that_cannot_be_sent_is_named"],
     31: ["faults/test_process.py::test_an_environment_may_seed_the_global_generators"],
     32: ["collector/test_episodes.py::test_an_episode_without_end_is_warned_of_once",

@@ -3,7 +3,10 @@
 import copy
 import io
 import pickle
+import shutil
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from torch import nn
 from tests.helpers.accelerator import load_pretend_device
 from tests.helpers.learning import small_net
 from trainkit.errors import DeviceError
-from trainkit.testing import PretendDevice
+from trainkit.testing import PretendDevice, pretend_device
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +38,31 @@ def test_a_loaded_device_is_torchs_accelerator_and_loaded_once(pretend: PretendD
     assert PretendDevice.missing() is None
     with pytest.raises(DeviceError, match=r"call PretendDevice\.load"):
         PretendDevice()
+
+
+def test_a_process_with_an_accelerator_or_another_backend_says_what_to_do(
+    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = pretend_device._library.__wrapped__
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    with pytest.raises(DeviceError, match=r"without an accelerator, .* got cuda: hide it, for CUDA by CUDA_VISIBLE"):
+        load()
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    with pytest.raises(DeviceError, match="PrivateUse1 backend is 'pretend' already: use another process"):
+        load()
+
+
+def test_a_machine_without_a_compiler_and_headers_that_do_not_compile_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(DeviceError, match=r"needs a C\+\+ compiler, .*: install one, or set CXX"):
+        pretend_device._built()
+    monkeypatch.setattr(shutil, "which", lambda name: sys.executable)  # which compiles no C++
+    with pytest.raises(DeviceError, match="did not compile by"):
+        pretend_device._built()
+    assert not list(tmp_path.rglob("*.so"))
 
 
 OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

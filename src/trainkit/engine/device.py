@@ -121,7 +121,7 @@ class DelayedRead:
             before = float(self._copy)
         self._copy = number.to(CPU, non_blocking=True)
         self._copied = torch.Event(number.device)
-        self._copied.record()
+        self._copied.record(torch.accelerator.current_stream(number.device))
         return before
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:

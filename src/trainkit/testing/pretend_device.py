@@ -108,8 +108,8 @@ class PretendDevice:
         """Return the device; the first call on a machine compiles it, which takes about 15 seconds.
 
         Raises:
-            DeviceError: this machine has no C++ compiler, or torch's headers do not compile, or another backend is
-                registered as PrivateUse1.
+            DeviceError: this machine has no C++ compiler, or torch's headers do not compile, or the process has an
+                accelerator or another backend that is registered as PrivateUse1.
         """
         return _loaded()
 
@@ -218,6 +218,12 @@ def _loaded() -> PretendDevice:
 @cache
 def _library() -> ctypes.CDLL:
     """Register the backend with torch."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        raise DeviceError(
+            f"PretendDevice needs a process without an accelerator, as torch.accelerator is one device, got "
+            f"{accelerator}: hide it, for CUDA by CUDA_VISIBLE_DEVICES=''"
+        )
     registered = torch._C._get_privateuse1_backend_name()
     if registered != "privateuseone":
         raise DeviceError(
