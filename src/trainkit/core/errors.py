@@ -180,7 +180,8 @@ class Checks:
 def check_flag(owner: object, name: str, value: object) -> None:
     """Raise `ConfigError` in the name of `owner`'s class unless `value` is True or False."""
     if not isinstance(value, (bool, np.bool_)):
-        raise ConfigError(f"{type(owner).__name__}.{name} must be True or False, got {value!r}")
+        with Checks(type(owner).__name__) as checks:
+            checks.flag(name, value)
 
 
 def all_made(**makers: Callable[[], Any]) -> dict[str, Any]:

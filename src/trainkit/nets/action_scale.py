@@ -49,7 +49,7 @@ class ActionScale(nn.Module):
         if not _has_units(space):
             raise SpaceMismatchError(f"ActionScale needs actions in a Box of float32 or float64, got {space}")
         with Checks("ActionScale") as checks:
-            checks.require(isinstance(scaling, bool), f".scaling must be True or False, got {scaling!r}")
+            checks.flag("scaling", scaling)
         super().__init__()
         self.scaling = scaling
         with np.errstate(over="ignore", invalid="ignore"):
