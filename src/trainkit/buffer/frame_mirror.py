@@ -98,7 +98,7 @@ class FrameMirror:
         _log.info("%s allocated %s bytes on %s for its frames", self._owner, n_bytes, self._store.device)
 
     def _written(self, sent: _Snapshot, now: _Snapshot) -> tuple[Rows, NDArray[np.int64]]:
-        """Return the rows, and the indices of final observations, that may have been written between two snapshots.
+        """Return the rows, and the indices of final observations, that may have changed between two snapshots.
 
         The rows of each environment are those from the lowest that its cursor can have come back to, up to its cursor,
         as an expected observation is written again if its episode ends. A cut may also give the row before these a

@@ -118,7 +118,7 @@ class BlockCheck:
 
 
 def block_ranges(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of blocks of about a megabyte, at least one row each."""
+    """Yield (begin, end) of blocks of rows of about a megabyte, each with at least one row."""
     size = min(_MAX_ROWS, max(1, _BLOCK_BYTES // max(1, row_bytes)))
     for begin in range(0, n_rows, size):
         yield begin, min(begin + size, n_rows)
@@ -223,7 +223,7 @@ class RecordedRows:
             yield block
 
     def _obs_after(self, begin: int, end: int, last: NDArray[np.int64]) -> Obs:
-        """Return the observations after rows `last` of [begin, end)."""
+        """Return the next observations of the rows `last` in [begin, end)."""
         if self._next_obs is not None:
             return tree.map_tree(lambda leaf: leaf[last], _rows(self._next_obs, begin, end))
         # Every episode terminates, so that no bootstrap needs them; the last row of all is followed by itself.

@@ -282,11 +282,11 @@ class ReplayBuffer(HasSpaces):
         return self._rows_at(self._storage.rings.live_rows(positions))
 
     def prev(self, slots: ArrayLike) -> NDArray[np.int64]:
-        """Return the slot of the previous row of each episode [K], or the slot itself for its oldest stored row."""
+        """Return the slots of the rows before these [K] in their episodes; an oldest stored row gives its own slot."""
         return self._storage.slots(self._storage.previous(self._find(slots)))
 
     def next(self, slots: ArrayLike) -> NDArray[np.int64]:
-        """Return the slot of the next row of each episode [K], or the slot itself for its newest stored row."""
+        """Return the slots of the rows after these [K] in their episodes; a newest stored row gives its own slot."""
         return self._storage.slots(self._storage.following(self._find(slots)))
 
     def unfinished(self) -> NDArray[np.int64]:

@@ -348,7 +348,7 @@ class RolloutBuffer:
         return shaped
 
     def _end(self, env_ids: NDArray[np.intp]) -> None:
-        """Store the observations after the newest rows of these environments."""
+        """Store the next observations of the newest rows of these environments."""
         assert self._spec is not None, "only rows end"
         rows = (self._n_rows[env_ids] - 1) * self._spec.n_envs + env_ids
         self._ends.append((rows, tree.map_tree(lambda leaf: leaf[env_ids], self._pending)))
@@ -397,7 +397,7 @@ def _flat(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _shape(leaf: ArraySpec) -> tuple[int, ...]:
-    """Return the shape of one row as it is acted on."""
+    """Return the shape of one row with its stacked frames."""
     return (leaf.stack, *leaf.shape) if leaf.stack > 1 else leaf.shape
 
 

@@ -27,7 +27,7 @@ _UP_TO = np.triu(np.ones((_BLOCK, _BLOCK)))  # block @ _UP_TO: the sum of the nu
 
 
 class _SegmentTree:
-    """An array of `size` masses, the leaves, and the levels above them.
+    """A tree over `size` masses, its leaves; each level above has the sums or minima of blocks of the level below.
 
     A parent is always recomputed from all its children, so that rounding errors do not accumulate.
     """
@@ -59,7 +59,7 @@ class _SegmentTree:
         self.put(index.astype(np.int64) % self.size, mass)  # negative indices count from the end
 
     def put(self, leaves: NDArray[np.int64], mass: ArrayLike) -> None:
-        """Set the masses of leaves [K], each in [0, size), and recompute the blocks they are in, up to the top."""
+        """Set the masses of leaves [K], each in [0, size), and recompute the sums above them."""
         self._levels[0][leaves] = mass
         for level, above in itertools.pairwise(self._levels):
             leaves = leaves // _BLOCK
@@ -145,7 +145,7 @@ def tree_bytes(size: int) -> int:
 
 
 def _level_lengths(size: int) -> list[int]:
-    """Return the length of each level, the leaves first: whole blocks on every level."""
+    """Return the length of each level, the leaves first, rounded up to whole blocks."""
     height = 0
     while size > _TOP * _BLOCK**height:
         height += 1

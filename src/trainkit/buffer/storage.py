@@ -223,12 +223,12 @@ class Storage:
         return rows, (self.records.stamp[rows] == stamp) & (stamp >= 0)
 
     def previous(self, rows: Rows) -> Rows:
-        """Return the previous row of each row's episode, or the row itself if none is stored."""
+        """Return the row before each row in its episode, or the row itself if none is stored."""
         before = self.rings.after(rows, -1)
         return np.where((self.records.age[rows] > 0) & (self.records.stamp[before] >= 0), before, rows)
 
     def following(self, rows: Rows) -> Rows:
-        """Return the next row of each row's episode, or the row itself if there is none yet."""
+        """Return the row after each row in its episode, or the row itself if there is none yet."""
         after = self.rings.after(rows, 1)
         return np.where((self.records.final[rows] < 0) & (self.records.stamp[after] >= 0), after, rows)
 
@@ -495,7 +495,7 @@ class FinalObservations:
         return sum(column.nbytes for column in self.columns)
 
     def claim(self, count: int) -> NDArray[np.int64]:
-        """Return the indices of `count` observations to be written."""
+        """Reserve space for `count` observations, and return their indices."""
         missing = count - self._n_free
         if missing > 0:
             self._grow(max(missing, self._BLOCK, len(self) // 8))

@@ -101,7 +101,7 @@ def newest_of_each_seed(groups: Mapping[str, Sequence[RunFolder]]) -> dict[str, 
 
 
 def _last_started(run: RunFolder) -> tuple[float, float]:
-    """Return when a run started or was last resumed, then when it last logged something, in seconds."""
+    """Return the times, in seconds, at which a run last started or resumed and at which it last logged."""
     logged = (run.path / NUMBERS).stat().st_mtime
     try:
         return datetime.fromisoformat(run.config["began"]).timestamp(), logged

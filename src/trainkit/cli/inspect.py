@@ -73,7 +73,7 @@ def describe_checkpoint(folder: Path) -> list[str]:
 
 
 def _parts_and_progress(found: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return lines on a checkpoint's parts and its progress, which a policy saved by itself does not have."""
+    """Return lines on a checkpoint's components and progress, which a separately saved policy lacks."""
     megabytes = {name: min(entry["bytes"], _LARGEST) / 1e6 for name, entry in found["components"].items()}
     sizes = ", ".join(f"{name} {size:,.1f}" for name, size in megabytes.items())
     lines = [

@@ -520,7 +520,7 @@ class StructuredHybrid(_FlatRows, Space[NDArray[Any]]):
         return rows
 
     def invalid_choices(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return where rows [..., W] have, in a discrete column, a number that its leaf does not contain, [..., W]."""
+        """Return which discrete columns of rows [..., W] have a number outside of their leaf's space, [..., W]."""
         invalid: NDArray[np.bool_] = (rows < self.low) | (rows > self.high) | (rows != np.floor(rows))
         return invalid & self.structure.is_discrete
 

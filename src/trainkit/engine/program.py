@@ -201,7 +201,7 @@ class Builder:
         return outs
 
     def check(self, kernel: Kernel, *operands: Array, options: tuple[Any, ...] = ()) -> None:
-        """Have operands checked at every call."""
+        """Check operands at every call."""
         key = kernel, tuple(map(id, operands)), options
         if key not in self._known:
             self._known[key] = operands[0]

@@ -165,7 +165,7 @@ class Backend(Protocol):
         ...
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
-        """Begin the next episode where one ended; no seeds are given to a backend that does not seed episodes.
+        """Start the next episode where one ended; backends that do not seed episodes receive no seeds.
 
         None where environments do so by themselves in their next step (autoreset NEXT_STEP), whose `RawStep.begun`
         then reports it.

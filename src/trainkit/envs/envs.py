@@ -229,7 +229,7 @@ class Envs:
         return VectorStep(env_ids, next_obs, raw.reward, *flags, raw.infos, failed, raw.late_rewards)
 
     def begin(self, env_ids: Ids) -> None:
-        """Begin the next episode where one ended or an environment failed; some are `ready` only one step later.
+        """Start the next episode where one ended or an environment failed; some are `ready` only one step later.
 
         Raises:
             EnvError: an environment failed too often in a row.
@@ -303,7 +303,7 @@ class Envs:
             self.ownership.leave(use)
 
     def _update_ready(self, *, waiting: Ids | None = None, ready: Ids | None = None) -> None:
-        """Note which environments no longer await an action, and which do from now on."""
+        """Update which environments await an action."""
         if waiting is not None:
             self._is_ready[waiting] = False
         if ready is not None:

@@ -115,7 +115,7 @@ class RowReader:
         self._warn, self._has_warned = warn, False
 
     def read_steps(self, env_ids: Ids, take: Take) -> RawStep:
-        """Read the steps of single environments [K]; each is copied before the next is taken."""
+        """Read the results of steps of single environments [K]; each is copied before the next step."""
         n_rows = len(env_ids)
         next_obs = self.empty(n_rows)
         reward = np.empty(n_rows, np.float64)
@@ -140,7 +140,7 @@ class RowReader:
         return raw
 
     def read_resets(self, env_ids: Ids, take: Take) -> Begun:
-        """Read the resets of single environments [K]."""
+        """Read the results of resets of single environments [K]."""
         obs = self.empty(len(env_ids))
         infos: list[dict[str, Any]] = [{}] * len(env_ids)
         failures: dict[int, Failure] = {}

@@ -248,7 +248,7 @@ def _is_float_vector(space: spaces.Box) -> bool:
 
 
 def _features(space: Space[Any], obs: Tensor) -> Tensor:
-    """Map one leaf [B, ...] to features; `shape[0]`, as `len` would fix the number of rows of an exported graph."""
+    """Map one leaf [B, ...] to features, for any number of rows B in an exported graph."""
     if isinstance(space, spaces.Discrete):
         return _one_hot(obs.long() - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):

@@ -67,7 +67,7 @@ def episode_values(
 
 
 class _EpisodeRecorder:
-    """A recorder of one environment's episode: rewards, and the value distributions of the actions taken."""
+    """A recorder of one environment's episode: its rewards, and the value distributions of its actions."""
 
     def __init__(self, policy: DQNPolicy) -> None:
         self._policy = policy

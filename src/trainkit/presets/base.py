@@ -193,7 +193,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return not given
 
     def _trainer_options(self, options: Mapping[str, Any], settings: SettingsT) -> dict[str, Any]:
-        """Return the keywords of the trainer among the options, with the `stop_fn` that `stop_return` means."""
+        """Return the trainer's options among these, with `stop_return` converted to a `stop_fn`."""
         common = {name: value for name, value in options.items() if name in _TRAINER_OPTIONS}
         common["episode_per_test"] = settings.episode_per_test
         if (stop_return := settings.stop_return) is not None:
@@ -258,7 +258,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         return self._trainer(policy, envs, settings, common)
 
     def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:
-        """Make environments; of one that has a number and options of its own, only what was given is passed on."""
+        """Make environments; if their number and options are fixed, pass on only options that were given."""
         is_made = isinstance(env, (VectorEnv, Envs))
         n = options.get(count, 1) if has_own_number(env) else getattr(settings, count)
         env_options = options.get("env_options", {}) if is_made else settings.env_options
@@ -341,7 +341,7 @@ def make_adam(settings: Settings) -> Adam:
 
 
 def scheduled(value: Scheduled | Linear) -> Scheduled:
-    """Return a schedule of settings that went through `over_the_run`."""
+    """Return a schedule for a setting after `over_the_run`."""
     assert not isinstance(value, Linear), "stretched by over_the_run"
     return value
 

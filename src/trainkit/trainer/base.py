@@ -298,7 +298,7 @@ class Trainer(Generic[TraineeT]):
         self.stop_reason = self.stop_reason or reason
 
     def reset(self) -> None:
-        """Restart the count of epochs, the best score and the stop reason; policy and buffer stay as they are."""
+        """Reset the count of epochs, the best score and the stop reason; policy and buffer are unchanged."""
         self.stop_reason, self._result, self._epoch_report = None, None, None
         self._is_ending, self._phase = False, "new"
         self._epochs.reset(self.clock)
@@ -452,7 +452,7 @@ class Trainer(Generic[TraineeT]):
             self._metrics.start_epoch(self.clock)
 
     def _after_collect(self, stats: CollectStats) -> None:
-        """Add a collect to the metrics and fire its event; by now a divergence of the updates before it is known."""
+        """Add a collect to the metrics and fire its event; a divergence of earlier updates is known by now."""
         self.policy.check_divergence()
         self._metrics.recent.add_collect(stats)
         if self._options.test_in_train:

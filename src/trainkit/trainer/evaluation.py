@@ -102,7 +102,7 @@ class Evaluation:
         return self._is_started and self.collector.is_interrupted
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state at the start of the next evaluation: an interrupted one is played again."""
+        """Return the state at the start of the next evaluation: an interrupted one is repeated."""
         start = self._before if self.is_interrupted else self.collector.state_dict(with_running=False)
         return {"root": self.root, "collector": start}
 
@@ -168,7 +168,7 @@ class Evaluation:
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:
-        """Let exploration draw from the evaluation's own random streams, so that training is the same without it."""
+        """Use the evaluation's own random streams for exploration, so that evaluation does not change training."""
         if not self._explore and self._fn is None:  # `play` may explore
             yield
             return

@@ -282,7 +282,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             self._collector.finish_step()
 
     def _continue_without_rows(self) -> None:
-        """Collect as many rows again as learning starts with, before updates continue."""
+        """Collect `learning_starts` new rows before updates continue."""
         self._learns_from = self._collector.env_step + self.learning_starts
         self._pending.n_updates += self._pending.count  # a fraction of one stays
         self._batches.clear()

@@ -124,7 +124,7 @@ def describe_run(
 
 
 def _describe_machine(policy: Trainee, threads: int | None) -> dict[str, Any]:
-    """Describe what the bits of a run depend on besides its settings."""
+    """Describe what determines the bits of a run in addition to its settings."""
     device, engine = getattr(policy, "device", None), getattr(policy, "engine", None)
     return {
         "threads": threads,
@@ -175,7 +175,7 @@ def _check_same_run(folder: Path, manifest: Mapping[str, Any], own: Mapping[str,
 
 
 def _warn_of_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Warn once of all settings that differ, and once of other versions."""
+    """Warn once about all settings that differ, and once about other versions."""
     versions = [
         f"{package} {before} -> {now}"
         for package, now in checkpoints.versions().items()
@@ -198,7 +198,7 @@ def _warn_of_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str
 
 
 def _warn_of_machine(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Warn where sums may be computed in another order: on another machine than the saved run's, and on any GPU."""
+    """Warn if sums may be computed in another order: on a machine other than the saved run's, or on a GPU."""
     changes = [f"{name} {change}" for name, change in _changed(manifest, own, "machine")]
     if changes:
         _log.warning("%s was saved by a run on another machine, the bits may differ: %s", folder, ", ".join(changes))
@@ -212,7 +212,7 @@ def _warn_of_machine(folder: Path, manifest: Mapping[str, Any], own: Mapping[str
 
 
 def _changed(manifest: Mapping[str, Any], own: Mapping[str, Any], part: str) -> list[tuple[str, str]]:
-    """List (name, "before -> now") of what differs; what an older checkpoint lacks counts as the same."""
+    """List (name, "before -> now") of all differences; an entry that an older checkpoint lacks counts as equal."""
     saved, here = manifest.get(part), own[part]
     if not isinstance(saved, dict):
         return []
@@ -230,7 +230,7 @@ def _arguments(recipe: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _differing(before: Any, now: Any) -> tuple[Any, Any]:
-    """Return two settings; of two parts of the same kind only the arguments that differ."""
+    """Return two settings to show; for two parts of the same kind, only the arguments that differ."""
     if not (_is_part(before) and _is_part(now) and before["part"] == now["part"]):
         return before, now
     left: tuple[dict[str, Any], dict[str, Any]] = {}, {}
@@ -242,7 +242,7 @@ def _differing(before: Any, now: Any) -> tuple[Any, Any]:
 
 
 def _as_code(plain: Any) -> str:
-    """Write a setting as it is given in code, a part with its arguments."""
+    """Format a setting as Python code, a part with its arguments."""
     if isinstance(plain, list):
         return f"[{', '.join(map(_as_code, plain))}]"
     if not _is_part(plain):

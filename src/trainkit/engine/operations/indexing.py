@@ -89,7 +89,7 @@ def _rows(b: Builder, x_shape: tuple[int, ...], dim: int, index: Array) -> tuple
 
 
 def _check(b: Builder, index: Array, size: int) -> None:
-    """Have an index checked at every call, unless it is known to be in 0 ... size - 1."""
+    """Check an index at every call, unless it is known to be in 0 ... size - 1."""
     if not index.is_index:
         b.check(kernels.check_index, b.in_order(index), options=(size,))
 
