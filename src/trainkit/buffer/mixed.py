@@ -106,7 +106,7 @@ class MixedBuffer:
 
     @property
     def _with_spaces(self) -> ReplayBuffer:
-        """The first source that knows its spaces, or one whose error says how to give them."""
+        """The first source that knows its spaces, else a source whose error explains how to provide them."""
         return next((source for source in self.sources if source.spaces is not None), self.sources[0])
 
     def seed(self, root: int) -> None:
@@ -250,7 +250,7 @@ class MixedBuffer:
                 yield from source.episodes()
 
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
-        """Write priorities [B] to the sources that the slots came from; uniform ones ignore them.
+        """Write priorities [B] to the sources of the slots; uniform sources ignore them.
 
         Raises:
             PriorityError: a priority is nan, infinite or negative; nothing is written then, in any source.

@@ -244,7 +244,7 @@ class ReplayBuffer(HasSpaces):
         return self._bound.slots(self._bound.rings.live_rows(np.arange(len(self))))
 
     def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
-        """Return which slots [K] still have their row: one that was overwritten or dropped never comes back."""
+        """Return which slots [K] still have their row; rows that were overwritten or dropped have none."""
         given = checked_slots(type(self).__name__, slots)
         return np.zeros(len(given), np.bool_) if self._bound is None else self._bound.find(given)[1]
 

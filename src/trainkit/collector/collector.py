@@ -310,7 +310,7 @@ class Collector:
             self.envs.ownership.leave(use)
 
     def finish_step(self) -> None:
-        """Store a step that waits for the rest of its overlapped work, without doing that work."""
+        """Store a step whose overlapped work was interrupted, without doing the rest of that work."""
         if self._open_step is None or self._is_overlapping:
             return
         use = Use(self)

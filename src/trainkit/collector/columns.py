@@ -1,4 +1,4 @@
-"""Columns stored with every row besides the policy's: filled from the step's info, or with a default."""
+"""Columns stored with every row in addition to the policy's: filled from the step's info, or with a default."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -122,7 +122,7 @@ def open_checkpoint(
 
 @checked
 def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return what a checkpoint is of and how far it got, as plain values; `problem` is what is wrong with it, or None.
+    """Return the run and the progress of a checkpoint in plain values; `problem` is what is wrong with it, or None.
 
     Args:
         path: a checkpoint, or the folder of several: then the newest whole one.

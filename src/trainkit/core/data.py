@@ -275,7 +275,7 @@ class ReturnScale(Part):
         self._running[env_ids[env_ids < len(self._running)]] = 0.0
 
     def study(self, rewards: Sequence[NDArray[np.float64]]) -> None:
-        """Add whole episodes, each given by its rewards [T]."""
+        """Add complete episodes, each given by its rewards [T]."""
         longest_first = sorted(rewards, key=len, reverse=True)
         lengths = np.array([len(one) for one in longest_first])
         running = np.zeros(len(lengths))

@@ -127,7 +127,7 @@ class Checks:
         return holds
 
     def integer(self, name: str, value: object, *, low: int | None = None, optional: bool = False) -> bool:
-        """Require a whole number, at least `low`, or None where the option is `optional`; a bool is not a number."""
+        """Require an integer of at least `low`, or None if the option is `optional`; a bool is not accepted."""
         fits = isinstance(value, Integral) and not isinstance(value, bool) and (low is None or int(value) >= low)
         rule = "must be a whole number" + ("" if low is None else f" >= {low}")
         return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}")

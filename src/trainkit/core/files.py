@@ -132,7 +132,7 @@ def decoding(
 
 
 def size_limit(max_bytes: int | None) -> int | None:
-    """Return the largest size that may be read: `max_bytes`, or half of the free memory; None where it is unknown."""
+    """Return the largest size that may be read: `max_bytes`, or half of the free memory, None if that is unknown."""
     if max_bytes is not None:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
             raise ConfigError(f"max_bytes must be an integer of at least 1, or None, got {max_bytes!r}")
@@ -154,7 +154,7 @@ def _available() -> int | None:
 
 
 def _left_in(group: Path) -> int | None:
-    """Return what is left of a control group's limit, of either version; None where it has none."""
+    """Return the memory left under a control group's limit, of version 1 or 2; None without a limit."""
     for limit, usage, cache in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -375,7 +375,7 @@ def open_stored_zip(path: str | Path) -> Iterator[BufferedReader]:
 
 
 def check_members(path: Path, members: list[zipfile.ZipInfo], n_bytes: int) -> None:
-    """Raise if members of a zip file of this size lie outside of it, overlap, or share a name."""
+    """Raise if members of a zip file of this size exceed it, overlap, or have the same name."""
     names = [member.filename for member in members]
     if len(set(names)) != len(names):
         raise CheckpointError(f"{path} cannot be read: it has two members of one name")

@@ -259,7 +259,7 @@ class Buffer(Store, Seedable, Protocol):
 
 @runtime_checkable
 class RoundBuffer(Buffer, Protocol):
-    """A buffer as an off-policy trainer uses it where updates come in rounds."""
+    """A buffer as an off-policy trainer uses it if updates are taken in rounds."""
 
     def sample_round(
         self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()

@@ -71,7 +71,7 @@ class Piecewise(Part):
 
     @property
     def values(self) -> list[float]:
-        """The knots' values: all others lie between them."""
+        """The values of the knots, which bound all others."""
         return [value for _, value in self.knots]
 
 
@@ -140,7 +140,7 @@ Scheduled = float | Schedule | Sequence[tuple[int, float]]
 def as_schedule(
     owner: str, name: str, value: object, *, low: float, high: float = float("inf"), above_low: bool = False
 ) -> Schedule:
-    """Turn a number, a list of knots or a function of the step into a schedule whose values lie in the range.
+    """Convert a number, a list of knots or a function of the step to a schedule with values in the range.
 
     Numbers and knots are checked here. A function is checked at step 0 here, and at every step it is called for.
     """

@@ -271,7 +271,7 @@ _PLURALS = {"a whole number": "whole numbers", "a number": "numbers", "a str": "
 
 
 def is_complete(annotation: Any) -> bool:
-    """Return whether an annotation is the whole rule: flags and classes.
+    """Return whether an annotation alone determines the valid values, as for flags and classes.
 
     Numbers also have a range, strings a list of choices, sequences a length.
     """
@@ -381,7 +381,7 @@ class Part:
     __slots__ = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments with which the constructor makes a part like this one."""
+        """Return the constructor's arguments for an equal part."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
 

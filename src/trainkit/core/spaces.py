@@ -376,7 +376,7 @@ def _plain_bound(bound: NDArray[Any]) -> Any:
 
 
 def count_actions(owner: str, space: Space[Any]) -> int:
-    """Return the number of actions, joint ones of a MultiDiscrete or MultiBinary; raise for a Box, or too many."""
+    """Return the number of (joint) actions of a discrete space; raise for a Box, or for too many."""
     if not isinstance(space, spaces.Discrete):
         joint = joint_actions(owner, space)
         if joint is not None:
@@ -489,7 +489,7 @@ class StructuredBox(_FlatRows, spaces.Box):
 
 
 class StructuredHybrid(_FlatRows, Space[NDArray[Any]]):
-    """Flat rows of a nested action space with discrete leaves and Boxes of floats; discrete columns hold whole floats.
+    """Flat rows of a nested action space with discrete leaves and float Boxes; discrete columns have integer values.
 
     Rows are float32, or float64 where a Box is, or where float32 would round a discrete number.
 
@@ -536,7 +536,7 @@ class StructuredHybrid(_FlatRows, Space[NDArray[Any]]):
         return self.join(self.discrete.sample(), self.box.sample(mask, probability))
 
     def contains(self, x: Any) -> bool:
-        """Return whether an array is one row: within the bounds, and whole in discrete columns."""
+        """Return whether an array is one row: within the bounds, with integer values in discrete columns."""
         if not isinstance(x, np.ndarray) or x.shape != self.shape or not np.can_cast(x.dtype, self.low.dtype):
             return False
         return bool(np.all((x >= self.low) & (x <= self.high))) and not self.invalid_choices(x).any()

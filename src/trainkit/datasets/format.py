@@ -1,4 +1,4 @@
-"""The dataset format: files of whole recorded episodes, npz or HDF5, that describe themselves.
+"""The dataset format: self-describing files of complete recorded episodes, npz or HDF5.
 
 meta                      JSON: format, versions, env id, spaces of one frame, stack, the policy's columns
 length [E]                steps of each episode
@@ -87,7 +87,7 @@ class Shard:
 
 
 def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode], *, compress: bool = False) -> None:
-    """Write whole episodes as one file, atomically; a file that is there raises FileExistsError."""
+    """Write complete episodes as one file, atomically; raise FileExistsError if the file exists."""
     meta = {
         "kind": _KIND,
         "format": FORMAT,

@@ -137,7 +137,7 @@ def _walk(
 
 
 def _check_dataset(name: str, dataset: Any) -> None:
-    """Raise if a dataset's content is not in its file, or needs more than HDF5 itself to be read."""
+    """Raise if a dataset's content is outside of its file, or needs plugins to be read."""
     if dataset.is_virtual or dataset.external:
         raise ValueError(f"{name!r} refers to another file")
     layout = dataset.id.get_create_plist()

@@ -1,4 +1,4 @@
-"""Writing episodes: vector steps gathered into whole episodes, and those written into numbered files."""
+"""Writing episodes: vector steps are gathered into complete episodes and written to numbered files."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ _N_STEPS = 128  # vector steps, the initial capacity of `OpenEpisodes`
 
 
 class EpisodeWriter:
-    """A recorder of environments that writes whole episodes into numbered files of a folder.
+    """A recorder of environments that writes complete episodes to numbered files in a folder.
 
     Args:
         folder: created when the first file is written; files that are there are never overwritten.

@@ -55,7 +55,7 @@ class Changes:
         self.look()
 
     def look(self, *, forget: bool = False) -> None:
-        """Remember everything as it is now.
+        """Remember the current state of everything that is watched.
 
         Args:
             forget: what was read, so that everything is watched.

@@ -98,7 +98,7 @@ class CudaGraph:
         self._fixed: list[weakref.ref[Any] | None] = []  # of all recordings
 
     def __call__(self, inputs: Any, fixed: Any = None, **facts: Any) -> Any:
-        """Return what the function returns for inputs: tensors on the device, and a `PinnedBatch` among them.
+        """Return the function's results for inputs: tensors on the device, possibly with a `PinnedBatch` among them.
 
         `fixed` objects are read where they are; after other ones, calls warm up again.
         """
@@ -189,7 +189,7 @@ def _as_given(leaf: Any, copy: Any) -> Any:
 
 
 def _shape_of(leaf: Any) -> tuple[Any, ...]:
-    """Return what a recording depends on of an input."""
+    """Return the properties of an input that a recording depends on."""
     return (leaf.layout,) if isinstance(leaf, PinnedBatch) else (leaf.shape, leaf.dtype)
 
 

@@ -18,7 +18,7 @@ _NUMBERS = int, float, np.number
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Return the available device that "auto" (CUDA where there is one), a name or a device stands for.
+    """Return the device for "auto" (CUDA if available), a name or a device; raise if it is not available.
 
     A name without a number stands for the device of its type that is torch's current one now.
 

@@ -150,7 +150,7 @@ class Engine:
     def _by_numpy(
         self, name: str, function: Function, inputs: Any, gradient_step: GradientStep | None = None
     ) -> Results | None:
-        """Return what a function returns, by numpy; None where torch should compute it."""
+        """Return a function's results by numpy, None if torch should compute them."""
         purpose, mode = "call" if gradient_step is None else "minimize", "train" if self._policy.training else "eval"
         key = name, purpose, mode
         if key not in self._functions:

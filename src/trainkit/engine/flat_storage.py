@@ -45,7 +45,7 @@ def _is_next(before: Tensor, tensor: Tensor) -> bool:
 
 
 def _whole(neighbors: Sequence[Tensor]) -> Tensor:
-    """Return neighbors in memory as one view, a single tensor as it is."""
+    """Return tensors that are adjacent in memory as one view, and a single tensor unchanged."""
     first = neighbors[0].detach()
     if len(neighbors) == 1:
         return first

@@ -216,7 +216,7 @@ class GradientStep:
         self._lay_out(moments)
 
     def _compute_gradients(self, loss: Closure) -> tuple[Tensor, Any]:
-        """Return (loss, its other results), and lay out the parameters that got gradients where they are not."""
+        """Return (loss, its other results), and lay out the parameters that have gradients, if they are not yet."""
         if not self._is_current():
             moments = self._find_parameters()
             self._drop_gradients()
@@ -281,7 +281,7 @@ class GradientStep:
         return bool(self.groups) and all(group.is_current() for group in self.groups)
 
     def _find_parameters(self) -> dict[int, Mapping[str, Tensor]]:
-        """Note the module's parameters as they are now, and return the moments of those that it had before."""
+        """Record the module's current parameters, and return the moments of those that it had before."""
         before = {self._named[i][0]: moment for i, moment in self._moments().items()}
         self._named = list(self.module.named_parameters())
         tables: list[dict[str, Any]] = [

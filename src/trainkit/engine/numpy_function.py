@@ -280,7 +280,7 @@ def flatten(nodes: Iterable[Any], arrays: list[NDArray[Any]], structure: list[An
 
 
 def with_leaves(inputs: Any, leaves: Sequence[Tensor]) -> Any:
-    """Return a tree with other leaves, in the order of `flatten`."""
+    """Return a tree with its leaves replaced, in the order of `flatten`."""
     queue = iter(leaves)
     return tree.map_tree(lambda leaf: None if leaf is None else next(queue), inputs)
 

@@ -101,7 +101,7 @@ class Builder:
     # ---- existing arrays ----
 
     def input(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return the next argument of the program, which is copied here at each call."""
+        """Return the array of the program's next argument, into which each call copies it."""
         array = np.zeros(shape, dtype)
         self._inputs.append(Array(Memory(array), array))
         return self._inputs[-1]
@@ -169,7 +169,7 @@ class Builder:
         reusable: Sequence[int] = (),
         like: Array | None = None,
     ) -> Array:
-        """Return what a kernel computes.
+        """Return the array that a kernel computes.
 
         Args:
             kernel: of module `kernels`.
@@ -189,13 +189,13 @@ class Builder:
         return self._known[key]
 
     def known(self, kernel: Kernel, *operands: Array, shape: tuple[int, ...], dtype: Any) -> Array | None:
-        """Return what a kernel computes if a call has computed it before."""
+        """Return the array that a kernel computes, if an earlier call computes it; else None."""
         return self._known.get((kernel, tuple(map(id, operands)), (), shape, np.dtype(dtype)))
 
     def call_many(
         self, kernel: Kernel, *operands: Array, results: Sequence[tuple[tuple[int, ...], Any]], options: tuple[Any, ...]
     ) -> tuple[Array, ...]:
-        """Return what a kernel of several results computes, whose shapes and dtypes are given."""
+        """Return the arrays that a kernel with several results computes, with these shapes and dtypes."""
         outs = tuple(self._new(shape, np.dtype(dtype), None) for shape, dtype in results)
         self._add(_Line(kernel, outs, operands, options))
         return outs
@@ -236,7 +236,7 @@ class Builder:
         buffers = _buffers_of(lines, self._results, shares_memory=shares_memory)
 
         def allocated(x: Array) -> NDArray[Any]:
-            """Return the array that stands for x when the program runs."""
+            """Return the numpy array of x in the running program."""
             buffer = buffers.get(x.memory)
             if buffer is None or x.view.size == 0:
                 return x.view

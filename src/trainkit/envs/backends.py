@@ -51,7 +51,7 @@ class Spent:
 
 
 class Failure(Exception):  # noqa: N818  # a message to `Envs`, never seen outside
-    """An environment failed; `Envs` turns this into an error that says when and at which action.
+    """A failure of an environment; `Envs` converts it to an error with the episode, the step and the action.
 
     Args:
         env_id: which; None: the whole vector environment, or unknown.

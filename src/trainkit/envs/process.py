@@ -224,7 +224,7 @@ class Worker:
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is a process that can answer."""
+        """Whether its process is running and can answer requests."""
         return self._is_whole and not self._pipe.closed
 
     @property
@@ -314,7 +314,7 @@ _WORKERS: "weakref.WeakSet[Worker]" = weakref.WeakSet()  # all of this process
 
 
 def _stop_all(workers: Sequence[Worker], seconds: float = _CLOSING_S) -> None:
-    """Let environments close themselves, and kill the processes that have not ended after these seconds."""
+    """Ask environments to close, and kill the processes that have not ended after these seconds."""
     deadline = time.monotonic() + seconds
     for worker in workers:
         worker.request_close()
@@ -367,7 +367,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _run(pipe: Connection, factory: Factory, dies_with_parent: bool) -> None:
-    """Make an environment and answer requests about it until there are no more."""
+    """Make an environment and answer requests until the request to close."""
     _ignore_signals()
     if dies_with_parent and sys.platform == "linux":  # at once, whatever runs here; else at the next request
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -387,7 +387,7 @@ def _run(pipe: Connection, factory: Factory, dies_with_parent: bool) -> None:
 
 
 def _answer(env: gym.Env[Any, Any], number: int, request: str, argument: Any) -> bytes | None:
-    """Execute a request and pack its result; None at the end."""
+    """Execute a request and pack its result; return None for the request to close."""
     if request == "close":
         return None
     try:
@@ -428,7 +428,7 @@ def _picklable(error: BaseException) -> BaseException:
 
 
 def _ignore_signals() -> None:
-    """Leave Ctrl-C and a group's SIGTERM or SIGUSR1 to the parent, which decides when to end or save.
+    """Ignore Ctrl-C, SIGTERM and SIGUSR1 to the process group: the parent decides when to end or save.
 
     The handler is an empty function and not SIG_IGN, which programs that an environment starts would inherit.
     """

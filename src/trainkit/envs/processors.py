@@ -54,7 +54,7 @@ class Processor:
         return action
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs; running episodes are replayed or replaced."""
+        """Return the state that a resumed run needs; running episodes are replayed or replaced."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ class MapObs(Processor):
 
 @checked
 class Flatten(Processor):
-    """Flatten the observation into one float32 vector: Box leaves as they are, discrete ones one-hot.
+    """Flatten the observation into one float32 vector, with discrete leaves as one-hot vectors.
 
     Leaves follow each other in the order of their keys; the action mask remains a leaf of its own. A policy's
     `Preprocess` leaves such a vector unchanged.

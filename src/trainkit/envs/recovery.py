@@ -162,7 +162,7 @@ class PlayedActions:
         self._n_steps += 1
 
     def state_dict(self, obs: Obs) -> dict[str, Any] | None:
-        """Return what replays the running episodes up to `obs` [N, ...], or None where that is not known.
+        """Return the data that replay the running episodes up to `obs` [N, ...], None if they are unknown.
 
         It is not known if an episode is longer than the ring, or began with other options than the others.
         """

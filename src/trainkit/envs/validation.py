@@ -459,7 +459,7 @@ def _as_array(values: Any) -> NDArray[Any]:
 
 
 def check_rendered(frames: list[Any], env_ids: Ids) -> list[NDArray[np.uint8]]:
-    """Return what environments rendered, arrays [height, width, 3].
+    """Return rendered frames [height, width, 3]; raise if they are invalid.
 
     Raises:
         ConfigError: an environment was not made to render arrays.

@@ -221,7 +221,7 @@ class WithoutMask(nn.Module):
 
 
 def without_mask(obs: Any) -> Any:
-    """Return an observation without its action mask; of a dict with only "obs" besides, that leaf."""
+    """Return an observation without its action mask; a dict with only "obs" left becomes that leaf."""
     if isinstance(obs, dict) and ACTION_MASK in obs:
         rest = {key: child for key, child in obs.items() if key != ACTION_MASK}
         return rest["obs"] if rest.keys() == {"obs"} else rest

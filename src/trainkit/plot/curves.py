@@ -183,7 +183,7 @@ def unit_of(run: Run) -> str:
 
 
 def as_text(text: str) -> str:
-    """Return text that matplotlib draws as it is: no mathematics, no characters that control a terminal."""
+    """Return text that matplotlib draws literally, without mathematics and control characters."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text).replace("$", r"\$")
 
 

@@ -88,7 +88,7 @@ class _EpisodeRecorder:
             self.after = float(self._policy.action_values(last).max())
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
-        """Do nothing: the episode is whole."""
+        """Do nothing: the episode is complete."""
 
     def drop(self, env_ids: NDArray[np.intp]) -> None:
         """Do nothing: an environment that fails ends the collect."""
@@ -97,7 +97,7 @@ class _EpisodeRecorder:
 def quantiles(
     returns: NDArray[np.floating[Any]], probability: NDArray[np.floating[Any]], share: float
 ) -> NDArray[np.float64]:
-    """Return the return below which `share` of each row's mass lies [T], of ascending returns [T, W].
+    """Return the `share` quantile [T] of each row, for ascending returns [T, W].
 
     Each return has half of its mass below it; between two the mass is interpolated.
     """

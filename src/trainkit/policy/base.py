@@ -280,7 +280,7 @@ class Policy(nn.Module):
 
     @property
     def _torch_options(self) -> dict[str, bool]:
-        """How gradient steps are computed where torch executes them."""
+        """The options of gradient steps that torch executes."""
         return {"compile": self._engine.wanted == "compile", "recorded": self._engine.wanted == "cuda_graph"}
 
     @property
@@ -355,7 +355,7 @@ class Policy(nn.Module):
         self.statistics.cut(env_ids)
 
     def fit_statistics(self, dataset: Dataset) -> None:
-        """Compute the running statistics of a whole dataset, those that have observed nothing yet."""
+        """Compute the running statistics that have observed nothing yet from a whole dataset."""
         self.statistics.fit(dataset)
 
     # ---- learning ----

@@ -125,7 +125,7 @@ class BCPolicy(ActorPolicy):
         return super().update(batch, step=step)
 
     def loss(self, rows: TensorBatch) -> Loss:
-        """Return minus the log-likelihood of the data's actions, or their squared distance from the mode."""
+        """Return the negative log-likelihood of the data's actions, or their squared distance from the mode."""
         outputs, legal = self._outputs(rows.obs), rows.legal
         action = rows.action if self.action_scale is None else self.action_scale.to_unit(rows.action)
         if self._is_mse:

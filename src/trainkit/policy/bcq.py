@@ -173,7 +173,7 @@ class DiscreteBCQPolicy(DQNPolicy):
 
 
 def masked(logits: Tensor, legal: Tensor | None) -> Tensor:
-    """Return logits [B, A] with -inf where illegal; unchanged where no action is legal, after an episode's end."""
+    """Return logits [B, A] with -inf for illegal actions; rows without a legal action are unchanged."""
     if legal is None:
         return logits
     return logits.masked_fill(~(legal | ~legal.any(dim=1, keepdim=True)), -torch.inf)

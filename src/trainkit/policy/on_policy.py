@@ -170,7 +170,7 @@ class OnpolicyPolicy(ActorPolicy):
         return {"learn"}
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Raise `ConfigError`: an on-policy learner learns from whole rollouts."""
+        """Raise `ConfigError`: on-policy algorithms learn from rollouts, with `learn`."""
         raise ConfigError(
             f"{type(self).__name__} learns from rollouts, not batches: call learn, or give it to an OnpolicyTrainer"
         )

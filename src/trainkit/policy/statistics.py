@@ -111,7 +111,7 @@ class ObservedStatistics:
             self._of_returns.merge(other._of_returns)
 
     def fit(self, dataset: Dataset) -> None:
-        """Observe a whole dataset, with those statistics that have observed nothing yet."""
+        """Observe a whole dataset in the statistics that have observed nothing yet."""
         if self._of_obs is not None and self._of_obs.n_observed == 0:
             for rows in dataset.transitions():
                 self._of_obs.observe(to_device(rows.obs, self._device))

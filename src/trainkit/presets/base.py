@@ -312,7 +312,7 @@ class PresetConfig(Generic[TrainerT]):
         return self.preset.settings(self.preset.domain_of_id(self.env))[name]
 
     def copy(self, **changes: Any) -> "PresetConfig[TrainerT]":
-        """Return another with some of env, buffer, seed and options changed; other options stay."""
+        """Return a copy with some of env, buffer, seed and options changed."""
         own = {item.name for item in fields(self)} - {"preset", "options"}
         parts = {name: value for name, value in changes.items() if name in own}
         options = {name: value for name, value in changes.items() if name not in own}

@@ -267,7 +267,7 @@ class _DeviceModule(ModuleType):
 
     @staticmethod
     def manual_seed_all(seed: int) -> None:
-        """Leave the device's default generator as it is."""
+        """Do nothing: the device's default generator is not used."""
 
 
 def _built() -> Path:

@@ -362,7 +362,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def resumes_automatically(self) -> bool:
-        """Whether a trainer made like this one resumes from its last checkpoint."""
+        """Whether a trainer made with the same arguments resumes from this one's last checkpoint."""
         return self._options.resume_from == "auto"  # which requires a checkpoint
 
     @property

@@ -360,7 +360,7 @@ class Metrics:
         self._epoch.logged = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was logged and is not reported yet, how each name is reduced, and the moving averages."""
+        """Return the logged values that are not reported yet, the reduction of each name, and the moving averages."""
         return {
             "ways": dict(self._reduces),
             "epoch": {name: asdict(logged) for name, logged in self._epoch.logged.items()},

@@ -189,7 +189,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     @property
     def _n_ready(self) -> int:
-        """The rest of a round that has begun, and the updates of whole rounds that are pending."""
+        """The remaining updates of a started round, and the pending updates that fill complete rounds."""
         n_drawn = len(self._batches)
         n_rounds = max(0, self._pending.count - n_drawn) // self.updates_per_round
         if n_rounds and not len(self.buffer):  # a failed environment may take all rows with it

@@ -136,7 +136,7 @@ class OutputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EventOptions:
-    """Functions, each called at the event of `Callback` that it is named like."""
+    """Functions that are called at the event of `Callback` with the same name."""
 
     on_train_start: OnTrainer | None = None
     on_env_created: Callable[["Trainer", Envs, int], object] | None = None

@@ -108,7 +108,7 @@ def describe_run(
     logs: Sequence[str | None],
     threads: int | None,
 ) -> dict[str, Any]:
-    """Describe in plain values what a run learns, with which settings, on which machine, and how far it is."""
+    """Describe in plain values what a run learns, its settings, its machine and its progress."""
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     about = {
         "settings": settings,

@@ -162,7 +162,7 @@ EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 
 
 def nearest_event(name: str) -> str:
-    """Return `, did you mean 'on_x'?` for the event that a name is closest to, or stands for in other libraries."""
+    """Return `, did you mean 'on_x'?` for the event closest to a name, or equivalent to another library's event."""
     name = name.removeprefix("_")
     own = name if name in EVENTS else EVENTS_ELSEWHERE.get(name)
     return did_you_mean(name, EVENTS) if own is None else f", did you mean {own!r}?"

@@ -1,4 +1,4 @@
-"""Recording a collector's transitions into files of whole episodes."""
+"""Recording of a collector's transitions in files of complete episodes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @checked
 class DatasetWriter(Callback):
-    """Write whole episodes into numbered files of a folder; `load_dataset` reads them.
+    """Write complete episodes to numbered files in a folder; `load_dataset` reads them.
 
     As a callback it records the training collector, writes whole episodes at the end of every epoch, and closes at the
     end of the run. Any other collector is recorded by a `with` statement:

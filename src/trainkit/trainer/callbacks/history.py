@@ -123,7 +123,7 @@ class History(Callback, Sequence[Row]):
     # ---- events ----
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Discard epochs that are still to come: of a run before `reset`."""
+        """Discard the epochs of the run before a `reset`."""
         if len(self):
             self._keep(self._epochs() <= trainer.epoch)
 
@@ -223,5 +223,5 @@ class History(Callback, Sequence[Row]):
 
 
 def _as_text(row: Row, tags: Sequence[str]) -> str:
-    """Return some numbers of a row as a line."""
+    """Format some numbers of a row as a line."""
     return " | ".join(f"{tag} {row[tag]:.5g}" for tag in tags if tag in row)
