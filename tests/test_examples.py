@@ -52,7 +52,7 @@ class TestOwnAlgorithm:
         trainer = tiny(policy, envs)
         assert trainer.run().gradient_step > 0
 
-    def test_the_actor_critic_trains_saves_and_goes_on(self, tmp_path: Path) -> None:
+    def test_the_actor_critic_trains_saves_and_resumes(self, tmp_path: Path) -> None:
         own = load("own_algorithm")
 
         def trainer(**more: Any) -> tk.OffpolicyTrainer:
@@ -82,9 +82,9 @@ class TestOwnAlgorithm:
     @pytest.mark.slow
     def test_both_learn(self, capsys: pytest.CaptureFixture[str]) -> None:
         load("own_algorithm").main()
-        told = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
-        assert [line.split(":")[0] for line in told] == ["advantage learning", "soft actor-critic"]
-        assert min(float(line.split(":")[1]) for line in told) >= 250  # random play: 20
+        output = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
+        assert [line.split(":")[0] for line in output] == ["advantage learning", "soft actor-critic"]
+        assert min(float(line.split(":")[1]) for line in output) >= 250  # random play: 20
 
 
 def tiny(policy: Any, envs: tk.Envs, **more: Any) -> tk.OffpolicyTrainer:
@@ -110,15 +110,15 @@ def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFix
     example = load("offline_cql")
     example.half_way = lambda seed: tk.RandomPolicy(tk.make_envs("CartPole-v1").action_space, seed=seed)
     returns = example.main(n_rows=1_000, max_epoch=1, update_per_epoch=20)
-    told = capsys.readouterr().out
-    assert "700 rows of random play" in told
-    assert "300 rows of a DQN half-way" in told
+    output = capsys.readouterr().out
+    assert "700 rows of random play" in output
+    assert "300 rows of a DQN half-way" in output
     assert set(returns) == {"bc", "cql"}
     assert all(mean > 0 for mean in returns.values())
 
 
 class TestTwoAgents:
-    def test_both_ways_train_and_tell_of_each_agent(self) -> None:
+    def test_both_ways_train_and_report_each_agent(self) -> None:
         example = load("two_agents")
         for make, n_steps in ((example.by_dqn, 1_040), (example.by_ppo, 512)):
             with make(max_epoch=1, step_per_epoch=n_steps, verbose=False) as trainer:
@@ -152,7 +152,7 @@ class TestTwoAgents:
 
 
 @pytest.mark.slow
-def test_a_study_that_was_killed_goes_on_with_the_trial_that_ran(tmp_path: Path) -> None:
+def test_a_study_that_was_killed_resumes_the_trial_that_ran(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna", reason="the extra `tune` is not installed")
     folder = tmp_path / "tune"
     words = ["--folder", folder, "--trials", "6", "--steps", "4000", "--epochs", "4", "--heartbeat", "1"]

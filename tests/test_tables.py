@@ -16,9 +16,9 @@ def test_a_run_before_during_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             for name in ("cpu", "item", "tolist", "numpy"):  # what waits for a device
                 patch.setattr(torch.Tensor, name, None)
-            told = [part._repr_html_() for part in (trainer, trainer.policy, trainer.buffer, trainer.train_collector)]
+            result = [part._repr_html_() for part in (trainer, trainer.policy, trainer.buffer, trainer.train_collector)]
         titles = ("OffpolicyTrainer", "DQNPolicy", "PrioritizedReplayBuffer", "Collector")
-        for html, title in zip(told, titles, strict=True):
+        for html, title in zip(result, titles, strict=True):
             assert html.startswith(f"<table><caption>{title}")
         trainer.run()
     assert "<td>n_updates</td><td>35</td>" in trainer.policy._repr_html_()
@@ -46,6 +46,6 @@ def test_parts_that_know_nothing_yet() -> None:
 
 def test_what_a_table_says_is_escaped() -> None:
     envs = tk.make_envs(lambda: __import__("gymnasium").make("CartPole-v1"), 1)
-    told = tk.Collector(tk.RandomPolicy(envs.action_space), envs)._repr_html_()
-    assert "<lambda>" not in told
-    assert "&lt;lambda&gt;" in told
+    result = tk.Collector(tk.RandomPolicy(envs.action_space), envs)._repr_html_()
+    assert "<lambda>" not in result
+    assert "&lt;lambda&gt;" in result

@@ -101,7 +101,7 @@ def test_several_seeds_are_a_folder_each(runs: Path) -> None:
     assert sorted(path.name for path in (runs / "dqn-CartPole-v1").iterdir()) == ["seed1", "seed2"]
 
 
-def test_a_run_goes_on_where_it_stopped_in_its_own_folder(here: Path) -> None:
+def test_a_run_resumes_where_it_stopped_in_its_own_folder(here: Path) -> None:
     assert train("--resume") == 0  # nothing to go on from: it begins
     assert train("--resume", max_epoch="3") == 0
     run = RunFolder.read("runs/dqn-CartPole-v1/seed1")
@@ -112,14 +112,14 @@ def test_a_run_goes_on_where_it_stopped_in_its_own_folder(here: Path) -> None:
     assert run.config["settings"]["max_epoch"] == "3"
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_in_its_own_folder(here: Path) -> None:
+def test_a_run_that_was_killed_before_its_first_checkpoint_restarts_in_its_own_folder(here: Path) -> None:
     assert train("--checkpoint-every", "0") == 0
     assert train("--resume", max_epoch="1") == 0
     assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
     assert [row["step"] for row in RunFolder.read("runs/dqn-CartPole-v1/seed1").rows] == [20, 40, 60]
 
 
-def test_going_on_with_another_preset_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_with_another_preset_is_rejected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--name", "mine") == 0
     assert train("--name", "mine", "--resume", preset="rainbow") == 2
     assert "was trained with preset 'dqn', not 'rainbow': give another --name" in complaint(capsys)
@@ -136,9 +136,9 @@ def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
     with monkeypatch.context() as patch:
         patch.setattr(tk.Trainer, "run", interrupted)
         assert train("--checkpoint-every", "100") == 130
-    told = capsys.readouterr()
-    assert told.err == "trainkit: interrupted\n"
-    (line,) = re.findall(r"stopped at step 60; to resume: trainkit (.*)", told.out)
+    captured = capsys.readouterr()
+    assert captured.err == "trainkit: interrupted\n"
+    (line,) = re.findall(r"stopped at step 60; to resume: trainkit (.*)", captured.out)
     assert tk.trainer.inspect_checkpoint("runs/dqn-CartPole-v1/seed1/checkpoint")["progress"]["env_step"] == 60
     assert main([*shlex.split(line), "--quiet"]) == 0
     assert RunFolder.read("runs/dqn-CartPole-v1/seed1").rows[-1]["step"] == 120
@@ -183,26 +183,26 @@ def test_an_offline_preset_learns_from_files(here: Path, capsys: pytest.CaptureF
 def test_eval_plays_what_was_learned(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs / "dqn-CartPole-v1" / "seed1"
     assert main(["eval", str(folder), "--episodes", "3", "--seed", "5"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("dqn after 120 steps, 3 episodes of CartPole-v1, greedily\nreturn  mean ")
+    output = capsys.readouterr().out
+    assert output.startswith("dqn after 120 steps, 3 episodes of CartPole-v1, greedily\nreturn  mean ")
     trainer = tk.presets.dqn(
         "CartPole-v1", seed=1, hidden=(8,), n_envs=2, batch_size=16, n_test_envs=2, device="cpu", verbose=False
     )
     trainer.load(folder / "checkpoint")
     expected = tk.evaluate(trainer.policy, "CartPole-v1", n_episode=3, seed=5).returns
     assert expected is not None
-    assert f"mean {expected.mean:.5g}  std {expected.std:.5g}" in told
+    assert f"mean {expected.mean:.5g}  std {expected.std:.5g}" in output
 
 
 def test_eval_can_play_the_best_policy_instead_of_the_last(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs / "dqn-CartPole-v1" / "seed1"
     best = tk.trainer.inspect_checkpoint(folder / "checkpoint" / "best")["progress"]
     assert main(["eval", str(folder), "--best", "--episodes", "3", "--seed", "5"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"dqn after {best['env_step']} steps, 3 episodes")
+    output = capsys.readouterr().out
+    assert output.startswith(f"dqn after {best['env_step']} steps, 3 episodes")
     expected = tk.evaluate(tk.load_policy(folder / "checkpoint" / "best"), "CartPole-v1", n_episode=3, seed=5).returns
     assert expected is not None
-    assert f"mean {expected.mean:.5g}" in told
+    assert f"mean {expected.mean:.5g}" in output
 
 
 def test_export_writes_an_onnx_file_into_the_runs_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,16 +235,16 @@ def test_plot_draws_all_runs_of_a_task_in_one_picture(
     assert "--time is of one run, 3 were given" in capsys.readouterr().err
 
 
-def test_compare_tells_interquartile_means_and_intervals(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_interquartile_means_and_intervals(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs)]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     scores = [
         RunFolder.read(runs / "dqn-CartPole-v1" / f"seed{seed}").series("test/returns/mean")[1][-1] for seed in (1, 2)
     ]
     low, mean, high = min(scores), np.mean(scores), max(scores)
-    assert re.search(rf"^dqn +2 +{mean:.4g} +\[{low:.4g}, {high:.4g}\]", told, re.MULTILINE)
-    assert "1 seed says little" in told
-    assert "CartPole-v1: test/returns/mean, the last, of step 120\n" in told
+    assert re.search(rf"^dqn +2 +{mean:.4g} +\[{low:.4g}, {high:.4g}\]", output, re.MULTILINE)
+    assert "1 seed says little" in output
+    assert "CartPole-v1: test/returns/mean, the last, of step 120\n" in output
 
 
 def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,8 +254,8 @@ def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.
             for seed in (1, 2):
                 make_run(tmp_path / preset / task / f"seed{seed}", row, preset=preset, env=task, settings={}, seed=seed)
     assert main(["compare", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    *_, overall = told.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
+    output = capsys.readouterr().out
+    *_, overall = output.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
     assert re.search(r"^dqn +4 +0 +\[0, 0\]", overall, re.MULTILINE)
     assert re.search(r"^ppo +4 +1 +\[1, 1\] +\+1 +\[1, 1\] +favours ppo", overall, re.MULTILINE)
 
@@ -268,10 +268,10 @@ def test_compare_says_when_runs_did_not_train_equally_long(tmp_path: Path, capsy
     assert "the last, of steps 1,000 to 2,000, not the same" in capsys.readouterr().out
 
 
-def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_one_run_in_full_and_several_in_lines(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs / "rainbow-CartPole-v1" / "seed1"
     assert main(["inspect", str(folder)]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         "made by   trainkit train rainbow CartPole-v1 --seed 1",
         "  policy               DQNPolicy\n",
@@ -281,7 +281,7 @@ def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, caps
         "  after epoch 2: 120 steps, ",
         f"best   {folder / 'checkpoint' / 'best'}, score ",
     ):
-        assert part in told
+        assert part in output
     assert main(["inspect", str(runs)]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split() == ["run", "task", "seed", "step", "test", "return", "best"]
@@ -290,12 +290,12 @@ def test_inspect_tells_one_run_whole_and_several_in_a_line_each(runs: Path, caps
 
 def test_presets_lists_all_or_the_settings_of_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
-    told = capsys.readouterr().out
-    assert all(re.search(rf"^{name} ", told, re.MULTILINE) for name in tk.presets.PRESETS)
+    output = capsys.readouterr().out
+    assert all(re.search(rf"^{name} ", output, re.MULTILINE) for name in tk.presets.PRESETS)
     assert main(["presets", "rainbow"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"^setting +classic +atari", told, re.MULTILINE)
-    assert re.search(r"^beta +Linear\(0.4, 1, 1\) +Linear\(0.4, 1, 1\)", told, re.MULTILINE)
+    output = capsys.readouterr().out
+    assert re.search(r"^setting +classic +atari", output, re.MULTILINE)
+    assert re.search(r"^beta +Linear\(0.4, 1, 1\) +Linear\(0.4, 1, 1\)", output, re.MULTILINE)
     assert main(["presets", "rainbo"]) == 2
 
 
@@ -320,7 +320,7 @@ def test_check_env_ends_with_1_where_something_would_end_training(capsys: pytest
     assert complaint(capsys) == "trainkit: --kwargs must be a dict as Python writes it, got '7'"
 
 
-def test_bench_tells_rates(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_prints_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--steps", "64", "--presets", "dqn", "--device", "cpu"]) == 0
     heading, line, *_ = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["preset", "steps/s", "updates/s"]
@@ -333,7 +333,7 @@ def test_bench_tells_rates(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["train"], "train: the following arguments are required: PRESET (trainkit train --help)"),
         (["fly"], "command: argument COMMAND: invalid choice: 'fly'"),
@@ -345,7 +345,7 @@ def test_bench_tells_rates(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_ends_with_2(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     try:
         code: object = main(arguments)
@@ -354,10 +354,10 @@ def test_a_mistake_is_one_line_and_ends_with_2(
     assert code == 2
     line = complaint(capsys)
     assert line.startswith("trainkit: ")
-    assert told in line
+    assert message in line
 
 
-def test_a_mistakes_traceback_is_shown_when_asked_for() -> None:
+def test_the_traceback_of_a_mistake_is_shown_on_request() -> None:
     with pytest.raises(tk.ConfigError, match="nowhere is no run"):
         main(["--traceback", "eval", "nowhere"])
 
@@ -372,8 +372,8 @@ def test_every_command_has_help_with_examples_that_can_be_read(
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    told = capsys.readouterr().out
-    examples = re.findall(rf"^  trainkit ({command}\b.*?)(?:   .*)?$", told, re.MULTILINE)
+    output = capsys.readouterr().out
+    examples = re.findall(rf"^  trainkit ({command}\b.*?)(?:   .*)?$", output, re.MULTILINE)
     assert examples
     for example in examples:
         build_parser().parse_args(shlex.split(example))
@@ -382,8 +382,8 @@ def test_every_command_has_help_with_examples_that_can_be_read(
 def test_the_main_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    told = capsys.readouterr().out
-    assert all(re.search(rf"^    {command}\b", told, re.MULTILINE) for command in COMMANDS)
+    output = capsys.readouterr().out
+    assert all(re.search(rf"^    {command}\b", output, re.MULTILINE) for command in COMMANDS)
 
 
 def test_python_m_trainkit_is_the_command_and_a_reader_that_left_is_no_mistake(tmp_path: Path) -> None:

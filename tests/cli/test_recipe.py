@@ -62,7 +62,7 @@ def test_what_is_no_setting_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"preset": "dqnn"}, "no preset is called 'dqnn', did you mean 'dqn'?: see trainkit presets"),
         ({"settings": {"logger": "x"}}, "--set logger is the command's own: use --logdir"),
@@ -71,10 +71,10 @@ def test_what_is_no_setting_is_refused(tmp_path: Path) -> None:
         ({"env": None}, "dqn needs an environment: trainkit train dqn CartPole-v1"),
     ],
 )
-def test_a_recipe_that_cannot_work_is_refused(given: dict[str, Any], told: str) -> None:
+def test_a_recipe_that_cannot_work_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(tk.ConfigError) as caught:
         Recipe(**{"preset": "dqn", "env": "CartPole-v1", "seed": 1, **given})
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> None:

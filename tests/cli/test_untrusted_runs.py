@@ -73,7 +73,10 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "a module to import": {"env": "payload:CartPole-v1"},
     "a module without a name": {"env": "payload:"},
     "a known namespace with a module": {"env": "ALE/payload:Env-v0"},
-    "an id that makes what it is told": {"env": "Teller-v0", "settings": options(env_kwargs={"entry": "payload:Env"})},
+    "an id that makes an option's class": {
+        "env": "Teller-v0",
+        "settings": options(env_kwargs={"entry": "payload:Env"}),
+    },
     "a path": {"env": "Teller-v0", "settings": options(env_kwargs={"xml_file": "/etc/passwd"})},
     "a nested class path": {"env": "Teller-v0", "settings": options(env_kwargs={"a": [{"b": "payload.Env"}]})},
     "a name that is a path": {"env": "Teller-v0", "settings": options(env_kwargs={"a": {"payload.Env": 1}})},
@@ -86,7 +89,7 @@ ATTACKS: dict[str, dict[str, Any]] = {
 
 
 class Teller(gym.Env[Any, Any]):
-    """An environment that imports what it is told, as some registered ones do."""
+    """An environment that imports what its options name, as some registered ones do."""
 
     def __init__(self, **kwargs: Any) -> None:
         Path("called").touch()
@@ -121,9 +124,9 @@ def test_a_class_that_the_command_line_names_is_used(run: Path, here: Path, caps
 def test_plain_values_of_a_file_reach_the_environment(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, settings=options(env_kwargs={"sutton_barto_reward": True}, max_episode_steps=7))
     assert main(["eval", str(run), "--episodes", "1"]) == 0
-    told = capsys.readouterr().out
-    assert "return  mean 0 " in told
-    assert "length  mean 7 " in told
+    output = capsys.readouterr().out
+    assert "return  mean 0 " in output
+    assert "length  mean 7 " in output
 
 
 @pytest.mark.filterwarnings("ignore:.*Using the latest versioned environment")
@@ -242,8 +245,8 @@ def test_forged_run_folders_end_in_one_line_and_run_nothing(
             codes.append(2)
         except Exception as error:
             raise AssertionError(f"forgery {seed}, {command}") from error
-        told = capsys.readouterr()
-        assert "\x1b[2J" not in told.out + told.err
+        captured = capsys.readouterr()
+        assert "\x1b[2J" not in captured.out + captured.err
         assert not (here / "executed").exists(), seed
         assert "payload" not in sys.modules, seed
         assert codes[-1] in (0, 2), seed

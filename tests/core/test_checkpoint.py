@@ -68,7 +68,7 @@ def test_saving_again_replaces_the_former_and_leaves_what_is_not_ours_alone(tmp_
     assert names == ["manifest.json", "notes.txt", "rows-0.npz", "rows-2.npz"]
 
 
-def test_a_manifest_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
+def test_a_manifest_of_another_program_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "my web page"}')
     with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):
         save_checkpoint(tmp_path, STATE, {})
@@ -314,7 +314,7 @@ def test_a_run_saved_in_the_middle_of_an_epoch_continues_that_epoch(tmp_path: Pa
     assert epochs[0][0] == trainer.epoch
 
 
-def test_an_interrupted_warm_up_goes_on_at_random_in_a_resumed_run(tmp_path: Path) -> None:
+def test_an_interrupted_warm_up_continues_at_random_in_a_resumed_run(tmp_path: Path) -> None:
     class Refuse(tk.Greedy):
         def choose(self, *arguments: Any, **more: Any) -> Any:
             raise AssertionError

@@ -28,7 +28,7 @@ def test_the_deviation_is_of_the_discounted_returns_so_far_worked_by_hand() -> N
     assert scale.deviation == pytest.approx((32 / 9 + 1e-8) ** 0.5)
 
 
-def test_it_agrees_with_a_slow_twin_over_many_environments_in_any_order() -> None:
+def test_it_agrees_with_a_slow_reference_over_many_environments_in_any_order() -> None:
     rng = np.random.default_rng(0)
     reward, ended = rng.normal(3, 2, (200, 5)), rng.random((200, 5)) < 0.1
     scale = ReturnScale(gamma=0.9)
@@ -74,7 +74,7 @@ def test_before_any_reward_was_seen_nothing_is_scaled() -> None:
     assert scale.deviation == 1.0
 
 
-def test_a_loaded_scale_goes_on_as_the_saved_one() -> None:
+def test_a_loaded_scale_continues_as_the_saved_one() -> None:
     first, second = ReturnScale(), ReturnScale()
     step = (np.array([1.0, 5.0]), np.array([False, True]), np.array([0, 2]))
     first.observe(*step)

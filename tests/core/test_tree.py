@@ -28,7 +28,7 @@ def test_the_order_of_insertion_does_not_matter() -> None:
     assert list(tree.named_leaves(one)) == list(tree.named_leaves(other))
 
 
-def test_a_lone_leaf_is_a_tree_without_a_path() -> None:
+def test_a_single_leaf_is_a_tree_without_a_path() -> None:
     leaf = np.zeros(2)
     assert list(tree.named_leaves(leaf)) == [("", leaf)]
     assert tree.leaves(leaf) == [leaf]

@@ -68,14 +68,14 @@ class Reading(Run):
             return
         assert_same(step.obs, stacked([row.obs for row in rows]))
         assert_same(step.next_obs, stacked([row.next_obs for row in rows]))
-        told = {
+        result = {
             "action": [row.action for row in rows],
             "reward": [row.reward for row in rows],
             "terminated": [row.terminated for row in rows],
             "truncated": [row.truncated for row in rows],
             "env_ids": [row.env for row in rows],
         }
-        for name, values in told.items():
+        for name, values in result.items():
             assert_array_equal(getattr(step, name), values, err_msg=name)
         extras = {
             "log_prob": [row.extras["log_prob"] for row in rows],

@@ -181,11 +181,11 @@ def test_a_copy_acts_by_its_own_weights() -> None:
     policy, theirs = pair(DQNPolicy, FOUR_NUMBERS, None, {})
     obs = observations(FOUR_NUMBERS, 5)
     policy.action_values(obs)
-    twin = copy.deepcopy(policy)
-    twin.network.draw(99)
+    reference = copy.deepcopy(policy)
+    reference.network.draw(99)
     assert_act_alike(policy, theirs, obs, explore=False)
     theirs.network.draw(99)
-    assert_act_alike(twin, theirs, obs, explore=False)
+    assert_act_alike(reference, theirs, obs, explore=False)
 
 
 def test_every_number_of_rows_is_derived_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -598,8 +598,8 @@ def test_what_changes_is_learned_with(
         for policy in (mine, theirs):
             learn(policy, step)
         torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-4, atol=1e-5)
-    told, expected = mine.read_metrics(), theirs.read_metrics()
-    assert told == {name: pytest.approx(number, rel=1e-3, abs=1e-4) for name, number in expected.items()}
+    metrics, expected = mine.read_metrics(), theirs.read_metrics()
+    assert metrics == {name: pytest.approx(number, rel=1e-3, abs=1e-4) for name, number in expected.items()}
     if change not in OBSERVED:
         n_functions = {q_learner: 1, sac: 3, ppo: 2}[make]  # PPO also estimates values
         assert len(passes) == N_AFTER * n_functions

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.engine.test_gradient_step import Ours, Twin, assert_nets_close, small_net
+from tests.engine.test_gradient_step import Ours, Reference, assert_nets_close, small_net
 from tests.helpers import rollouts
 from tests.helpers.engine import needs_compile
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, parameters_of
@@ -98,7 +98,7 @@ def batches(n: int, space: Any = None, *, n_rows: int = 16) -> list[Any]:
 )
 def test_moves_like_torchs_adam_and_clips(clip: Clip | None) -> None:
     net, adam = small_net(), Adam([(0, 1e-2), (30, 1e-3)], weight_decay=0.1)
-    ours, twin = Ours(copy.deepcopy(net), adam, clip, compile=True), Twin(net, adam, clip)
+    ours, reference = Ours(copy.deepcopy(net), adam, clip, compile=True), Reference(net, adam, clip)
     generator = torch.Generator().manual_seed(0)
     rows = [
         (torch.randn(16, 4, generator=generator), (1 + i % 5) * torch.randn(16, 3, generator=generator))
@@ -112,8 +112,8 @@ def test_moves_like_torchs_adam_and_clips(clip: Clip | None) -> None:
         x, y = rows[i]
         return float(ours.step(lambda: (ours.net(x) - y).square().mean(), step=i).norm)
 
-    assert_close([step(i) for i in range(40)], twin.train(range(40), loss), rtol=1e-4, atol=1e-6)
-    assert_nets_close(ours.net, twin.net)
+    assert_close([step(i) for i in range(40)], reference.train(range(40), loss), rtol=1e-4, atol=1e-6)
+    assert_nets_close(ours.net, reference.net)
 
 
 @pytest.mark.usefixtures("traced")

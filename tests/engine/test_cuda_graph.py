@@ -16,7 +16,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from tests.engine.test_compiling import MORE_PARTS, ON_POLICY, batches, learn_alike, learn_rollouts_alike
-from tests.engine.test_gradient_step import Ours, Twin, assert_nets_close, small_net
+from tests.engine.test_gradient_step import Ours, Reference, assert_nets_close, small_net
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import PARTS, Spaces, assert_same, batch_of, made, parameters_of
 from tests.helpers.tape import TapeCapture
@@ -148,11 +148,11 @@ def test_every_update_counts_once_those_that_warm_up_too() -> None:
 @pytest.mark.parametrize("clip", [None, Clip(0.5), Clip(0.2, by="norm"), Clip(0.02, by="value")], ids=str)
 def test_a_step_that_looks_at_nothing_moves_like_torchs_adam(clip: Clip | None) -> None:
     net, adam = small_net(), Adam([(0, 1e-2), (30, 1e-3)], weight_decay=0.1)
-    ours, twin = Ours(copy.deepcopy(net), adam, clip, recorded=True), Twin(net, adam, clip)
+    ours, reference = Ours(copy.deepcopy(net), adam, clip, recorded=True), Reference(net, adam, clip)
     for i in range(40):
         ours.step.prepare(i)
-        torch.testing.assert_close(ours.train(range(i, i + 1)), twin.train(range(i, i + 1)), rtol=1e-4, atol=1e-6)
-    assert_nets_close(ours.net, twin.net)
+        torch.testing.assert_close(ours.train(range(i, i + 1)), reference.train(range(i, i + 1)), rtol=1e-4, atol=1e-6)
+    assert_nets_close(ours.net, reference.net)
 
 
 # ---- what comes in and what goes out ----
@@ -172,10 +172,10 @@ def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_batches_stay_as_they_were() -> None:
-    policy, told = made(engine="cuda_graph"), batches(8)
-    for step, batch in enumerate(told):
+    policy, given = made(engine="cuda_graph"), batches(8)
+    for step, batch in enumerate(given):
         policy.update(batch, step=step)
-    for batch, before in zip(told, batches(8), strict=True):
+    for batch, before in zip(given, batches(8), strict=True):
         assert_same([batch.obs, batch.reward], [before.obs, before.reward])
 
 
@@ -223,7 +223,7 @@ def assign(policy: DQNPolicy) -> None:
     policy.load_state_dict(state, assign=True)
 
 
-def seed_anew(policy: DQNPolicy) -> None:
+def seed_again(policy: DQNPolicy) -> None:
     policy.start_streams(7)
 
 
@@ -265,19 +265,19 @@ def follow_otherwise(policy: DQNPolicy) -> None:
 
 
 OTHER_PARTS = [freeze_the_encoder, charge_more, follow_otherwise]
-ELSEWHERE = [load_all, load_twice, assign, seed_anew, move_the_target, replace_the_target, *OTHER_PARTS]
+ELSEWHERE = [load_all, load_twice, assign, seed_again, move_the_target, replace_the_target, *OTHER_PARTS]
 
 
 @pytest.mark.usefixtures("taped")
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
-def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None]) -> None:
+def test_training_continues_from_what_is_replaced(meddle: Callable[[DQNPolicy], None]) -> None:
     options: dict[str, Any] = {"noisy": True, "double": True, "normalize_obs": True}
     recorded, plain = made(**options, engine="cuda_graph"), torch_only(made(**options))
-    told = batches(14)
-    learn_alike(recorded, plain, told[:6])
+    given = batches(14)
+    learn_alike(recorded, plain, given[:6])
     for policy in (recorded, plain):
         meddle(policy)
-    learn_alike(recorded, plain, told[6:], 6)
+    learn_alike(recorded, plain, given[6:], 6)
     assert TapeCapture.n_recorded == (1 if meddle in IN_PLACE else 2)
 
 
@@ -295,7 +295,7 @@ def test_a_copy_learns_on_by_itself() -> None:
 
 
 @pytest.mark.usefixtures("taped")
-def test_a_step_that_is_not_finite_is_not_taken_and_told_at_the_next_read() -> None:
+def test_a_step_that_is_not_finite_is_skipped_and_reported_at_the_next_read() -> None:
     policy = made(engine="cuda_graph")
     learn(policy, range(6))
     policy.read_metrics()
@@ -326,11 +326,11 @@ class Hungry(MaxBackup):
 
     n_calls = 0
 
-    def __call__(self, *told: Any) -> tuple[Tensor, Tensor]:
+    def __call__(self, *given: Any) -> tuple[Tensor, Tensor]:
         type(self).n_calls += 1
         if type(self).n_calls == N_WARM_UPS + 1:
             raise torch.OutOfMemoryError("Tried to allocate 20 GiB")
-        return super().__call__(*told)
+        return super().__call__(*given)
 
 
 @pytest.mark.usefixtures("taped")
@@ -355,8 +355,8 @@ def test_memory_that_runs_out_while_recording_is_told_as_such_and_nothing_is_fre
 class Curious(MaxBackup):
     """A backup that looks at a number."""
 
-    def __call__(self, *told: Any) -> tuple[Tensor, Tensor]:
-        after, reward = super().__call__(*told)
+    def __call__(self, *given: Any) -> tuple[Tensor, Tensor]:
+        after, reward = super().__call__(*given)
         return after, reward * 2 if float(reward.sum()) > 0 else reward
 
 
@@ -388,11 +388,11 @@ def test_who_saved_a_policy_with_a_graph_needs_none_to_load_it(tmp_path: Path) -
     assert_same(parameters_of(loaded), parameters_of(policy))
 
 
-# ---- torch's side of it, as far as it can be told without a GPU ----
+# ---- torch's side of it, as far as it shows without a GPU ----
 
 
 class Pretended:
-    """What `torch.cuda` is asked for, written down; streams and graphs that do nothing."""
+    """What is requested of `torch.cuda`, written down; streams and graphs that do nothing."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -436,7 +436,7 @@ class Stream(NamedTuple):
         self.log.append(f"{self.name} waits for {other.name}")
 
 
-def test_work_is_warmed_up_where_it_will_be_recorded_and_nobody_overtakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_warmed_up_on_the_stream_that_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pretended = Pretended()
     for name in ("Stream", "current_stream", "stream", "device", "CUDAGraph", "graph"):
         monkeypatch.setattr(torch.cuda, name, getattr(pretended, name))
@@ -445,8 +445,8 @@ def test_work_is_warmed_up_where_it_will_be_recorded_and_nobody_overtakes_it(mon
     assert capture.warm_up(lambda: log.append("work") or "done") == "done"  # type: ignore[func-returns-value]
     assert log == ["side waits for main", "enter side", "work", "leave side", "main waits for side"]
     log.clear()
-    told, replay = capture.record(lambda: log.append("work") or "told", "generator")  # type: ignore[arg-type, func-returns-value]
-    assert told == "told"
+    result, replay = capture.record(lambda: log.append("work") or "result", "generator")  # type: ignore[arg-type, func-returns-value]
+    assert result == "result"
     assert log == ["register generator", "enter main", "record on side, thread_local", "work", "recorded", "leave main"]
     replay()
     assert log[-1] == "replay"

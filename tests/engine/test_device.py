@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *, is_built: bool, n_gpus: int) -> None:
-    """Let torch say that it was built for CUDA, or not, and sees so many GPUs."""
+    """Let torch say that it was built for CUDA, or not, and sees this many GPUs."""
     monkeypatch.setattr(torch.version, "cuda", "13.0" if is_built else None)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: is_built and n_gpus > 0)

@@ -128,7 +128,7 @@ def test_places_of_any_shape_are_gathered() -> None:
 
 
 def test_more_than_the_device_has_is_refused_at_binding_in_the_buffers_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def empty(*told: Any, **words: Any) -> Any:
+    def empty(*args: Any, **options: Any) -> Any:
         raise torch.OutOfMemoryError("no room")
 
     source = Source(STACKED, capacity=1_000)
@@ -140,7 +140,7 @@ def test_more_than_the_device_has_is_refused_at_binding_in_the_buffers_name(monk
     assert source.buffers[1].nbytes == 0
 
 
-def test_memory_is_given_back_whoever_still_knows_of_it() -> None:
+def test_memory_is_freed_even_while_something_refers_to_it() -> None:
     frames = DeviceFrames("cpu").claim("Buffer", 6, (2, 2))
     leaf = Lookup(frames, np.arange(3), frames.n_written)
     frames.release()
@@ -206,7 +206,7 @@ def test_images_are_no_input_of_a_graph() -> None:
 
 
 @pytest.mark.usefixtures("taped")
-def test_a_graph_is_recorded_anew_where_images_were_claimed_anew() -> None:
+def test_a_graph_is_recorded_again_when_images_are_allocated_again() -> None:
     options: dict[str, Any] = {"hidden": None, "head": (8,), "engine": "cuda_graph"}
     plain, resident = made(STACKED, **options), made(STACKED, **options)
     source = Source(STACKED, capacity=100)

@@ -244,7 +244,7 @@ class Optional(DQNPolicy):
         return replace(result, per_row=result.per_row * more if less is None else result.per_row / less)
 
 
-def test_inputs_that_are_there_in_turns_are_told_apart() -> None:
+def test_inputs_that_are_present_in_turns_are_distinguished() -> None:
     options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
     mine, theirs = (Optional.for_envs(Spaces(), engine=engine, **options) for engine in ("numpy", "torch"))
     for step in range(8):

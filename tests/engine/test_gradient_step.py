@@ -1,4 +1,4 @@
-"""The gradient step against its slow twin: plain autograd, `torch.optim.Adam` and torch's clips."""
+"""The gradient step against its slow reference: plain autograd, `torch.optim.Adam` and torch's clips."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ class Ours:
         return [float(self.step(lambda i=i: loss(self.net, i), step=i).norm) for i in steps]
 
 
-class Twin:
+class Reference:
     """The same by torch: `zero_grad`, `backward`, a clip, `torch.optim.Adam.step`."""
 
     def __init__(self, net: nn.Module, adam: Adam, clip: Clip | None = None) -> None:
@@ -70,9 +70,9 @@ class Twin:
             torch.nn.utils.clip_grad_norm_(group, self.clip.limit)
 
 
-def pair(adam: Adam, clip: Clip | None = None, net: nn.Module | None = None) -> tuple[Ours, Twin]:
+def pair(adam: Adam, clip: Clip | None = None, net: nn.Module | None = None) -> tuple[Ours, Reference]:
     net = small_net() if net is None else net
-    return Ours(copy.deepcopy(net), adam, clip), Twin(copy.deepcopy(net), adam, clip)
+    return Ours(copy.deepcopy(net), adam, clip), Reference(copy.deepcopy(net), adam, clip)
 
 
 def assert_nets_close(one: nn.Module, other: nn.Module) -> None:
@@ -90,19 +90,19 @@ LRS: list[Scheduled] = [1e-2, [(0, 1e-2), (30, 1e-3)], lambda step: 1e-2 / (1 + 
     ids=str,
 )
 def test_moves_like_torchs_adam_and_clips(clip: Clip | None, weight_decay: float, lr: Scheduled) -> None:
-    ours, twin = pair(Adam(lr, weight_decay=weight_decay), clip)
+    ours, reference = pair(Adam(lr, weight_decay=weight_decay), clip)
 
     for steps in (range(1), range(1, 50)):
-        assert_close(ours.train(steps), twin.train(steps), rtol=1e-4, atol=1e-6)
-        assert_nets_close(ours.net, twin.net)
+        assert_close(ours.train(steps), reference.train(steps), rtol=1e-4, atol=1e-6)
+        assert_nets_close(ours.net, reference.net)
 
 
 def test_moves_like_torchs_adam_with_other_betas_and_eps() -> None:
-    ours, twin = pair(Adam(1e-2, betas=(0.5, 0.9), eps=1e-2))
+    ours, reference = pair(Adam(1e-2, betas=(0.5, 0.9), eps=1e-2))
     ours.train(range(100))
-    twin.train(range(100))
+    reference.train(range(100))
 
-    assert_nets_close(ours.net, twin.net)
+    assert_nets_close(ours.net, reference.net)
 
 
 def test_default_numbers_are_the_papers() -> None:
@@ -124,7 +124,7 @@ def test_a_first_step_is_the_learning_rate_whatever_the_gradient() -> None:
     assert_close(net[0].detach(), torch.tensor([-0.25, 0.25]), rtol=1e-4, atol=0)
 
 
-def test_tells_the_learning_rate_of_a_step() -> None:
+def test_returns_the_learning_rate_of_a_step() -> None:
     step = GradientStep(small_net(), Adam([(0, 1.0), (10, 0.0)]))
 
     assert [step.lr(at) for at in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
@@ -139,27 +139,27 @@ def test_the_loss_is_called_once_per_step() -> None:
 
 
 class Halves(nn.Module):
-    """A network whose second half is used only when told to."""
+    """A network whose second half is used only on request."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.used, self.idle = small_net((4, 6, 3)), small_net((4, 5, 3), seed=1)
+        self.used, self.unused = small_net((4, 6, 3)), small_net((4, 5, 3), seed=1)
         self.uses_both = False
 
     def forward(self, x: Tensor) -> Tensor:
         used: Tensor = self.used(x)
-        return used + self.idle(x) if self.uses_both else used
+        return used + self.unused(x) if self.uses_both else used
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.5])
 def test_parameters_without_gradient_never_move(weight_decay: float) -> None:
-    ours, twin = pair(Adam(1e-2, weight_decay=weight_decay), net=Halves())
-    before = parameters_of(ours.net)["idle.0.weight"]
+    ours, reference = pair(Adam(1e-2, weight_decay=weight_decay), net=Halves())
+    before = parameters_of(ours.net)["unused.0.weight"]
     ours.train(range(50))
-    twin.train(range(50))
+    reference.train(range(50))
 
-    assert_close(ours.net.get_parameter("idle.0.weight").detach(), before, rtol=0, atol=0)
-    assert_nets_close(ours.net, twin.net)
+    assert_close(ours.net.get_parameter("unused.0.weight").detach(), before, rtol=0, atol=0)
+    assert_nets_close(ours.net, reference.net)
 
 
 def test_frozen_parameters_never_move() -> None:
@@ -184,31 +184,31 @@ def test_a_parameter_with_a_late_first_gradient_moves_from_then_on() -> None:
 
 @pytest.mark.parametrize("clip", [None, Clip(0.5), Clip(0.2, "norm"), Clip(0.02, "value")], ids=str)
 def test_a_parameter_with_a_late_first_gradient_counts_its_own_steps(clip: Clip | None) -> None:
-    ours, twin = pair(Adam(1e-2), clip, net=Halves())
+    ours, reference = pair(Adam(1e-2), clip, net=Halves())
     norms: list[list[float]] = []
-    for side in (ours, twin):
+    for side in (ours, reference):
         side.train(range(10))
         side.net.uses_both = True
         norms.append(side.train(range(10, 60)))
 
     assert_close(*norms, rtol=1e-4, atol=1e-6)
-    assert_nets_close(ours.net, twin.net)
+    assert_nets_close(ours.net, reference.net)
 
 
 def test_states_with_counts_of_their_own_pass_both_ways() -> None:
-    ours, twin = pair(Adam(1e-2), net=Halves())
-    for side in (ours, twin):
+    ours, reference = pair(Adam(1e-2), net=Halves())
+    for side in (ours, reference):
         side.train(range(10))
         side.net.uses_both = True
         side.train(range(10, 15))
-    mine, theirs = saved(ours.step.state_dict()), saved(twin.optimizer.state_dict())
+    mine, theirs = saved(ours.step.state_dict()), saved(reference.optimizer.state_dict())
     assert [float(mine["state"][i]["step"]) for i in range(8)] == [15] * 4 + [5] * 4
     ours.step.load_state_dict(theirs)
-    twin.optimizer.load_state_dict(mine)
+    reference.optimizer.load_state_dict(mine)
     ours.train(range(15, 40))
-    twin.train(range(15, 40))
+    reference.train(range(15, 40))
 
-    assert_nets_close(ours.net, twin.net)
+    assert_nets_close(ours.net, reference.net)
 
 
 def test_a_bad_number_in_a_part_that_came_late_stops_all_of_them() -> None:
@@ -217,7 +217,7 @@ def test_a_bad_number_in_a_part_that_came_late_stops_all_of_them() -> None:
     ours.net.uses_both = True
     ours.train(range(10, 15))
     before = snapshot(ours)
-    _, _, skipped, _ = ours.step(lambda: square_loss(ours.net, 0) + ours.net.idle[0].bias[1] * math.nan, step=15)
+    _, _, skipped, _ = ours.step(lambda: square_loss(ours.net, 0) + ours.net.unused[0].bias[1] * math.nan, step=15)
 
     assert skipped == 1.0
     assert_same(snapshot(ours), before)
@@ -226,7 +226,7 @@ def test_a_bad_number_in_a_part_that_came_late_stops_all_of_them() -> None:
 # ---- parameters replaced behind its back ----
 
 
-def test_what_is_frozen_stays_where_it_is_and_goes_on_with_its_moments() -> None:
+def test_what_is_frozen_stays_where_it_is_and_continues_with_its_moments() -> None:
     ours = Ours(small_net(), Adam(1e-2))
     ours.train(range(5))
     first = ours.net[0]
@@ -252,7 +252,7 @@ def test_a_layer_that_was_replaced_learns_and_the_others_keep_their_moments() ->
     assert [moment["step"].item() for moment in ours.step.state_dict()["state"].values()] == [6.0] * 4
 
 
-def test_another_number_of_parameters_takes_nobody_elses_moments() -> None:
+def test_another_number_of_parameters_takes_no_moments_of_others() -> None:
     ours = Ours(small_net((4, 8, 8, 3)), Adam(1e-2))
     ours.train(range(5))
     ours.net[2].bias = ours.net[0].bias
@@ -322,17 +322,17 @@ def test_replaced_parameters_are_noticed_and_keep_their_moments(meddle: Callable
 
 
 def test_a_change_of_dtype_is_followed() -> None:
-    ours, twin = pair(Adam(1e-2))
+    ours, reference = pair(Adam(1e-2))
     ours.train(range(20))
-    twin.train(range(20))
+    reference.train(range(20))
     ours.net.double()
-    twin.net.double()
-    twin.optimizer.load_state_dict(twin.optimizer.state_dict())  # casts the moments as well
+    reference.net.double()
+    reference.optimizer.load_state_dict(reference.optimizer.state_dict())  # casts the moments as well
     ours.train(range(20, 40))
-    twin.train(range(20, 40))
+    reference.train(range(20, 40))
 
     assert next(ours.net.parameters()).dtype == torch.float64
-    assert_nets_close(ours.net, twin.net)
+    assert_nets_close(ours.net, reference.net)
 
 
 def test_a_deep_copy_goes_its_own_way_from_the_same_moments() -> None:
@@ -366,33 +366,33 @@ def saved(state: Any) -> Any:
     return copy.deepcopy(state)
 
 
-def test_torchs_adam_goes_on_from_our_state() -> None:
-    ours, twin = pair(Adam(1e-2))
+def test_torchs_adam_continues_from_our_state() -> None:
+    ours, reference = pair(Adam(1e-2))
     ours.train(range(20))
-    twin.net.load_state_dict(ours.net.state_dict())
-    twin.optimizer.load_state_dict(saved(ours.step.state_dict()))
+    reference.net.load_state_dict(ours.net.state_dict())
+    reference.optimizer.load_state_dict(saved(ours.step.state_dict()))
     ours.train(range(20, 40))
-    twin.train(range(20, 40))
+    reference.train(range(20, 40))
 
-    assert_nets_close(ours.net, twin.net)
+    assert_nets_close(ours.net, reference.net)
 
 
 def test_we_go_on_from_the_state_of_torchs_adam() -> None:
-    ours, twin = pair(Adam(1e-2))
-    twin.train(range(20))
-    ours.net.load_state_dict(twin.net.state_dict())
-    ours.step.load_state_dict(saved(twin.optimizer.state_dict()))
+    ours, reference = pair(Adam(1e-2))
+    reference.train(range(20))
+    ours.net.load_state_dict(reference.net.state_dict())
+    ours.step.load_state_dict(saved(reference.optimizer.state_dict()))
     ours.train(range(20, 40))
-    twin.train(range(20, 40))
+    reference.train(range(20, 40))
 
-    assert_nets_close(ours.net, twin.net)
+    assert_nets_close(ours.net, reference.net)
 
 
 def test_our_state_has_the_names_and_shapes_of_torchs() -> None:
-    ours, twin = pair(Adam(1e-2, weight_decay=0.1), net=Halves())
+    ours, reference = pair(Adam(1e-2, weight_decay=0.1), net=Halves())
     ours.train(range(7))
-    twin.train(range(7))
-    mine, theirs = ours.step.state_dict(), twin.optimizer.state_dict()
+    reference.train(range(7))
+    mine, theirs = ours.step.state_dict(), reference.optimizer.state_dict()
 
     assert mine["state"].keys() == theirs["state"].keys() == {0, 1, 2, 3}
     for index, moments in theirs["state"].items():
@@ -403,7 +403,7 @@ def test_our_state_has_the_names_and_shapes_of_torchs() -> None:
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (1e-2, (0.9, 0.999), 1e-8, 0.1)
 
 
-def test_our_own_state_goes_on_bit_by_bit() -> None:
+def test_our_own_state_continues_bit_by_bit() -> None:
     straight = Ours(small_net(), Adam(1e-2), Clip(0.5))
     straight.train(range(20))
     resumed = Ours(small_net(seed=9), Adam(1e-2), Clip(0.5))

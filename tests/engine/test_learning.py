@@ -83,8 +83,8 @@ def learn_alike(
                 torch.testing.assert_close(gradients_of(mine), gradients_of(theirs), rtol=1e-4, atol=1e-6)
     assert len(passes) == n_passes * len(batches)
     torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=rtol, atol=atol)
-    told, expected = mine.read_metrics(), theirs.read_metrics()
-    assert told == {
+    metrics, expected = mine.read_metrics(), theirs.read_metrics()
+    assert metrics == {
         name: pytest.approx(number, rel=10 * rtol, abs=atol, nan_ok=True) for name, number in expected.items()
     }
 
@@ -198,15 +198,15 @@ def test_what_follows_a_terminal_row_counts_nothing_whatever_it_is(bad: float, v
 def test_observations_of_other_strides_and_dtypes_are_learned_from(make: Any) -> None:
     mine, theirs = make(engine="numpy"), make(engine="torch")
 
-    def turned(leaf: Any) -> Any:
+    def strided(leaf: Any) -> Any:
         return (
-            np.asfortranarray(leaf[::-1]) if isinstance(leaf, np.ndarray) else {k: turned(x) for k, x in leaf.items()}
+            np.asfortranarray(leaf[::-1]) if isinstance(leaf, np.ndarray) else {k: strided(x) for k, x in leaf.items()}
         )
 
     for step in range(4):
         plain = batch_of(8, seed=step, space=mine.observation_space)
         odd = batch_of(
-            8, seed=step, space=mine.observation_space, obs=turned(plain.obs), next_obs=turned(plain.next_obs)
+            8, seed=step, space=mine.observation_space, obs=strided(plain.obs), next_obs=strided(plain.next_obs)
         )
         for batch in (plain, odd):
             for policy in (mine, theirs):
@@ -506,8 +506,8 @@ def test_an_on_policy_learner_learns_as_by_torch(parts: dict[str, Any]) -> None:
         if step == 0:
             torch.testing.assert_close(gradients_of(mine), gradients_of(theirs), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-3, atol=5e-5)
-    told, expected = mine.read_metrics(), theirs.read_metrics()
-    assert told == {name: pytest.approx(number, rel=1e-3, abs=2e-4) for name, number in expected.items()}
+    metrics, expected = mine.read_metrics(), theirs.read_metrics()
+    assert metrics == {name: pytest.approx(number, rel=1e-3, abs=2e-4) for name, number in expected.items()}
 
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])

@@ -14,9 +14,9 @@ from trainkit.engine.loss import weight_metrics
 
 
 def test_weights_are_shown_by_their_mean_and_by_how_much_of_the_batch_they_leave() -> None:
-    told = weight_metrics(torch.tensor([1.0, 1.0, 0.5, 0.5]))
-    assert told["weight_mean"].item() == 0.75
-    assert told["effective_share"].item() == pytest.approx(3.0**2 / (4 * 2.5))  # (sum w)^2 / (B sum w^2)
+    metrics = weight_metrics(torch.tensor([1.0, 1.0, 0.5, 0.5]))
+    assert metrics["weight_mean"].item() == 0.75
+    assert metrics["effective_share"].item() == pytest.approx(3.0**2 / (4 * 2.5))  # (sum w)^2 / (B sum w^2)
 
 
 def test_weights_that_are_alike_leave_all_of_the_batch_and_a_single_one_its_share() -> None:

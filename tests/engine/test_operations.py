@@ -372,7 +372,7 @@ def test_what_numpy_lacks_is_computed_by_torch_in_the_same_memory() -> None:
     assert kernels.by_torch in derived.kernels
 
 
-def test_a_computation_asked_for_twice_is_made_once() -> None:
+def test_a_computation_requested_twice_is_made_once() -> None:
     p, others = recorded(lambda x: x.exp() * x.exp() + x.exp(), [X])
     _, _, derived = run(p, others, shares_memory=True)
     assert str(derived).count("exp(") == 1

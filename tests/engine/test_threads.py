@@ -20,7 +20,7 @@ def counts() -> list[int]:
 @pytest.fixture(autouse=True)
 def three_threads() -> Iterator[None]:
     if not counts():
-        pytest.skip("numpy's BLAS cannot be told here")
+        pytest.skip("numpy's BLAS cannot be identified here")
     with ThreadpoolController().limit(limits=3, user_api="blas"):
         yield
 

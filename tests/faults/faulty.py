@@ -1,4 +1,4 @@
-"""An environment that fails as it is told, once, and a table of the ways to fail; it imports nothing of trainkit.
+"""An environment that fails as configured, once, and a table of the ways to fail; it imports nothing of trainkit.
 
 So peers' workers can be given the same (`make faults-peers`).
 """
@@ -20,12 +20,12 @@ EPISODE, STEP = 1, 2  # when: in the third step of its second episode, or in the
 
 
 def length(env: int) -> int:
-    """Tell how long the episodes of an environment are."""
+    """Return how long the episodes of an environment are."""
     return 4 + env
 
 
 class FaultyEnv(gym.Env[Any, Any]):
-    """Observe (environment, life, episode, step); a life is what lies between being made and being made anew.
+    """Observe (environment, life, episode, step); a life is what lies between being made and being rebuilt.
 
     Args:
         env: number of the environment.
@@ -82,7 +82,7 @@ class Fault:
         name: of the case.
         where: in "reset" or in "step".
         act: turns a sound answer into what is returned, if it returns.
-        words: what must be told.
+        words: what the error must say.
         cause: what must have been raised; None: nothing was.
         only_apart: whether it would end the whole program in the same process.
         n_failing_makes: how often the constructor fails afterwards.

@@ -38,7 +38,7 @@ def learner(kind: Any = tk.DQNPolicy) -> Any:
 
 
 def rows(n_rows: int = 6) -> tk.ReplayBuffer:
-    """Make a dataset of one-step episodes in `Walk`, acted at random by a policy that tells how likely."""
+    """Make a dataset of one-step episodes in `Walk`, by a random policy that stores each action's probability."""
     policy = tk.RandomPolicy(Walk.action_space, seed=0, store_action_prob=True)
     here = tk.make_envs(Walk, 1, seed=0)
     buffer = tk.ReplayBuffer(10 * n_rows, spaces=here)

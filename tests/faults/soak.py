@@ -79,16 +79,16 @@ def soak(seconds: float, **when: Any) -> tuple[Watcher, float]:
     ) as trainer:
         trainer.run()
     assert multiprocessing.active_children() == []
-    slope, _ = np.polyfit(*watcher.samples[: watcher.n_samples].T, 1)
-    return watcher, 3_600 * float(slope)
+    growth, _ = np.polyfit(*watcher.samples[: watcher.n_samples].T, 1)
+    return watcher, 3_600 * float(growth)
 
 
 def main() -> None:
     """Soak, and print what was seen as a line of JSON."""
     seen, megabytes = soak(**json.loads(sys.argv[1]))
-    told = {"megabytes_per_hour": megabytes, "n_killed": seen.n_killed, "n_restarts": seen.n_restarts}
-    told |= {"n_faulty": seen.n_faulty, "descriptors": list(seen.descriptors), "processes": list(seen.processes)}
-    print(json.dumps(told))  # noqa: T201  # what the script is for
+    result = {"megabytes_per_hour": megabytes, "n_killed": seen.n_killed, "n_restarts": seen.n_restarts}
+    result |= {"n_faulty": seen.n_faulty, "descriptors": list(seen.descriptors), "processes": list(seen.processes)}
+    print(json.dumps(result))  # noqa: T201  # what the script is for
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A run killed at any moment of a save: what is there is whole, and the next run goes on from it."""
+"""A run killed at any moment of a save: what is there is whole, and the next run resumes from it."""
 
 import json
 import os
@@ -71,7 +71,7 @@ if os.fork() == 0:
     os.write(writer, str(count()).encode())
     os._exit(0)
 n_writes = int(os.read(reader, 20))
-told = []
+results = []
 for k in sorted({round(place * (n_writes - 1) / (n_runs - 1)) for place in range(n_runs)}):
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
@@ -86,28 +86,28 @@ for k in sorted({round(place * (n_writes - 1) / (n_runs - 1)) for place in range
     epoch = read_manifest(whole[0])["progress"]["epoch"] if whole else None
     child = os.fork()
     if child == 0:
-        run(2)  # goes on from what is there
+        run(2)  # resumes from what is there
         os._exit(0)
     after = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     epochs = [read_manifest(path)["progress"]["epoch"] for path in find_checkpoints(folder)]
     left_over = [path.name for path in folder.rglob(".*")]
-    told.append({"k": k, "killed": killed, "epoch": epoch, "after": after, "epochs": epochs, "left": left_over})
-print(json.dumps(told))
+    results.append({"k": k, "killed": killed, "epoch": epoch, "after": after, "epochs": epochs, "left": left_over})
+print(json.dumps(results))
 """
 
 
 @pytest.mark.parametrize("n_runs", [5, pytest.param(180, marks=[pytest.mark.slow, pytest.mark.timeout(3_000)])])
-def test_a_run_killed_before_any_write_goes_on_from_a_whole_checkpoint(n_runs: int, tmp_path: Path) -> None:
-    asked = [str(tmp_path / "saved"), str(n_runs)]
-    done = subprocess.run([sys.executable, "-c", AT_EACH_WRITE, *asked], capture_output=True, text=True, check=True)
-    told: list[dict[str, Any]] = json.loads(done.stdout)
-    assert len(told) == n_runs
-    assert sum(one["killed"] == 9 for one in told) == len(told)  # each died within its save
-    for one in told:
+def test_a_run_killed_before_any_write_resumes_from_a_whole_checkpoint(n_runs: int, tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "saved"), str(n_runs)]
+    done = subprocess.run([sys.executable, "-c", AT_EACH_WRITE, *arguments], capture_output=True, text=True, check=True)
+    result: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(result) == n_runs
+    assert sum(one["killed"] == 9 for one in result) == len(result)  # each died within its save
+    for one in result:
         assert one["epoch"] in (1, 2), one
         assert one["after"] == 0, one
         assert one["epochs"] == [2], one
-    assert {one["epoch"] for one in told} == {1, 2}  # the last ones died when the new one was whole
+    assert {one["epoch"] for one in result} == {1, 2}  # the last ones died when the new one was whole
 
 
 FOR_EVER = """
@@ -123,7 +123,7 @@ trainer.run()
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_run_that_saves_all_the_time_goes_on_after_every_sigkill(times: int, tmp_path: Path) -> None:
+def test_a_run_that_saves_all_the_time_resumes_after_every_sigkill(times: int, tmp_path: Path) -> None:
     moments = random.Random(0)
     reached, newest = 0, None
     for _ in range(times):

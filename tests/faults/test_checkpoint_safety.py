@@ -36,8 +36,8 @@ def test_a_single_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
         whole = files[which].read_bytes()
         place, bit = int(rng.integers(len(whole))), int(rng.integers(8))
         files[which].write_bytes(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
-        told = damage(tmp_path)
-        refused += told is not None
+        result = damage(tmp_path)
+        refused += result is not None
         files[which].write_bytes(whole)
     assert refused == N_FLIPS
     assert damage(tmp_path) is None
@@ -110,8 +110,8 @@ def file_outside(folder: Path, sprung: Path) -> None:
 
 def file_of_the_system(folder: Path, sprung: Path) -> None:
     os.mkfifo(folder / "pipe")  # opening it would wait for ever
-    told = {"file": "pipe", "bytes": 0, "sha256": "0" * 64}
-    rewrite(folder, components=lambda all_: all_ | {"weights": told})
+    entry = {"file": "pipe", "bytes": 0, "sha256": "0" * 64}
+    rewrite(folder, components=lambda all_: all_ | {"weights": entry})
 
 
 def bomb(folder: Path, sprung: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_trap_of_these_tests_would_spring(tmp_path: Path) -> None:
     assert (tmp_path / "sprung").exists()
 
 
-def test_a_manifest_tells_nothing_that_is_run(tmp_path: Path) -> None:
+def test_a_manifest_names_nothing_that_is_executed(tmp_path: Path) -> None:
     trainer = make_trainer(max_epoch=1)
     trainer.save(tmp_path)
     recipe = {"class": "os.system", "arguments": {"value": {"part": "Popen", "of": {"args": "touch x"}}}, "unknown": {}}

@@ -1,4 +1,4 @@
-"""Programs that misuse environments end: each is told what it did, within seconds, and leaves no process behind."""
+"""Programs that misuse environments end: each gets an error within seconds, and leaves no process behind."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ PRELUDE = """
     policy = tk.DQNPolicy.for_envs(here, hidden=(8,), device="cpu", seed=0)
     train = tk.Collector(policy, here, tk.ReplayBuffer(2_000))
     train.collect(n_step=100)
-    def told(use):
+    def report(use):
         try:
             use()
         except tk.TrainkitError as error:
@@ -35,32 +35,32 @@ PRELUDE = """
 """
 
 CASES = {
-    "evaluate in a collector's": ("told(lambda: tk.evaluate(policy, here, n_episode=2))", ["ConfigError"]),
-    "a second collector": ("told(lambda: tk.Collector(policy, here))", ["ConfigError"]),
-    "collect after close": ("train.close(); told(lambda: train.collect(n_step=10))", ["ConfigError"]),
-    "call after close": ("here.close(); told(lambda: here.call('spec'))", ["ConfigError"]),
+    "evaluate in a collector's": ("report(lambda: tk.evaluate(policy, here, n_episode=2))", ["ConfigError"]),
+    "a second collector": ("report(lambda: tk.Collector(policy, here))", ["ConfigError"]),
+    "collect after close": ("train.close(); report(lambda: train.collect(n_step=10))", ["ConfigError"]),
+    "call after close": ("here.close(); report(lambda: here.call('spec'))", ["ConfigError"]),
     "evaluate twice in the same": (
-        "mine = envs(); told(lambda: tk.evaluate(policy, mine, n_episode=2)); "
-        "told(lambda: tk.evaluate(policy, mine, n_episode=2))",
+        "mine = envs(); report(lambda: tk.evaluate(policy, mine, n_episode=2)); "
+        "report(lambda: tk.evaluate(policy, mine, n_episode=2))",
         ["went well", "went well"],
     ),
     "evaluate in closed ones": (
-        "mine = envs(); mine.close(); told(lambda: tk.evaluate(policy, mine, n_episode=2))",
+        "mine = envs(); mine.close(); report(lambda: tk.evaluate(policy, mine, n_episode=2))",
         ["ConfigError"],
     ),
     "a trainer after with": (
-        "own = trainer()\nwith own: own.run()\ntold(own.evaluate); own.reset(); told(own.run)",
+        "own = trainer()\nwith own: own.run()\nreport(own.evaluate); own.reset(); report(own.run)",
         ["ConfigError", "ConfigError"],
     ),
     "a fork collects": (
         "sys.stdout.flush()\n"
-        "if os.fork() == 0:\n    told(lambda: train.collect(n_step=10)); train.close(); sys.exit()\n"
-        "os.wait(); told(lambda: train.collect(n_step=100))",
+        "if os.fork() == 0:\n    report(lambda: train.collect(n_step=10)); train.close(); sys.exit()\n"
+        "os.wait(); report(lambda: train.collect(n_step=100))",
         {"sync": ["went well", "went well"], "async": ["BusyError", "went well"]},
     ),
     "a child process collects": (
-        "child = multiprocessing.get_context('fork').Process(target=told, args=(lambda: train.collect(n_step=10),))\n"
-        "child.start(); child.join(); told(lambda: train.collect(n_step=100))",
+        "child = multiprocessing.get_context('fork').Process(target=report, args=(lambda: train.collect(n_step=10),))\n"
+        "child.start(); child.join(); report(lambda: train.collect(n_step=100))",
         {"sync": ["went well", "went well"], "async": ["BusyError", "went well"]},
     ),
 }
@@ -69,7 +69,7 @@ CASES = {
 @pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow  # most of their seconds go into importing torch
-def test_a_program_that_misuses_environments_is_told_and_ends(case: str, backend: str) -> None:
+def test_a_program_that_misuses_environments_gets_an_error_and_ends(case: str, backend: str) -> None:
     code, expected = CASES[case]
     ending = "\nprint('ended', time.monotonic() - began, flush=True)\n"
     script = textwrap.dedent(PRELUDE).format(backend=backend) + code + ending

@@ -83,7 +83,7 @@ def spoilt_batch() -> tk.TransitionBatch:
     return batch_of(4, reward=np.array([1.0, NAN, 0.0, 1.0], np.float32), slots=np.array([7, 8, 9, 3]))
 
 
-def test_an_update_that_is_not_finite_is_not_taken_and_tells_its_facts() -> None:
+def test_an_update_that_is_not_finite_is_skipped_and_reports_why() -> None:
     policy = made(lr=0.25)
     policy.update(batch_of(4), step=1)
     before = parameters_of(policy)
@@ -118,11 +118,11 @@ def test_a_skipped_update_changes_no_weight_no_moment_and_no_mean(kind: Any) -> 
 
     spoilt, fine = run(1.0, NAN), run(1.0)
     assert spoilt.n_updates == 2
-    told, expected = spoilt.read_metrics(), fine.read_metrics()
-    assert told.pop("skipped") == 0.5
+    metrics, expected = spoilt.read_metrics(), fine.read_metrics()
+    assert metrics.pop("skipped") == 0.5
     assert expected.pop("skipped") == 0.0
-    told.pop("target_followed", None), expected.pop("target_followed", None)
-    assert told == pytest.approx(expected)
+    metrics.pop("target_followed", None), expected.pop("target_followed", None)
+    assert metrics == pytest.approx(expected)
     if kind is tk.DQNPolicy:  # of SAC the actor learns although the critics did not
         torch.testing.assert_close(parameters_of(spoilt), parameters_of(fine), rtol=0, atol=0)
     assert all(bool(torch.isfinite(one).all()) for one in spoilt.parameters())
@@ -148,7 +148,7 @@ def test_ten_in_a_row_pass_and_the_eleventh_does_not() -> None:
     policy.update(batch_of(4), step=1)  # and on it goes, for who wants it
 
 
-def test_skips_are_counted_where_nobody_waits_for_them() -> None:
+def test_skips_are_counted_without_synchronization() -> None:
     guard = DivergenceGuard("Thing", torch.device("cpu"))
     for is_lost in [1.0] * 11 + [0.0]:
         masked = guard.mask_skipped({"loss": torch.tensor(NAN if is_lost else 2.0), "skipped": torch.tensor(is_lost)})
@@ -159,7 +159,7 @@ def test_skips_are_counted_where_nobody_waits_for_them() -> None:
 
 
 @pytest.mark.parametrize("on_nan", ["raise", "skip"])
-def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) -> None:
+def test_without_synchronization_an_update_is_reported_at_the_next_query(on_nan: Any) -> None:
     policy = made(device=load_pretend_device().device)
     policy.on_nan = on_nan
 
@@ -172,9 +172,9 @@ def test_where_nobody_waits_an_update_is_told_at_the_next_question(on_nan: Any) 
     policy.check_divergence()
     for _ in range(11):
         update(NAN)
-    told = {"raise": "among updates 1 to 12 was not finite", "skip": "11 updates in a row up to update 12"}[on_nan]
+    message = {"raise": "among updates 1 to 12 was not finite", "skip": "11 updates in a row up to update 12"}[on_nan]
     policy.check_divergence()  # which starts to read what the next call knows
-    with pytest.raises(tk.errors.DivergedError, match=told):
+    with pytest.raises(tk.errors.DivergedError, match=message):
         policy.check_divergence()
     policy.check_divergence()
     policy.check_divergence()
@@ -221,12 +221,12 @@ def test_a_trainer_stops_at_an_update_or_skips_it(make: Any) -> None:
         assert all(bool(torch.isfinite(one).all()) for one in trainer.policy.parameters())
 
 
-def test_a_trainer_asks_once_per_collect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_queries_once_per_collect(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer()
-    asked = []
-    monkeypatch.setattr(trainer.policy, "check_divergence", lambda: asked.append(trainer.env_step))
+    queries = []
+    monkeypatch.setattr(trainer.policy, "check_divergence", lambda: queries.append(trainer.env_step))
     next(trainer)
-    assert asked == list(range(2, 25, 2))
+    assert queries == list(range(2, 25, 2))
 
 
 def test_on_nan_is_raise_or_skip() -> None:
@@ -238,7 +238,7 @@ def test_on_nan_is_raise_or_skip() -> None:
 # ---- exploding gradients ----
 
 
-def told_norms(norms: list[float], caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_norms(norms: list[float], caplog: pytest.LogCaptureFixture) -> list[str]:
     alarms = Alarms()
     time = TimeStats(seconds=1.0, collect=0.0, update=1.0, evaluate=0.0, other=0.0, steps_per_second=1.0)
     with caplog.at_level(logging.WARNING):
@@ -252,12 +252,12 @@ def told_norms(norms: list[float], caplog: pytest.LogCaptureFixture) -> list[str
     return [record.message for record in caplog.records]
 
 
-def test_a_gradient_a_thousand_times_the_median_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    told = told_norms([1.0, 2.0, 3.0, 2.0, 1.0, 2_001.0, 5_000.0], caplog)
-    assert len(told) == 1
-    assert told[0].startswith("update/grad_norm is 2e+03 at step 5, the median so far 2")
+def test_a_gradient_a_thousand_times_the_median_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    messages = logged_norms([1.0, 2.0, 3.0, 2.0, 1.0, 2_001.0, 5_000.0], caplog)
+    assert len(messages) == 1
+    assert messages[0].startswith("update/grad_norm is 2e+03 at step 5, the median so far 2")
 
 
 @pytest.mark.parametrize("norms", [[1.0, 2.0, 3.0, 2.0, 1.0, 1_999.0], [1.0, 5_000.0], [0.0] * 6 + [1.0]])
-def test_a_gradient_that_is_large_only_is_not_told(norms: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    assert told_norms(norms, caplog) == []
+def test_a_gradient_that_is_merely_large_is_not_logged(norms: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    assert logged_norms(norms, caplog) == []

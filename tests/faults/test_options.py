@@ -15,7 +15,7 @@ import trainkit as tk
 from tests.faults.makers import Call, calls
 from trainkit.core.signatures import options_of
 
-# What nobody gives options: errors, protocols, bases, and records that only trainkit fills in.
+# What takes no options from users: errors, protocols, bases, and records that only trainkit fills in.
 RECORDS = {
     "ActOutput",
     "EnvContext",
@@ -45,7 +45,7 @@ NEEDS_AN_EXTRA = {"from_minari"}
 
 WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]
 FINE = {("scalars", "stats"), ("scalars", "prefix")}  # shows whatever there is
-FINE |= {("check_env", option) for option in ("env", "mask_key", "env_kwargs")}  # tells what it found instead
+FINE |= {("check_env", option) for option in ("env", "mask_key", "env_kwargs")}  # reports what it found instead
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def test_a_trainer_is_saved_and_neither_pickled_nor_copied() -> None:
 
 
 def test_importing_is_quick_and_starts_nothing() -> None:
-    told = run_python(
+    printed = run_python(
         """
         import sys, threading, time, warnings
         import gymnasium, gymnasium.vector, numpy, torch, tqdm.auto
@@ -50,13 +50,13 @@ def test_importing_is_quick_and_starts_nothing() -> None:
         "-W",
         "error::ImportWarning",
     ).splitlines()
-    assert float(told[0]) < 1.0
-    assert told[1:] == ["False False False", "0 0"]
+    assert float(printed[0]) < 1.0
+    assert printed[1:] == ["False False False", "0 0"]
 
 
 def test_a_first_policy_loads_no_symbolic_algebra() -> None:
     """`torch.nn.utils.skip_init` would, by way of the meta device: half a second."""
-    told = run_python(
+    printed = run_python(
         """
         import sys
         import gymnasium, trainkit as tk
@@ -69,7 +69,7 @@ def test_a_first_policy_loads_no_symbolic_algebra() -> None:
         print("sympy" in set(sys.modules) - before)
         """
     )
-    assert told.split() == ["False"]
+    assert printed.split() == ["False"]
 
 
 def test_training_changes_no_number_of_threads_and_leaves_none_behind() -> None:
@@ -84,7 +84,7 @@ def test_training_changes_no_number_of_threads_and_leaves_none_behind() -> None:
 
 
 @pytest.mark.parametrize("make", [make_trainer, make_onpolicy_trainer])
-def test_a_trainer_that_nobody_holds_is_gone(make: Any) -> None:
+def test_a_trainer_without_references_is_collected(make: Any) -> None:
     trainer = make(test=True)
     next(trainer)
     parts = [weakref.ref(part) for part in (trainer, trainer.policy, trainer.train_collector, trainer.buffer)]
@@ -151,7 +151,7 @@ def test_statistics_of_a_billion_rewards_stay_true() -> None:
     assert scale.n_observed == 10**9 + 10**6
 
 
-def test_more_actions_than_anybody_could_learn_are_refused() -> None:
+def test_more_actions_than_a_network_could_learn_are_rejected() -> None:
     for make in (tk.DQNPolicy.for_envs, tk.PPOPolicy.for_envs, tk.BCPolicy.for_envs):
         with pytest.raises(tk.SpaceMismatchError, match=r"a number of its own, and 1,000,001 are more than 1,000,000"):
             make(Spaces(FOUR_NUMBERS, spaces.Discrete(1_000_001)))

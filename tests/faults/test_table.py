@@ -34,7 +34,7 @@ CASES: dict[int, list[str]] = {
     13: ["envs/test_make.py::test_an_observation_space_that_is_no_array_of_numbers_is_rejected_and_all_closed"],
     14: ["envs/test_validation.py::test_an_observation_is_copied_whatever_its_layout"],
     15: ["envs/test_make.py::test_an_observation_space_that_is_no_array_of_numbers_is_rejected_and_all_closed"],
-    16: ["faults/test_process.py::test_more_actions_than_anybody_could_learn_are_refused",
+    16: ["faults/test_process.py::test_more_actions_than_a_network_could_learn_are_rejected",
          "envs/test_envs.py::test_a_discrete_space_starts_at_zero_for_the_policy_and_where_it_likes_for_the_environment"],
     17: ["collector/test_collector.py::test_a_policy_for_other_spaces_is_rejected_before_the_buffer_claims_memory"],
     18: ["trainer/test_compatibility.py::test_parts_that_do_not_fit_are_refused"],
@@ -62,7 +62,7 @@ CASES: dict[int, list[str]] = {
          "collector/test_episodes.py::test_a_long_episode_sums_without_losing_a_step"],
     33: ["envs/test_autoreset.py::test_any_program_over_any_autoreset_stores_what_happened"],
     # ---- logs and files ----
-    34: ["loggers/test_logger.py::test_a_logger_that_cannot_write_is_told_about_once_and_the_run_goes_on",
+    34: ["loggers/test_logger.py::test_a_logger_that_cannot_write_warns_once_and_the_run_continues",
          "loggers/test_logger.py::test_a_full_disk_does_not_tear_the_events_written_before_and_after"],
     35: ["loggers/test_logger.py::test_a_read_only_folder_is_refused_at_construction",
          "trainer/test_folders.py::test_a_folder_that_cannot_be_written_is_rejected_at_construction"],
@@ -71,12 +71,12 @@ CASES: dict[int, list[str]] = {
          "trainer/test_folders.py::test_a_fresh_run_into_a_folder_of_another_is_rejected_and_nothing_is_lost",
          "trainer/test_folders.py::test_a_folder_that_another_process_uses_is_rejected_until_it_is_killed"],
     38: [
-        "loggers/test_logger.py::test_a_run_that_goes_on_writes_where_it_wrote_and_what_came_after_the_checkpoint_is_gone"
+        "loggers/test_logger.py::test_a_resumed_run_writes_to_the_same_file_without_what_came_after_the_checkpoint"
     ],
     39: ["loggers/test_logger.py::test_nan_and_infinity_become_null_and_numbers_of_numpy_are_numbers"],
     40: ["trainer/callbacks/test_checkpointing.py::test_a_full_disk_leaves_the_former_whole_and_the_run_goes_on"],
-    41: ["faults/test_checkpoint_kills.py::test_a_run_killed_before_any_write_goes_on_from_a_whole_checkpoint",
-         "faults/test_checkpoint_kills.py::test_a_run_that_saves_all_the_time_goes_on_after_every_sigkill"],
+    41: ["faults/test_checkpoint_kills.py::test_a_run_killed_before_any_write_resumes_from_a_whole_checkpoint",
+         "faults/test_checkpoint_kills.py::test_a_run_that_saves_all_the_time_resumes_after_every_sigkill"],
     42: ["core/test_checkpoint.py::test_a_truncated_file_is_rejected"],
     43: ["faults/test_checkpoint_safety.py::test_a_single_flipped_bit_is_refused_wherever_it_is"],
     44: ["faults/test_checkpoint_safety.py::test_a_checkpoint_made_to_do_harm_is_refused_and_does_none"],
@@ -103,10 +103,10 @@ CASES: dict[int, list[str]] = {
          "buffer/test_samplers.py::test_a_gigantic_priority_is_clipped_with_a_warning"],
     60: ["buffer/test_segment_tree.py::test_a_million_writes_leave_no_drift_in_the_total"],
     61: ["buffer/test_segment_tree.py::test_a_sum_tree_is_an_array_with_a_cumulative_sum"],
-    62: ["faults/test_numbers.py::test_an_update_that_is_not_finite_is_not_taken_and_tells_its_facts",
+    62: ["faults/test_numbers.py::test_an_update_that_is_not_finite_is_skipped_and_reports_why",
          "faults/test_numbers.py::test_ten_in_a_row_pass_and_the_eleventh_does_not",
-         "gpu/test_cuda.py::test_a_gradient_that_is_not_finite_moves_nothing_and_is_told_at_the_next_read"],
-    63: ["faults/test_numbers.py::test_a_gradient_a_thousand_times_the_median_is_told_once"],
+         "gpu/test_cuda.py::test_a_gradient_that_is_not_finite_moves_nothing_and_is_reported_at_the_next_read"],
+    63: ["faults/test_numbers.py::test_a_gradient_a_thousand_times_the_median_is_logged_once"],
     64: ["buffer/test_replay.py::test_every_number_of_a_batch_is_what_the_reference_says",
          "buffer/test_nstep.py::test_a_window_stops_at_truncation_but_keeps_the_bootstrap"],
     65: ["buffer/test_nstep.py::test_termination_wins_over_truncation_at_the_same_step"],
@@ -143,7 +143,7 @@ CASES: dict[int, list[str]] = {
          "trainer/test_base.py::test_next_in_two_threads_at_once_is_refused"],
     86: ["faults/test_processes.py::test_unclosed_environments_end_when_they_are_garbage_collected",
          "loggers/test_logger.py::test_a_forgotten_logger_closes_its_file_without_a_word",
-         "faults/test_process.py::test_a_trainer_that_nobody_holds_is_gone"],
+         "faults/test_process.py::test_a_trainer_without_references_is_collected"],
     87: ["trainer/test_base.py::test_an_exception_at_any_event_loses_no_epoch_and_the_other_callbacks_hear_it_once"],
     88: ["trainer/test_base.py::test_the_yielded_records_are_frozen",
          "trainer/test_base.py::test_what_a_callback_does_to_a_result_it_keeps_changes_no_later_epoch"],
@@ -183,7 +183,7 @@ def test_every_test_that_is_named_is_there() -> None:
     assert sorted(named - there) == []
 
 
-def test_the_page_tells_every_case_once() -> None:
+def test_the_page_lists_every_case_once() -> None:
     rows = re.findall(r"^\| ([\d, ]+) \|", PAGE.read_text(), re.MULTILINE)
-    told = [int(number) for row in rows for number in row.split(",")]
-    assert sorted(told) == list(range(1, 103))
+    numbers = [int(number) for row in rows for number in row.split(",")]
+    assert sorted(numbers) == list(range(1, 103))

@@ -1,4 +1,4 @@
-"""The Q-learner on CUDA: the same path as on the CPU, the same numbers, and nobody waits for the device."""
+"""The Q-learner on CUDA: the same path as on the CPU, the same numbers, and nothing waits for the device."""
 
 import copy
 import warnings
@@ -27,7 +27,7 @@ from trainkit.errors import DeviceError, DivergedError
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # told once, at its first use
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # warned of once, at its first use
 ]
 
 CUDA = "cuda"
@@ -60,7 +60,7 @@ def learn(policy: DQNPolicy, steps: range, space: Any = None) -> list[Any]:
 
 @contextmanager
 def waiting_is(what: str) -> Iterator[None]:
-    """Let torch refuse or tell whatever waits for the device."""
+    """Let torch raise or warn of whatever waits for the device."""
     torch.cuda.set_sync_debug_mode(what)
     try:
         yield
@@ -184,7 +184,7 @@ def test_acting_waits_for_its_answer_only() -> None:
     assert len([one for one in caught if "synchronizing" in str(one.message)]) == 1
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing_and_is_told_at_the_next_read() -> None:
+def test_a_gradient_that_is_not_finite_moves_nothing_and_is_reported_at_the_next_read() -> None:
     policy = made(device=CUDA)
     learn(policy, range(3))
     policy.read_metrics()
@@ -198,7 +198,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_is_told_at_the_next_rea
     assert np.isfinite(policy.read_metrics()["loss"])
 
 
-def test_an_update_that_diverged_is_told_when_a_trainer_asks() -> None:
+def test_an_update_that_diverged_is_reported_when_a_trainer_queries() -> None:
     policy = made(device=CUDA)
     learn(policy, range(3))
     policy.check_divergence()
@@ -226,7 +226,7 @@ def test_skipped_updates_are_counted_on_the_device() -> None:
         policy.check_divergence()
 
 
-# ---- going on ----
+# ---- resuming ----
 
 
 def compare(options: Any) -> Callable[[Any, Any], None]:
@@ -237,7 +237,7 @@ def compare(options: Any) -> Callable[[Any, Any], None]:
 
 
 @pytest.mark.parametrize("options", PARTS)
-def test_a_saved_state_goes_on(options: Any) -> None:
+def test_training_continues_from_a_saved_state(options: Any) -> None:
     straight, resumed = made(**options, device=CUDA), made(**options, device=CUDA, seed=9)
     learn(straight, range(10))
     resumed.load_training_state(on_cpu(straight.training_state()))

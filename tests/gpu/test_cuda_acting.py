@@ -1,4 +1,4 @@
-"""Acting on the CPU while the policy learns on CUDA: the device's answers and noise, and nobody waits for nothing."""
+"""Acting on the CPU while the policy learns on CUDA: the device's answers and noise, and nothing waits in vain."""
 
 import copy
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.helpers.learning import MASKED, PARTS, batch_of, made
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # told once, at its first use
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # warned of once, at its first use
 ]
 
 CUDA = "cuda"
@@ -31,22 +31,22 @@ def there(**options: Any) -> tk.DQNPolicy:
     return made(**{"device": CUDA, "act_on": "cpu", "exploration": tk.Greedy()} | options)
 
 
-def twin_of(policy: tk.DQNPolicy) -> Any:
+def reference_of(policy: tk.DQNPolicy) -> Any:
     assert policy._cpu_copy is not None
     return policy._cpu_copy._copy
 
 
 def assert_answers(policy: tk.DQNPolicy, obs: Any) -> None:
-    """Ask both ways, with the same noise, and compare."""
+    """Query both ways, with the same noise, and compare."""
     state = policy.generator.get_state()
-    told = policy.action_values(obs, explore=True)
+    result = policy.action_values(obs, explore=True)
     after = policy.generator.get_state()
     policy.generator.set_state(state)
     own, policy._cpu_copy = policy._cpu_copy, None
     here = policy.action_values(obs, explore=True)
     policy._cpu_copy = own
     assert torch.equal(policy.generator.get_state(), after)
-    np.testing.assert_allclose(told, here, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(result, here, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("switches", [{}, {"engine": "cuda_graph"}], ids=["eager", "graph"])
@@ -57,7 +57,7 @@ def test_the_copy_answers_as_the_device_does_after_every_update(kind: dict[str, 
     for step in range(10):
         assert_answers(policy, batch_of(5, seed=step, **options).obs)
         policy.update(batch_of(16, seed=step, **options), step=step)
-    assert {tensor.device.type for tensor in twin_of(policy)._tensors} == {"cpu"}
+    assert {tensor.device.type for tensor in reference_of(policy)._tensors} == {"cpu"}
     assert {tensor.device.type for tensor in (*policy.parameters(), *policy.buffers())} == {CUDA}
 
 
@@ -72,11 +72,11 @@ def test_what_is_replaced_is_acted_on(meddle: Callable[[tk.DQNPolicy], None]) ->
             assert_answers(policy, batch_of(5, seed=step).obs)
 
 
-def test_numbers_come_by_pinned_memory_and_nobody_waits_where_none_changed() -> None:
+def test_outputs_come_by_pinned_memory_without_a_wait_where_none_changed() -> None:
     policy, obs = there(), batch_of(5).obs
     policy.update(batch_of(16), step=0)
     policy.action_values(obs)
-    assert all(tensor.is_pinned() for tensor in twin_of(policy)._tensors)
+    assert all(tensor.is_pinned() for tensor in reference_of(policy)._tensors)
     torch.cuda.set_sync_debug_mode("error")
     try:
         policy.action_values(obs)
@@ -110,5 +110,5 @@ def test_a_run_acts_by_the_copy_and_reports_finite_numbers() -> None:
     )
     with trainer:
         epochs = list(trainer)
-    assert twin_of(policy) is not None
+    assert reference_of(policy) is not None
     assert all(np.isfinite(number) for epoch in epochs for number in epoch.stats.update.values())

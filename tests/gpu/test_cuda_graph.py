@@ -1,4 +1,4 @@
-"""Graphs, pinned memory and bfloat16 where they belong: the numbers of plain updates on CUDA, and nobody waits."""
+"""Graphs, pinned memory and bfloat16 where they belong: the numbers of plain updates on CUDA, and nothing waits."""
 
 import copy
 import warnings
@@ -19,7 +19,7 @@ from trainkit.errors import DivergedError
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # told once, at its first use
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # warned of once, at its first use
 ]
 
 CUDA = "cuda"
@@ -92,7 +92,7 @@ def test_every_update_counts_once() -> None:
 
 
 @pytest.mark.parametrize("options", [{"precision": "bf16"}, {"channels_last": True}], ids=["bf16", "channels last"])
-def test_images_are_learnt_from_nearly_as_on_the_cpu(options: Any) -> None:
+def test_images_are_learned_from_nearly_as_on_the_cpu(options: Any) -> None:
     there = made(IMAGES, hidden=None, head=(32,), device=CUDA, **options)
     here = made(IMAGES, hidden=None, head=(32,))
     for one, other in zip(learn(there, range(5), space=IMAGES), learn(here, range(5), space=IMAGES), strict=True):
@@ -104,7 +104,7 @@ def test_images_are_learnt_from_nearly_as_on_the_cpu(options: Any) -> None:
 
 
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
-def test_what_is_replaced_is_learnt_on_from(meddle: Callable[[DQNPolicy], None]) -> None:
+def test_training_continues_from_what_is_replaced(meddle: Callable[[DQNPolicy], None]) -> None:
     options: dict[str, Any] = {"noisy": True, "double": True, "normalize_obs": True, "device": CUDA}
     recorded, plain = made(**options, engine="cuda_graph"), made(**options)
     learn_alike(recorded, plain, range(6))
@@ -139,7 +139,7 @@ def test_priorities_may_be_read_after_the_next_updates() -> None:
     assert_same([result.read_priority() for result in results], learn(at_once, range(8)))
 
 
-def test_a_step_that_is_not_finite_is_not_taken_and_told_at_the_next_read() -> None:
+def test_a_step_that_is_not_finite_is_skipped_and_reported_at_the_next_read() -> None:
     policy = made(device=CUDA, engine="cuda_graph")
     learn(policy, range(6))
     policy.check_divergence()
@@ -182,9 +182,7 @@ def test_an_update_never_waits_and_reading_priorities_waits_once(parts: Any, swi
 
 @pytest.mark.parametrize("refresh", ["update", "late"])
 @pytest.mark.parametrize("switches", SWITCHES)
-def test_a_run_waits_to_act_for_priorities_and_to_hear_of_divergence_and_for_nothing_else(
-    switches: Any, refresh: Any
-) -> None:
+def test_a_run_waits_to_act_for_priorities_and_for_divergence_and_for_nothing_else(switches: Any, refresh: Any) -> None:
     envs = make_envs("CartPole-v1", 4)
     policy = DQNPolicy.for_envs(envs, hidden=(32,), double=True, device=CUDA, **switches)
     buffer = PrioritizedReplayBuffer(2000)

@@ -1,4 +1,4 @@
-"""The other learners on CUDA, on-policy, SAC and offline: the numbers of the CPU, and nobody waits for the device."""
+"""The other learners on CUDA, on-policy, SAC and offline: the numbers of the CPU, and nothing waits for the device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from tests.helpers.rollouts import played
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # told once, at its first use
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # warned of once, at its first use
 ]
 
 CUDA = "cuda"
@@ -61,7 +61,7 @@ def on_cpu(policy: Any) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def waiting_is(what: str) -> Iterator[None]:
-    """Let torch refuse or tell whatever waits for the device."""
+    """Let torch raise or warn of whatever waits for the device."""
     torch.cuda.set_sync_debug_mode(what)
     try:
         yield
@@ -103,7 +103,7 @@ def test_updates_do_not_wait_for_the_device(make: Any) -> None:
 
 @pytest.mark.parametrize("space", [FOUR_NUMBERS, MASKED], ids=["all legal", "masked"])
 @pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.A2CPolicy, tk.ReinforcePolicy])
-def test_a_rollout_is_learnt_as_on_the_cpu(kind: Any, space: Any) -> None:
+def test_a_rollout_is_learned_from_as_on_the_cpu(kind: Any, space: Any) -> None:
     here, there = (kind.for_envs(Spaces(space), hidden=(8,), device=device, seed=0) for device in ("cpu", CUDA))
     rollout = played(here, space)
     for policy in (here, there):
@@ -114,7 +114,7 @@ def test_a_rollout_is_learnt_as_on_the_cpu(kind: Any, space: Any) -> None:
     assert there.read_metrics() == pytest.approx(here.read_metrics(), rel=1e-3, abs=1e-4)
 
 
-def test_statistics_of_observations_are_those_of_the_cpu_and_nobody_waits_for_them() -> None:
+def test_statistics_of_observations_are_those_of_the_cpu_without_a_wait() -> None:
     here, there = (
         tk.PPOPolicy.for_envs(Spaces(), hidden=(8,), normalize_obs=True, device=device, seed=0)
         for device in ("cpu", CUDA)

@@ -1,4 +1,4 @@
-"""Frames on the GPU: the numbers of frames that are sent, in a graph too, and nobody waits for them to arrive."""
+"""Frames on the GPU: the numbers of frames that are sent, in a graph too, and nothing waits for them to arrive."""
 
 import warnings
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from trainkit.engine.device_frames import frames_of
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # told once, at its first use
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),  # warned of once, at its first use
 ]
 
 CUDA = "cuda"
@@ -41,7 +41,7 @@ def learn_alike(plain: tk.DQNPolicy, resident: tk.DQNPolicy, source: Source, n_u
 
 @contextmanager
 def waiting_is(what: str) -> Iterator[None]:
-    """Let torch refuse or tell whatever waits for the device."""
+    """Let torch raise or warn of whatever waits for the device."""
     torch.cuda.set_sync_debug_mode(what)
     try:
         yield
@@ -67,7 +67,7 @@ def test_a_learner_of_places_learns_as_one_of_arrays(switches: Any, space: Any) 
     learn_alike(made(space, **DQN, **switches), made(space, **DQN, **switches), Source(space, CUDA), 12)
 
 
-def test_a_graph_is_recorded_anew_where_images_were_claimed_anew() -> None:
+def test_a_graph_is_recorded_again_when_images_are_allocated_again() -> None:
     source = Source(STACKED, CUDA, capacity=100)
     source.write(3)
     before = frames_of(source.draw()[1])
@@ -76,7 +76,7 @@ def test_a_graph_is_recorded_anew_where_images_were_claimed_anew() -> None:
 
 
 @pytest.mark.parametrize("switches", SWITCHES)
-def test_nobody_waits_to_write_to_draw_or_to_learn(switches: Any) -> None:
+def test_writing_sampling_and_learning_do_not_wait(switches: Any) -> None:
     policy, source = made(STACKED, **DQN, **switches), Source(STACKED, CUDA)
     source.write(40)  # so that final images find their room
     for step in range(6):
@@ -89,8 +89,8 @@ def test_nobody_waits_to_write_to_draw_or_to_learn(switches: Any) -> None:
     assert np.isfinite(np.asarray(result.read_priority())).all()
 
 
-def test_rows_written_after_an_update_was_asked_for_do_not_reach_it() -> None:
-    def learnt(in_a_hurry: bool) -> Any:
+def test_rows_written_after_an_update_was_requested_do_not_reach_it() -> None:
+    def learned(in_a_hurry: bool) -> Any:
         policy, source = made(STACKED, **DQN, engine="cuda_graph"), Source(STACKED, CUDA)
         for step in range(12):
             source.write(20)  # the whole ring
@@ -99,7 +99,7 @@ def test_rows_written_after_an_update_was_asked_for_do_not_reach_it() -> None:
                 torch.cuda.synchronize()
         return parameters_of(policy)
 
-    assert_close(learnt(True), learnt(False), rtol=1e-3, atol=1e-4)
+    assert_close(learned(True), learned(False), rtol=1e-3, atol=1e-4)
 
 
 def test_more_than_the_gpu_has_is_refused_when_the_buffer_is_bound() -> None:

@@ -22,8 +22,8 @@ def layouts(folder: Path) -> list[dict[str, dict[str, str]]]:
         return []
     assert list(reader.PluginTagToContent(metadata.PLUGIN_NAME)) == [metadata.CONFIG_SUMMARY_TAG]
     events = reader.Tensors(metadata.CONFIG_SUMMARY_TAG)
-    told = [layout_pb2.Layout.FromString(tensor_util.make_ndarray(event.tensor_proto).item()) for event in events]
-    return [{g.title: {c.title: "".join(c.multiline.tag) for c in g.chart} for g in one.category} for one in told]
+    result = [layout_pb2.Layout.FromString(tensor_util.make_ndarray(event.tensor_proto).item()) for event in events]
+    return [{g.title: {c.title: "".join(c.multiline.tag) for c in g.chart} for g in one.category} for one in result]
 
 
 def shown(charts: dict[str, dict[str, str]]) -> dict[str, list[str]]:

@@ -64,9 +64,9 @@ def test_each_report_is_on_disk_at_once_and_whole(tmp_path: Path) -> None:
 def test_nan_and_infinity_are_written_as_they_are(tmp_path: Path) -> None:
     logger = tk.loggers.TensorboardLogger(tmp_path)
     logger.write(1, {"nan": math.nan, "inf": math.inf})
-    told = scalars(tmp_path)
-    assert math.isnan(told["nan"][0][1])
-    assert told["inf"] == [(1, math.inf)]
+    logged = scalars(tmp_path)
+    assert math.isnan(logged["nan"][0][1])
+    assert logged["inf"] == [(1, math.inf)]
 
 
 def test_settings_are_a_text_and_hyper_parameters(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_settings_are_a_text_and_hyper_parameters(tmp_path: Path) -> None:
     logger.describe({"env": "CartPole-v1", "lr": 0.25, "n_envs": 8, "double": True, "odd": [(0, 1.0)], "none": None})
     reader = events(tmp_path)
     (text,) = reader.Tensors("run/settings")
-    told = tensor_util.make_ndarray(text.tensor_proto)[0].decode()
-    assert "| env | CartPole-v1 |" in told
-    assert "| odd | [(0, 1.0)] |" in told
+    result = tensor_util.make_ndarray(text.tensor_proto)[0].decode()
+    assert "| env | CartPole-v1 |" in result
+    assert "| odd | [(0, 1.0)] |" in result
     assert reader.PluginTagToContent("text")
     (content,) = reader.PluginTagToContent("hparams").values()
     given = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
@@ -176,8 +176,8 @@ def test_a_folder_in_use_gets_a_suffix_and_a_warning(
 ) -> None:
     folders = [Path(kind(tmp_path / "run").folder).name for _ in range(3)]
     assert folders == ["run", "run_2", "run_3"]
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
         f"{tmp_path / 'run'} already holds a run: this one writes to {tmp_path / name}" for name in ("run_2", "run_3")
     ]
 
@@ -235,9 +235,9 @@ def test_several_loggers_write_the_same_at_once(tmp_path: Path) -> None:
     trainer.close()
     described, *reports = lines(tmp_path / "lines")
     assert described["settings"]["env"] == "<lambda>"
-    told = scalars(tmp_path / "events")
-    assert {tag for report in reports for tag in report} - {"step"} == set(told)
-    for tag, points in told.items():
+    logged = scalars(tmp_path / "events")
+    assert {tag for report in reports for tag in report} - {"step"} == set(logged)
+    for tag, points in logged.items():
         expected = [(report["step"], pytest.approx(report[tag])) for report in reports if tag in report]
         assert points == expected
     assert own.calls == [("describe",), *(("write", report["step"]) for report in reports), ("close",)]
@@ -252,13 +252,13 @@ def test_the_run_folder_is_the_first_there_is(tmp_path: Path) -> None:
     assert as_logger(None).folder is None
 
 
-def test_a_logger_that_cannot_write_is_told_about_once_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_cannot_write_warns_once_and_the_run_continues(caplog: pytest.LogCaptureFixture) -> None:
     failing, well = Numbers(fails_at=(10, 20, 34)), Numbers()
     make_trainer(logger=[failing, well], log_every=10, max_epoch=2).run()
     assert failing.calls == well.calls
-    told = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     message = "Numbers cannot write, the run continues without: [Errno 28] No space left on device"
-    assert told == [message, message]  # at step 10, and again at 34 after 24 had gone well
+    assert messages == [message, message]  # at step 10, and again at 34 after 24 had gone well
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
@@ -279,7 +279,7 @@ def test_a_folder_deleted_in_the_middle_of_a_run_is_made_again_with_a_word(
     ]
 
 
-def test_a_folder_that_cannot_be_made_again_is_told_about_once_and_tried_each_time(
+def test_a_folder_that_cannot_be_made_again_is_reported_once_and_tried_each_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer = make_trainer(logger=[tk.JsonlLogger(tmp_path / "lines"), tmp_path / "events"], max_epoch=4)
@@ -289,8 +289,8 @@ def test_a_folder_that_cannot_be_made_again_is_told_about_once_and_tried_each_ti
         (tmp_path / name).touch()  # a file in its place
     next(trainer)
     next(trainer)
-    told = [record.message for record in caplog.records if "the run continues without" in record.message]
-    assert len(told) == 2
+    messages = [record.message for record in caplog.records if "the run continues without" in record.message]
+    assert len(messages) == 2
     for name in ("lines", "events"):
         (tmp_path / name).unlink()
     next(trainer)
@@ -332,7 +332,7 @@ def test_a_forgotten_logger_closes_its_file_without_a_word(tmp_path: Path, kind:
     assert file.closed if kind is tk.JsonlLogger else file._closed  # and no ResourceWarning: an error here
 
 
-# ---- a run that goes on ----
+# ---- a resumed run ----
 
 
 def run_log(tmp_path: Path, **options: Any) -> tk.OffpolicyTrainer:
@@ -342,7 +342,7 @@ def run_log(tmp_path: Path, **options: Any) -> tk.OffpolicyTrainer:
     return make_trainer(logger=both, log_every=10, **options)
 
 
-def test_a_run_that_goes_on_writes_where_it_wrote_and_what_came_after_the_checkpoint_is_gone(tmp_path: Path) -> None:
+def test_a_resumed_run_writes_to_the_same_file_without_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     straight = run_log(tmp_path / "straight", max_epoch=3)
     straight.run()
     killed = run_log(tmp_path / "killed", max_epoch=3)
@@ -356,18 +356,18 @@ def test_a_run_that_goes_on_writes_where_it_wrote_and_what_came_after_the_checkp
     resumed.run()
     resumed.close()
 
-    def told(folder: Path) -> tuple[Any, Any]:
+    def result(folder: Path) -> tuple[Any, Any]:
         loss = dict(scalars(folder / "events")["update/loss"])
         steps = [step for step, _ in scalars(folder / "events")["update/loss"]]
         own = [line["step"] for line in lines(folder / "lines") if "step" in line]
         assert len(steps) == len(loss)  # none twice
         return loss, own
 
-    assert told(tmp_path / "killed") == told(tmp_path / "straight")
+    assert result(tmp_path / "killed") == result(tmp_path / "straight")
     assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["events", "lines"]
 
 
-def test_a_folder_with_a_suffix_is_found_again_and_the_run_beside_it_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_a_suffix_is_found_again_and_the_other_run_is_left_alone(tmp_path: Path) -> None:
     for _ in range(2):
         trainer = make_trainer(logger=tmp_path / "run", max_epoch=1)
         trainer.run()
@@ -383,11 +383,11 @@ def test_a_folder_with_a_suffix_is_found_again_and_the_run_beside_it_left_alone(
     assert [step for step, _ in scalars(tmp_path / "run_2")["buffer/size"]] == [24, 48]
 
 
-def test_a_run_that_goes_on_with_another_folder_or_anew_takes_none_from_others(tmp_path: Path) -> None:
+def test_a_run_that_resumes_in_another_folder_or_restarts_takes_none_from_others(tmp_path: Path) -> None:
     first = make_trainer(logger=tmp_path / "run", max_epoch=1)
     first.run()
     saved = first.save(tmp_path / "saved")
     other = make_trainer(logger=tmp_path / "other", resume_from=saved)
     assert other.info.run_dir == str(tmp_path / "other")
-    anew = make_trainer(logger=tmp_path / "run", checkpoint=tmp_path / "none", resume_from="auto")
-    assert anew.info.run_dir == str(tmp_path / "run_2")
+    restarted = make_trainer(logger=tmp_path / "run", checkpoint=tmp_path / "none", resume_from="auto")
+    assert restarted.info.run_dir == str(tmp_path / "run_2")

@@ -1,4 +1,4 @@
-"""Run folders: what was told is read back, torn ends and second tellings included; unlike runs are told apart."""
+"""Run folders: what was logged is read back, torn ends and repetitions included; unlike runs are distinguished."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_rows_are_what_the_logger_wrote_without_what_was_not_finite(tmp_path: Pa
     assert (steps.tolist(), numbers.tolist()) == ([1.0, 2.0], [0.5, 1.5])
 
 
-def test_what_is_told_again_after_a_resume_counts_instead_of_what_was_told_before(tmp_path: Path) -> None:
+def test_what_is_logged_again_after_a_resume_replaces_what_was_logged_before(tmp_path: Path) -> None:
     run = make_run(tmp_path, *({"step": step, "a": float(step)} for step in (1, 2, 3)))
     with (run.path / "numbers.jsonl").open("a") as file:
         for step in (2, 3, 4):
@@ -49,13 +49,13 @@ def test_a_last_line_torn_by_a_kill_is_left_out_and_any_other_is_refused(tmp_pat
 
 
 def test_task_and_seed_are_the_configs_else_the_settings(tmp_path: Path) -> None:
-    told = make_run(tmp_path / "a", env="Moon", seed=7)
+    result = make_run(tmp_path / "a", env="Moon", seed=7)
     untold = make_run(tmp_path / "b")
-    assert (told.task, told.seed) == ("Moon", 7)
+    assert (result.task, result.seed) == ("Moon", 7)
     assert (untold.task, untold.seed) == ("Walk", 4)
 
 
-def test_a_tag_that_was_never_told_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_a_tag_that_was_never_logged_is_rejected_with_the_nearest(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"step": 1, "update/loss": 0.5})
     with pytest.raises(tk.ConfigError, match=r"never logged 'update/los', did you mean 'update/loss'\?"):
         run.series("update/los")

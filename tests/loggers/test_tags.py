@@ -39,9 +39,9 @@ def written(folder: Path, preset: Any, **settings: Any) -> set[str]:
     events = EventAccumulator(str(folder / "events"))
     events.Reload()
     lines = (folder / "lines" / "numbers.jsonl").read_text().splitlines()
-    told = {tag for line in lines[1:] for tag in json.loads(line)} - {"step"}
-    assert told == set(events.Tags()["scalars"])
-    return told
+    result = {tag for line in lines[1:] for tag in json.loads(line)} - {"step"}
+    assert result == set(events.Tags()["scalars"])
+    return result
 
 
 def test_the_tables_name_what_rainbow_writes_and_nothing_else(tmp_path: Path) -> None:
@@ -51,10 +51,10 @@ def test_the_tables_name_what_rainbow_writes_and_nothing_else(tmp_path: Path) ->
 def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) -> None:
     rows = [line.split("|")[2:4] for line in OTHERS.splitlines() if line.startswith("|")]
     added, left_out = ({tag for row in rows for tag in re.findall(r"`(\w+/\w+)`", row[side])} for side in (0, 1))
-    told = written(tmp_path / "epsilon", tk.presets.dqn)
-    told |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
-    told |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
-    assert told == set(documented()) - left_out | added
+    logged = written(tmp_path / "epsilon", tk.presets.dqn)
+    logged |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
+    logged |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
+    assert logged == set(documented()) - left_out | added
 
 
 def test_the_tables_are_sorted_within_sorted_groups_and_name_a_tag_once() -> None:

@@ -30,8 +30,8 @@ def test_iqm_of_nothing_is_refused():
 
 
 def test_sides_that_never_vary_differ_by_a_point():
-    told = difference([5.0] * 10, [3.0] * 10, resamples=100)
-    assert told == Difference(estimate=2.0, low=2.0, high=2.0)
+    result = difference([5.0] * 10, [3.0] * 10, resamples=100)
+    assert result == Difference(estimate=2.0, low=2.0, high=2.0)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_interval_is_between_quantiles_of_the_resampled_difference(level, low, h
 
 def test_sides_are_resampled_apart():
     # Drawn together the two would always differ by 0; apart they differ by +-2 with the odds 1/4 each.
-    told = difference([0.0, 2.0], [0.0, 2.0])
-    assert (told.estimate, told.low, told.high) == (0.0, -2.0, 2.0)
+    result = difference([0.0, 2.0], [0.0, 2.0])
+    assert (result.estimate, result.low, result.high) == (0.0, -2.0, 2.0)
 
 
 def test_the_same_scores_give_the_same_interval():
@@ -67,8 +67,8 @@ def test_verdict_is_read_off_the_interval(low, high, expected):
 def test_an_interval_over_tasks_resamples_the_seeds_of_each_task_apart():
     # Two tasks of two seeds; sorted, the mean of the middle two of four. Each task gives (a, a), (a, b) or (b, b)
     # with the odds 1/4, 1/2, 1/4. With {0, 4} and {8, 8} the middle two are (0 or 4, 8): 4 or 6, and 4 in 1/4 of all.
-    told = interval([[0.0, 4.0], [8.0, 8.0]], level=0.4)
-    assert told == Interval(estimate=6.0, low=6.0, high=6.0)
+    result = interval([[0.0, 4.0], [8.0, 8.0]], level=0.4)
+    assert result == Interval(estimate=6.0, low=6.0, high=6.0)
     assert interval([[0.0, 4.0], [8.0, 8.0]], level=0.6) == Interval(estimate=6.0, low=4.0, high=6.0)
 
 
@@ -82,8 +82,8 @@ def test_a_task_with_one_seed_cannot_vary(tasks, expected):
 
 
 def test_a_difference_over_tasks_of_sides_that_never_vary_is_a_point():
-    told = difference_over_tasks([[1.0, 1.0], [0.5, 0.5]], [[0.5, 0.5], [0.0, 0.0]], resamples=50)
-    assert told == Difference(estimate=0.5, low=0.5, high=0.5)
+    result = difference_over_tasks([[1.0, 1.0], [0.5, 0.5]], [[0.5, 0.5], [0.0, 0.0]], resamples=50)
+    assert result == Difference(estimate=0.5, low=0.5, high=0.5)
 
 
 def test_an_interval_of_nothing_is_refused():

@@ -65,11 +65,11 @@ def test_one_seed_has_no_band_and_needs_no_legend(tmp_path: Path) -> None:
 
 def test_groups_are_labelled_with_their_number_of_seeds(tmp_path: Path) -> None:
     runs = {"ours": seeds(tmp_path / "a", [1.0], [2.0]), "theirs": seeds(tmp_path / "b", [3.0])[0]}
-    told = [text.get_text() for text in tk.plot.curves(runs, target_return=5.0).axes[0].get_legend().get_texts()]
-    assert told == ["ours (2 seeds)", "theirs", "5"]
+    texts = [text.get_text() for text in tk.plot.curves(runs, target_return=5.0).axes[0].get_legend().get_texts()]
+    assert texts == ["ours (2 seeds)", "theirs", "5"]
 
 
-def test_seeds_told_at_other_steps_are_read_off_between_their_points_where_all_of_them_go() -> None:
+def test_seeds_logged_at_other_steps_are_interpolated_where_all_of_them_reach() -> None:
     one = np.array([0.0, 10.0, 20.0]), np.array([0.0, 1.0, 2.0])
     other = np.array([5.0, 15.0, 40.0]), np.array([10.0, 20.0, 20.0])
     steps, numbers = together([one, other])
@@ -111,6 +111,6 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         tk.plot.curves(make_trainer())
 
 
-@pytest.mark.parametrize(("number", "told"), [(0, "0"), (500, "500"), (20_000, "20k"), (1.5e6, "1.5M"), (2e9, "2B")])
-def test_steps_are_told_shortly(number: float, told: str) -> None:
-    assert count(number) == told
+@pytest.mark.parametrize(("number", "text"), [(0, "0"), (500, "500"), (20_000, "20k"), (1.5e6, "1.5M"), (2e9, "2B")])
+def test_steps_are_abbreviated(number: float, text: str) -> None:
+    assert count(number) == text

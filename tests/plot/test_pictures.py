@@ -31,8 +31,8 @@ def test_an_episode_shows_the_expected_return_bands_and_what_came(value: Any) ->
     policy, figure = played(value=value)
     (axes,) = figure.axes
     expected, came = (line.get_ydata() for line in axes.lines)
-    told = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert told == ["90 % of it", "50 % of it", "expected return", "what came"]
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert texts == ["90 % of it", "50 % of it", "expected return", "what came"]
     assert len(axes.collections) == 2
 
     class Rows:

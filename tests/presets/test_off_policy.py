@@ -71,13 +71,13 @@ def test_one_seed_decides_everything() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_prioritised_windows_are_learnt_from() -> None:
+def test_prioritized_windows_are_learned_from() -> None:
     (result,) = tiny(prioritized=True, n_step=3, max_epoch=1, learning_starts=16)
     assert result.stats["update/weight_mean"] < 1
     assert result.stats["buffer/largest_priority"] != 1  # written by an update
 
 
-def test_a_run_saved_and_resumed_goes_on_to_the_same_bits(tmp_path: Any) -> None:
+def test_a_run_saved_and_resumed_ends_with_the_same_bits(tmp_path: Any) -> None:
     first = tiny(max_epoch=3)
     next(first)
     resumed = tiny(max_epoch=3, seed=9, resume_from=first.save(tmp_path / "saved"))

@@ -24,7 +24,7 @@ def tiny(preset: Any, env: Any = Walk, **more: Any) -> Any:
 
 
 @every
-def test_a_preset_trains_from_a_buffer_and_is_evaluated_where_told(preset: Any) -> None:
+def test_a_preset_trains_from_a_buffer_and_is_evaluated_in_the_given_environment(preset: Any) -> None:
     with tiny(preset) as trainer:
         results = list(trainer)
     assert type(trainer) is tk.OfflineTrainer
@@ -53,7 +53,7 @@ def test_one_seed_decides_everything(preset: Any) -> None:
 
 
 @every
-def test_a_buffer_that_tells_no_spaces_needs_an_environment(preset: Any) -> None:
+def test_a_buffer_without_spaces_needs_an_environment(preset: Any) -> None:
     with pytest.raises(tk.ConfigError, match="does not know the spaces of its rows: give it spaces="):
         tiny(preset, None)
 
@@ -168,7 +168,7 @@ def test_options_of_evaluation_that_would_need_the_policy_are_refused(preset: An
             tiny(preset, **{option: given})
 
 
-def test_a_setting_that_does_nothing_beside_the_others_is_refused() -> None:
+def test_a_setting_without_effect_among_the_others_is_rejected() -> None:
     with pytest.raises(tk.ConfigError, match=r"presets.cql.atoms has no effect: value is 'expected'"):
         tiny(presets.cql, atoms=7)
     with pytest.raises(tk.ConfigError, match="loss has no effect: value is 'quantile'"):

@@ -136,7 +136,7 @@ def test_an_id_chooses_the_table_before_anything_is_made(env: str, domain: str |
     assert presets.dqn.domain_of_id("HalfCheetah-v5") is None  # it has no such table
 
 
-def test_mujoco_is_learnt_from_one_environment_at_its_own_scale() -> None:
+def test_mujoco_is_learned_from_one_environment_at_its_own_scale() -> None:
     pytest.importorskip("mujoco", reason="needs gymnasium[mujoco]")
     with tiny(presets.ppo, "InvertedPendulum-v5", max_epoch=1, step_per_collect=64, batch_size=32) as trainer:
         assert trainer.train_collector.envs.n == 1

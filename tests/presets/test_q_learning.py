@@ -426,7 +426,7 @@ def test_switches_are_passed_on_to_policy_and_trainer() -> None:
 
 
 @pytest.mark.parametrize("preset", [presets.dqn, presets.rainbow], ids=repr)
-def test_frames_live_on_the_policys_device_where_they_are_asked_to(preset: Any) -> None:
+def test_frames_live_on_the_policys_device_on_request(preset: Any) -> None:
     def factory() -> Any:
         return tk.testing.FakeVectorEnv(gym.spaces.Box(0, 255, (36, 36), np.uint8), gym.spaces.Discrete(2), n=2)
 
@@ -455,7 +455,7 @@ def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:
     assert (tmp_path / "save-000001" / "manifest.json").exists()
 
 
-def test_stop_return_is_a_stop_fn_and_not_given_beside_one() -> None:
+def test_stop_return_is_a_stop_fn_and_not_given_with_one() -> None:
     assert tiny(stop_return=-99.0).run().stop_reason == "stop_fn"
     with pytest.raises(tk.ConfigError, match="given both stop_return and stop_fn: give one"):
         tiny(stop_return=-99.0, stop_fn=lambda score: False)
