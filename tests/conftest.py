@@ -3,7 +3,9 @@
 import gc
 import os
 import random
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import numpy as np
@@ -17,6 +19,21 @@ os.fsync = lambda _: None  # waits for the disk, which matters after a power cut
 
 hypothesis.settings.register_profile("trainkit", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("trainkit")  # --hypothesis-profile=default explores afresh
+
+
+TRACED_SECONDS = 0.1  # of all cases of a test together; tracing takes two thirds of a case's time once more
+_spent: defaultdict[str, float] = defaultdict(float)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure coverage in the first cases of a test, and leave it out of the many that follow."""
+    test, began = item.nodeid.partition("[")[0], time.process_time()
+    if _spent[test] > TRACED_SECONDS:
+        item.add_marker("no_cover")
+    result = yield
+    _spent[test] += time.process_time() - began
+    return result
 
 
 def pytest_collection_finish() -> None:

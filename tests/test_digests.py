@@ -11,6 +11,8 @@ from tests.digests import Digest, differences, digest, unordered
 from tests.helpers.engine import note_numpy_passes
 from trainkit import DQNPolicy
 
+pytestmark = pytest.mark.no_cover  # runs of whole trainers, whose lines other tests cover
+
 
 def test_two_runs_have_one_digest_and_another_seed_has_another() -> None:
     first, again, other = digest("prioritized-3-step"), digest("prioritized-3-step"), digest("prioritized-3-step", 2)

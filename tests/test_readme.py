@@ -29,6 +29,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.no_cover  # pages show what other tests cover
 @pytest.mark.global_rng  # a reader's own code may draw where it likes
 @pytest.mark.parametrize("example", [param(example) for page in PAGES for example in examples(page)])
 def test_the_code_runs(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

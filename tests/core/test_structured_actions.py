@@ -448,6 +448,7 @@ def test_a_dataset_keeps_nested_actions(env: type[Signals], tmp_path: Path) -> N
         pytest.param(Turrets, tk.BCPolicy, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.no_cover  # most of it is torch's exporter
 def test_an_exported_graph_gives_the_flat_rows(env: Any, kind: Any, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
     pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")

@@ -223,6 +223,7 @@ def learn_at_random(seeds: range) -> None:
         assert policy.engine.name == "numpy"
 
 
+@pytest.mark.no_cover  # many policies, whose lines other tests cover
 def test_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement(monkeypatch)
     learn_at_random(range(N_FAST))

@@ -72,6 +72,7 @@ def test_every_call_of_the_table_works(table: dict[str, Call]) -> None:
             assert made is not None, name
 
 
+@pytest.mark.no_cover  # compares thousands of names, which other tests cover
 def test_an_option_that_does_not_exist_is_refused_everywhere(table: dict[str, Call]) -> None:
     for name, call in table.items():
         with pytest.raises(tk.ConfigError, match=r"unknown option 'zzz'"):

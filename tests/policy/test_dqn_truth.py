@@ -21,6 +21,7 @@ from trainkit import (
     Target,
 )
 
+pytestmark = pytest.mark.no_cover  # thousands of updates, whose lines other tests cover
 MDP = Mdp()
 N_ENVS, N_STEPS = 1000, 1000
 BATCH = 1024
