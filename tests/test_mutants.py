@@ -13,7 +13,7 @@ import pytest
 from tests.collector import test_collector
 from tests.helpers.faults import Fault, assert_noticed, replaced, rewritten
 from tests.nets import test_networks
-from tests.policy import test_dqn, test_dqn_update, test_exploration, test_monitor
+from tests.policy import test_dqn, test_dqn_update, test_exploration, test_update_result
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.episodes import EpisodeQuota
@@ -98,7 +98,7 @@ MUTANTS = {
     ),
     "only the last update's statistics": Fault(
         plant=replaced(MeanMetrics, "add", all_before_forgotten),
-        check=test_monitor.test_means_are_over_everything_added_since_the_last_read,
+        check=test_update_result.test_means_are_over_everything_added_since_the_last_read,
     ),
     "noise off while collecting": Fault(
         plant=replaced(DQNPolicy, "action_values", never_exploring),

@@ -400,8 +400,8 @@ class Policy(nn.Module):
         """Return what losses need in addition to the batch, in `rows.inputs`: noise, numbers on a schedule.
 
         Everything that changes between updates must be here, or in a parameter or buffer; any other number that a loss
-        reads is a constant of its recording. A dict by name of numbers, which become scalars in float32, arrays and
-        tensors on the device; or another tree of arrays and tensors.
+        reads is a constant of its recording. A dict by name, or another tree, of numbers, which become scalars in
+        float32, of arrays, and of tensors on the device.
 
         Args:
             n_rows: B.
