@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers.learning import assert_same
 from trainkit.core import tree
-from trainkit.engine.device import PinnedBatch, to_device
+from trainkit.engine.device import PinnedBatch, resolve_device, to_device
 from trainkit.testing import PretendDevice
 
 
@@ -17,7 +17,7 @@ def arrays(seed: int, n_rows: int = 5) -> Any:
     return (
         {"frames": rng.integers(0, 255, (n_rows, 3, 2), np.uint8), "mask": rng.random((n_rows, 4)) < 0.5},
         rng.normal(size=n_rows).astype(np.float32),
-        np.float64(seed),
+        np.asarray(seed, np.float64),
     )
 
 
@@ -32,6 +32,19 @@ def test_trees_of_any_dtypes_arrive_whole_in_one_copy(pretend: PretendDevice) ->
     assert_same(as_arrays(tensors), arrays(1))
     dtypes = [torch.uint8, torch.bool, torch.float32, torch.float64]
     assert [leaf.dtype for leaf in tree.leaves(tensors)] == dtypes
+
+
+def test_any_device_is_meant_with_its_number_and_auto_never_means_a_pretended_one(pretend: PretendDevice) -> None:
+    for device in ("pretend", "pretend:0", torch.device("pretend"), pretend.device):
+        assert resolve_device(device) == pretend.device
+    assert resolve_device("auto") == torch.device("cpu")
+
+
+def test_numbers_become_scalars_without_a_copy(pretend: PretendDevice) -> None:
+    with pretend.counting() as counts:
+        number = to_device({"x": 2.5}, pretend.device)["x"]
+    assert (counts.copies_to_device, counts.waits, counts.operations) == (0, 0, {"aten::fill_": 1})
+    assert (number.item(), number.dtype) == (2.5, torch.float32)
 
 
 @pytest.mark.parametrize("order", ["reversed", "transposed", "strided", "empty", "read only"])

@@ -67,6 +67,14 @@ def test_a_gpu_beyond_the_last_says_how_many_there_are(monkeypatch: pytest.Monke
         resolve_device("cuda:2")
 
 
+@pytest.mark.parametrize("device", ["xpu", "mps:0", "hpu"])
+def test_another_accelerator_that_is_not_there_says_so(device: str) -> None:
+    if torch.device(device).type == str(torch.accelerator.current_accelerator()):
+        pytest.skip("this machine has it")
+    with pytest.raises(DeviceError, match=f"device '{device}' is not available. torch says: "):
+        resolve_device(device)
+
+
 @pytest.mark.parametrize("device", ["gpu", "", None, 1.5])
 def test_what_is_no_device_is_refused(device: str) -> None:
     with pytest.raises(DeviceError, match=r"device must be 'auto', 'cpu', 'cuda' or a torch\.device, got"):

@@ -38,8 +38,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device()) if resolved.index is None else resolved
     try:
         return torch.empty(0, device=resolved).device
-    except (RuntimeError, AssertionError) as error:
-        raise DeviceError(f"device {str(device)!r} is not available: {error}") from error
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise DeviceError(f"device {str(device)!r} is not available. torch says: {error}") from error
 
 
 def _require_cuda(device: torch.device) -> None:
