@@ -1,6 +1,6 @@
 """How a run is made, as text: settings parsed and formatted, the recipe in config.json, and the trainer made from it.
 
-A run folder may come from a stranger. Its files are data: no class path in them is called and no module that they name
+A run folder may be of unknown origin. Its files are data: no class path in them is called and no module that they name
 is imported. An environment is made from a file only by an id that is registered already, with plain values.
 """
 
@@ -161,7 +161,7 @@ def saved_env_options(recipe: Recipe, where: Path, *, env_kwargs: dict[str, Any]
         env_kwargs: from the command line, instead of those in the run folder.
 
     Raises:
-        ConfigError: the file asks for more than plain values.
+        ConfigError: the file has more than plain values.
     """
     preset = PRESETS[recipe.preset]
     options: dict[str, Any] = dict(preset.settings(preset.domain_of_id(recipe.env)).get("env_options", {}))

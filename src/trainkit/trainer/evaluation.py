@@ -16,7 +16,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
-from trainkit.trainer.callbacks.base import Dispatcher
+from trainkit.trainer.callbacks.base import Dispatcher, n_periods
 from trainkit.trainer.metrics import Stopwatch
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class EvaluationSchedule:
             return True
         if evaluation.unit == "epochs":
             return at_end and trainer.epoch % evaluation.every == 0
-        return self._periods(evaluation, trainer) > (self._n_periods or 0)
+        return n_periods(trainer, evaluation.unit, evaluation.every) > (self._n_periods or 0)
 
     def evaluate(self, trainer: "Trainer") -> None:
         """Evaluate, or resume an interrupted evaluation, without repeating completed parts."""
@@ -261,7 +261,7 @@ class EvaluationSchedule:
                 self._callbacks.fire("on_evaluate_start", trainer)
             self.epoch_test = self.unreported = self._run(trainer.clock)
             self.epoch_score = self.score(self.epoch_test)
-            self._n_periods = self._periods(evaluation, trainer)
+            self._n_periods = n_periods(trainer, evaluation.unit, evaluation.every)
             for name, number in evaluation.numbers.items():
                 trainer.log(f"test/{name}", number, "last")
             self._is_evaluated = True
@@ -316,12 +316,6 @@ class EvaluationSchedule:
         if self.evaluation is None:
             raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
         return self.evaluation
-
-    @staticmethod
-    def _periods(evaluation: Evaluation, trainer: "Trainer") -> int:
-        """Return the number of completed periods of the evaluation's unit."""
-        position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
-        return position[evaluation.unit] // evaluation.every
 
     def _run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         evaluation = self._required()

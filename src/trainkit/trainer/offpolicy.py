@@ -17,7 +17,6 @@ from trainkit.core.data import TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Buffer, Learner, RoundBuffer
 from trainkit.core.signatures import checked
-from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.compatibility import check_replay, check_warmup
 from trainkit.trainer.options import KeywordOptions, Options
@@ -158,34 +157,34 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     def _train_step(self) -> None:
         """Collect unless earlier updates are pending; then perform all pending updates."""
+        collector, stopwatch = self._collector, self._metrics.stopwatch
         if self.overlap or not self._n_ready:
-            with self._metrics.stopwatch.measure("collect"):
-                stats = self._collect()
-            if self._collector.env_step >= self._learns_from:
+            collector.between_steps = self._interrupt.check
+            if self.overlap:
+                collector.overlap = self._perform_share
+                if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
+                    self._share_left = None
+            try:
+                with stopwatch.measure("collect"):
+                    if collector.is_interrupted:
+                        stats = collector.resume()
+                    else:
+                        self._callbacks.fire("on_collect_start", self)
+                        stats = collector.collect(
+                            n_step=self.step_per_collect,
+                            n_episode=self.episode_per_collect,
+                            random=self._warmup == "random" and collector.env_step < self._learns_from,
+                        )
+            finally:
+                collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
+            if collector.env_step >= self._learns_from:
                 self._pending.n_steps += stats.n_step
             self._after_collect(stats)
         if not self.overlap:
-            with self._metrics.stopwatch.measure("update"):
+            with stopwatch.measure("update"):
                 while self._n_ready:
                     self._interrupt.check()
                     self._update()
-
-    def _collect(self) -> CollectStats:
-        """Collect, or resume a collect that was interrupted."""
-        collector = self._collector
-        collector.between_steps = self._interrupt.check
-        if self.overlap:
-            collector.overlap = self._perform_share
-            if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
-                self._share_left = None
-        try:
-            if collector.is_interrupted:
-                return collector.resume()
-            self._callbacks.fire("on_collect_start", self)
-            is_random = self._warmup == "random" and collector.env_step < self._learns_from
-            return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect, random=is_random)
-        finally:
-            collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
 
     @property
     def _n_ready(self) -> int:
@@ -240,22 +239,19 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     # ---- updates overlapped with the environments' steps ----
 
-    def _perform_share(self) -> None:
+    def _perform_share(self, *, within: str | None = "collect") -> None:
         """Perform one vector step's share of the pending updates, so that the last step of a collect leaves none.
 
         An exception leaves the rest of the share to the next call, before the step's rows are stored: the updates then
         draw the same batches as in a run in which nothing raised.
         """
-        with self._metrics.stopwatch.measure("update", within="collect"):
-            self._perform_rest_of_share()
-
-    def _perform_rest_of_share(self) -> None:
-        if self._share_left is None:
-            n_left = self._collector.n_vector_steps_left  # 0 in episodes that the user collects
-            self._share_left = -(-self._n_ready // n_left) if n_left else 0
-        while self._share_left > 0:
-            self._update()
-        self._share_left = None
+        with self._metrics.stopwatch.measure("update", within=within):
+            if self._share_left is None:
+                n_left = self._collector.n_vector_steps_left  # 0 in episodes that the user collects
+                self._share_left = -(-self._n_ready // n_left) if n_left else 0
+            while self._share_left > 0:
+                self._update()
+            self._share_left = None
 
     # ---- interrupting, saving and resuming ----
 
@@ -277,8 +273,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         super()._complete()
         if self._collector.is_mid_step and not self._is_running:
             if self._share_left is not None:
-                with self._metrics.stopwatch.measure("update"):
-                    self._perform_rest_of_share()
+                self._perform_share(within=None)
             self._collector.finish_step()
 
     def _continue_without_rows(self) -> None:

@@ -119,7 +119,7 @@ def describe_run(
         "envs": envs,
         "progress": {name: getattr(info, name) for name in _PROGRESS},
     }
-    plain: dict[str, Any] = json.loads(json.dumps(about, default=str))  # as it comes back from a file
+    plain: dict[str, Any] = json.loads(json.dumps(about, default=str))  # as it is read from a file
     return plain
 
 
@@ -183,10 +183,7 @@ def _warn_of_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str
     ]
     if versions:
         _log.warning("%s was saved by other versions, the bits may differ: %s", folder, ", ".join(versions))
-    saved, here = (
-        {**about["settings"], **{f"policy.{name}": value for name, value in _arguments(about["policy"]).items()}}
-        for about in (manifest, own)
-    )
+    saved, here = _all_settings(manifest), _all_settings(own)
     changes = []
     for name in sorted(saved | here):
         if name not in _UNCOMPARED and saved.get(name, _DEFAULTS.get(name)) != here.get(name):
@@ -195,6 +192,12 @@ def _warn_of_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str
     changes += [f"{name} of the environments {change}" for name, change in _changed(manifest, own, "envs")]
     if changes:
         _log.warning("the run continues from %s with other settings: %s", folder, ", ".join(changes))
+
+
+def _all_settings(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, and those of its policy by "policy.name"."""
+    of_policy = {} if about["policy"] is None else about["policy"]["arguments"]
+    return {**about["settings"], **{f"policy.{name}": value for name, value in of_policy.items()}}
 
 
 def _warn_of_machine(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -223,10 +226,6 @@ def _changed(manifest: Mapping[str, Any], own: Mapping[str, Any], part: str) -> 
         for name, before, now in pairs
         if before != now and not (before in unknown or now in unknown)
     ]
-
-
-def _arguments(recipe: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {} if recipe is None else dict(recipe["arguments"])
 
 
 def _differing(before: Any, now: Any) -> tuple[Any, Any]:

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 TrainBatch = TransitionBatch | Rollout
 BatchT = TypeVar("BatchT", TransitionBatch, Rollout)
-Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event besides the trainer, one tuple per occurrence
+Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event in addition to the trainer, one tuple per occurrence
 
 
 @checked
@@ -166,6 +166,12 @@ def nearest_event(name: str) -> str:
     name = name.removeprefix("_")
     own = name if name in EVENTS else EVENTS_ELSEWHERE.get(name)
     return did_you_mean(name, EVENTS) if own is None else f", did you mean {own!r}?"
+
+
+def n_periods(trainer: "Trainer", unit: str, every: int) -> int:
+    """Return the number of completed periods so far, each of this many "epochs", "env_steps" or "updates"."""
+    position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
+    return position[unit] // every
 
 
 class EventFunctions(Callback):

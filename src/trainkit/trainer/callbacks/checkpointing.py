@@ -18,7 +18,7 @@ from trainkit.core.folders import FolderClaim, check_folder
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats, EpochStats, is_tag
-from trainkit.trainer.callbacks.base import Callback
+from trainkit.trainer.callbacks.base import Callback, n_periods
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -80,21 +80,22 @@ class Checkpoint(Callback):
         self._every, self._keep_last, self._keep_best, self._at = every, keep_last, keep_best, at
         self._n_periods = 0  # whole periods of the unit, at the last save
         self._best: float | None = None  # of `keep_best`
-        self._began = time.monotonic()
+        self._saved_at = time.monotonic()  # or where the run started or continued
 
     def continues(self, resume_from: str | Path | None) -> bool:
         """Return whether a run that resumes from there is the one whose checkpoints are in this folder."""
         if resume_from is None or resume_from == "auto":
             return resume_from == "auto"
-        place, own = Path(resume_from).resolve(), self.folder.resolve()
-        return own == place or own in place.parents
+        path, own = Path(resume_from).resolve(), self.folder.resolve()
+        return own == path or own in path.parents
 
     # ---- when ----
 
     def on_train_start(self, trainer: "Trainer") -> None:
         if trainer.epoch == 0:  # a run that starts, not one that is resumed
-            self._n_periods, self._best = self._periods(trainer), None
-        self._began = time.monotonic()
+            self._note_position(trainer)
+            self._best = None
+        self._saved_at = time.monotonic()
 
     def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
         if self._note_best(result):
@@ -110,21 +111,20 @@ class Checkpoint(Callback):
     def save(self, trainer: "Trainer") -> None:
         """Save now, and remove old checkpoints."""
         self.claim.hold()
-        self._n_periods, self._began = self._periods(trainer), time.monotonic()
+        self._note_position(trainer)
         found = checkpoints.numbered(self.folder)
         number = 1 + max((number for number, _ in found), default=0)
         if self._save(trainer, self.folder / f"save-{number:06d}", [] if self.with_buffer else ["buffer"]):
             self._drop_old()
 
+    def _note_position(self, trainer: "Trainer") -> None:
+        self._n_periods = 0 if self.unit == "seconds" else n_periods(trainer, self.unit, self._every)
+        self._saved_at = time.monotonic()
+
     def _is_due(self, trainer: "Trainer") -> bool:
         if self.unit == "seconds":
-            return time.monotonic() - self._began >= self._every
-        return self._periods(trainer) > self._n_periods
-
-    def _periods(self, trainer: "Trainer") -> int:
-        """Return the number of completed periods of the unit."""
-        position = {"epochs": trainer.epoch, "env_steps": trainer.clock, "updates": trainer.gradient_step}
-        return position.get(self.unit, 0) // self._every
+            return time.monotonic() - self._saved_at >= self._every
+        return n_periods(trainer, self.unit, self._every) > self._n_periods
 
     def _note_best(self, result: EpochResult) -> bool:
         """Return whether an epoch is the best so far; ties keep the first, and a missing value is never the best."""
@@ -192,7 +192,7 @@ class SaveEvery(Callback):
         self._n_periods = 0  # whole ones, at the last save
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        self._n_periods = self._periods(trainer)
+        self._n_periods = n_periods(trainer, self._unit, self._every)
 
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         self._save_if_due(trainer)
@@ -205,15 +205,10 @@ class SaveEvery(Callback):
             self._save(trainer)
 
     def _save_if_due(self, trainer: "Trainer") -> None:
-        n_periods = self._periods(trainer)
-        if n_periods > self._n_periods:
-            self._n_periods = n_periods
+        n_over = n_periods(trainer, self._unit, self._every)
+        if self._unit != "epochs" and n_over > self._n_periods:
+            self._n_periods = n_over
             self._save(trainer)
-
-    def _periods(self, trainer: "Trainer") -> int:
-        """Return the number of completed periods of steps or updates."""
-        position = {"env_steps": trainer.clock, "updates": trainer.gradient_step}
-        return position.get(self._unit, 0) // self._every
 
     def _save(self, trainer: "Trainer") -> None:
         self.claim.hold()

@@ -43,7 +43,7 @@ class LogInfo(Callback):
             checks.one_of("of", of, ["last", "sum", "mean"])
         self._names = {key: key.split("/") for key in keys}
         self._of = of
-        self._place = f"LogInfo {of} {' '.join(keys)}"  # in an episode's data, which checkpoints keep by name
+        self._sums_key = f"LogInfo {of} {' '.join(keys)}"  # in an episode's data, which checkpoints keep by name
         self._has_warned = False
 
     def receives(self, event: str) -> bool:
@@ -56,21 +56,21 @@ class LogInfo(Callback):
         for key in self._names:
             value = self._read(info, key)
             if value is not None:
-                known = episode.user_data.setdefault(self._place, {})  # {key: (sum, count)}
+                known = episode.user_data.setdefault(self._sums_key, {})  # {key: (sum, count)}
                 total, count = known.get(key, (0.0, 0))
                 known[key] = total + value, count + 1
 
     def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
-        place = "test/info" if episode.in_evaluation else "info"
+        prefix = "test/info" if episode.in_evaluation else "info"
         for key in self._names:
             value = self._of_episode(episode, key)
             if value is not None:
-                trainer.log(f"{place}/{key}", value)
+                trainer.log(f"{prefix}/{key}", value)
 
     def _of_episode(self, episode: Episode, key: str) -> float | None:
         if self._of == "last":
             return self._read(episode.info, key)
-        total, count = episode.user_data.get(self._place, {}).get(key, (0.0, 0))
+        total, count = episode.user_data.get(self._sums_key, {}).get(key, (0.0, 0))
         if count == 0:
             return None
         return float(total if self._of == "sum" else total / count)
