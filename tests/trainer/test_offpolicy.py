@@ -381,6 +381,11 @@ class Told(tk.PrioritizedReplayBuffer):
         super().__init__(60)
         self.events: list[Any] = []
 
+    def sample(self, batch_size: int | None, **options: Any) -> tk.TransitionBatch:
+        batch = super().sample(batch_size, **options)
+        self.events.append(("draw", options["step"], [batch.slots.tolist()]))
+        return batch
+
     def sample_round(self, n_batches: int, batch_size: int, **asked: Any) -> list[tk.TransitionBatch]:
         batches = super().sample_round(n_batches, batch_size, **asked)
         self.events.append(("draw", asked["step"], [batch.slots.tolist() for batch in batches]))
