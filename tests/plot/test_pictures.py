@@ -27,12 +27,12 @@ def played(**parts: Any) -> tuple[tk.DQNPolicy, Any]:
 
 
 @pytest.mark.parametrize("value", [tk.CategoricalValue(5, -5.0, 5.0), tk.QuantileValue(7)])
-def test_an_episode_shows_the_expected_return_bands_and_what_came(value: Any) -> None:
+def test_an_episode_shows_the_expected_return_bands_and_received_returns(value: Any) -> None:
     policy, figure = played(value=value)
     (axes,) = figure.axes
     expected, came = (line.get_ydata() for line in axes.lines)
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert texts == ["90 % of it", "50 % of it", "expected return", "what came"]
+    assert texts == ["90 % of it", "50 % of it", "expected return", "received return"]
     assert len(axes.collections) == 2
 
     class Rows:
