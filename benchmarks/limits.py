@@ -1,6 +1,6 @@
 """Print how near each workload comes to what the machine allows, a floor of sums, bytes and calls.
 
-    python -m benchmarks.limits [--only TEXT ...]
+    python -m benchmarks.limits [--only TEXT ...] [--out FILE]
 
 A floor is the time of the environments' own steps, measured alone, and of the least that the method needs of torch and
 numpy: multiplications at the speed of a large matrix product, bytes at that of a copy of as many, calls at that of the
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from benchmarks import side
+from benchmarks.provenance import measured_at
 from benchmarks.running import machine
 from benchmarks.side_trainkit import Ours
 from benchmarks.work import ATOMS, COLLECT, WORKS, Work, make_env
@@ -225,30 +227,39 @@ def rows(name: str, work: Work, speeds: Speeds) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure and print the tables."""
+    """Measure, print and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], help="texts in the names of workloads")
+    parser.add_argument("--out", type=Path, help="benchmarks/results/limits.md; default: print alone")
     options = parser.parse_args()
     works = {name: work for name, work in WORKS.items() if any(text in name for text in options.only)}
     torch.set_num_threads(1)
     speeds = Speeds()
-    print(
-        f"On {machine()}, one thread: {speeds.flops_per_us / 1e3:,.0f} GFLOP/s, {speeds.torch_call_us:.2f} us per call "
-        f"of torch, {speeds.numpy_call_us:.2f} us of numpy. CPU time.\n"
-    )
-    print(
-        "| workload | part | MFLOP | kB | calls: torch, numpy | environments' us | floor us | trainkit's us | share |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    lines = [
+        "# How near trainkit comes to what the machine allows",
+        "",
+        measured_at(),
+        "",
+        f"`python -m benchmarks.limits` on {machine()}, one thread: {speeds.flops_per_us / 1e3:,.0f} GFLOP/s, "
+        f"{speeds.torch_call_us:.2f} us per call of torch, {speeds.numpy_call_us:.2f} us of numpy. Microseconds "
+        "of CPU time. The floor is explained in the docstring of `benchmarks/limits.py`, the workloads are those of "
+        "[the comparison of speed](peers.md).",
+        "",
+        "| workload | part | MFLOP | kB | calls: torch, numpy | environments' us | floor us | trainkit's us | share |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     for name, work in works.items():
         if work.rate != COLLECT and work.learner != "ppo":
-            for row in rows(name, work, speeds):
-                print(row, flush=True)
-    print("\n| workload | environments' us | a forward pass's us | trainkit's us | share |")
-    print("|---|---|---|---|---|")
-    for name, work in works.items():
-        if work.rate == COLLECT:
-            print(collect_row(name, work), flush=True)
+            lines += rows(name, work, speeds)
+    lines += [
+        "",
+        "| workload | environments' us | a forward pass's us | trainkit's us | share |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [collect_row(name, work) for name, work in works.items() if work.rate == COLLECT]
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join([*lines, ""]))
 
 
 if __name__ == "__main__":
