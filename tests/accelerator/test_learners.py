@@ -1,6 +1,7 @@
 """Learners on the pretend device beside the CPU: parts, masks, images, graphs, acting on the CPU, overlap, export."""
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -80,6 +81,7 @@ class Capture(TapeCapture):
     """Record and play back on the pretend device, which rejects what CUDA cannot record."""
 
     device: PretendDevice
+    inside: Counter[str]  # operations of the last replay
 
     def warm_up(self, work: Callable[[], Any], *, forbids_waits: bool = False) -> Any:
         with self.device.capturing() if forbids_waits else nullcontext():
@@ -87,7 +89,14 @@ class Capture(TapeCapture):
 
     def record(self, work: Callable[[], Any], generator: torch.Generator) -> tuple[Any, Callable[[], None]]:
         with self.device.capturing():
-            return super().record(work, generator)
+            results, play = super().record(work, generator)
+
+        def replay() -> None:
+            with self.device.counting() as counts:
+                play()
+            Capture.inside = counts.operations
+
+        return results, replay
 
 
 @pytest.fixture
@@ -127,6 +136,17 @@ def test_a_part_that_waits_is_found_by_the_last_warm_up_before_anything_is_recor
         policy.update(batch_of(8), step=2)
     assert_same(policy.get_weights(), before)
     assert Capture.n_recorded == 0
+
+
+@pytest.mark.usefixtures("graphs")
+def test_few_operations_of_an_update_are_outside_of_its_graph(pretend: PretendDevice) -> None:
+    policy = made(device=pretend.device, engine="cuda_graph")
+    for step in range(8):
+        with pretend.counting() as counts:
+            policy.update(batch_of(8, seed=step), step=step)
+    outside = counts.operations - Capture.inside
+    metrics = {"aten::cat": 1, "aten::copy_": 1, "aten::add": 1}
+    assert outside == Counter(metrics) + Counter({"aten::copy_": 1})  # of the priorities
 
 
 @pytest.mark.usefixtures("graphs")
