@@ -12,6 +12,7 @@ are within 1e-6 of a kink are replaced by other rows of the batch before anythin
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainkit import Policy
 from trainkit.core import tree
 from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep, Taken
@@ -63,7 +63,7 @@ class Agreement:
         self.comparisons: list[Comparison] = []
         self.n_rows = self.n_excluded = self.n_lucky = 0
         own: Numbers = {}
-        take_step, call, move = Policy._take_step, Engine.call, GradientStep.apply
+        minimize, call, move = Engine.minimize, Engine.call, GradientStep.apply
 
         def noted_step(gradient_step: GradientStep, value: Any, shown: Any, *, step: int) -> Taken:
             own.clear()
@@ -72,16 +72,28 @@ class Agreement:
             own.update(_numbers({"loss": value, **shown, "gradient": gradients}))
             return move(gradient_step, value, shown, step=step)
 
-        def compared_step(policy: Policy, name: str, given: Any, **options: Any) -> Any:
+        def compared_step(
+            engine: Engine,
+            gradient_step: GradientStep,
+            name: str,
+            prepare: Any,
+            function: Any,
+            given: Any,
+            *,
+            step: int,
+        ) -> Taken:
             def evaluate(policy: Any, given: Any) -> Numbers:
-                policy._engine = evaluator = _Evaluator()
-                take_step(policy, name, given, **options)
+                evaluator, own_step = _Evaluator(), policy._gradient_steps[name]
+                own_function = partial(function.func, own_step.loss, **function.keywords)
+                own_prepare = partial(policy.rows, **prepare.keywords)
+                evaluator.minimize(own_step, name, own_prepare, own_function, given, step=step)
                 return evaluator.results
 
-            given, references = self._references(policy, given, evaluate)
-            outcome = take_step(policy, name, given, **options)
+            policy = engine._policy
+            given, references = self._references(policy, tree.map_tree(_array_of_number, given), evaluate)
+            taken = minimize(engine, gradient_step, name, prepare, function, given, step=step)
             self._compare(f"{type(policy).__name__}.{name}", own, references)
-            return outcome
+            return taken
 
         def compared_call(engine: Engine, name: str, function: Any, inputs: Any) -> Any:
             def evaluate(policy: Any, inputs: Any) -> Numbers:
@@ -95,7 +107,7 @@ class Agreement:
             return results
 
         monkeypatch.setattr(GradientStep, "apply", noted_step)
-        monkeypatch.setattr(Policy, "_take_step", compared_step)
+        monkeypatch.setattr(Engine, "minimize", compared_step)
         monkeypatch.setattr(Engine, "call", compared_call)
 
     @property
@@ -166,6 +178,10 @@ def _error(numbers: NDArray[Any], exact: NDArray[Any]) -> float:
     is_finite = np.isfinite(exact)
     np.testing.assert_array_equal(numbers[~is_finite], exact[~is_finite])
     return float(np.linalg.norm(numbers[is_finite].astype(np.float64) - exact[is_finite]))
+
+
+def _array_of_number(leaf: Any) -> Any:
+    return np.asarray(leaf, np.float32) if isinstance(leaf, (int, float, np.number)) else leaf
 
 
 class _Evaluator:
