@@ -430,14 +430,14 @@ class Storage:
             raise ValueError("column age is negative")
 
     def _columns(self) -> dict[str, NDArray[Any]]:
-        """Return all columns by their name in files."""
+        """Return all columns by their names in saved files."""
         columns = {f"obs.{path}": column for path, column in tree.named_leaves(self.obs)}
         columns |= {f"extras.{name}": column for name, column in self.extras.items()}
         fields = ("action", "reward", "terminated", "truncated", "age", "episode", "final", "stamp")
         return columns | {name: self.records.array[name] for name in fields}
 
     def _counters(self) -> dict[str, NDArray[Any]]:
-        """Return the counters of all rings [N] by their name in files."""
+        """Return the counters of all rings [N] by their names in saved files."""
         counters = {"head": self.rings.cursors, "count": self.rings.count}
         return counters | {"open_steps": self.open_steps, "episodes": self.n_episodes}
 

@@ -405,7 +405,7 @@ class Collector:
         return self._tally.stats(self._episodes.recent_returns, std)
 
     def _show(self, due: float) -> float:
-        """Wait until a time by `time.perf_counter`, render every environment, and return the time."""
+        """Wait until a time of `time.perf_counter`, render every environment, and return the current time."""
         time.sleep(max(0.0, due - time.perf_counter()))
         self.envs.call("render")
         return time.perf_counter()

@@ -65,7 +65,7 @@ class Policy(Protocol):
         ...
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Raise for spaces this policy was not made for."""
+        """Raise if the policy was made for other spaces."""
         ...
 
     def act(

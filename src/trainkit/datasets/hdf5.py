@@ -164,7 +164,7 @@ def _is_bytes(h5py: Any, dataset: Any) -> bool:
 
 
 def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object that are single numbers; others are not read."""
+    """Yield those attributes of an object that are single numbers; other attributes are not read."""
     for key in item.attrs:
         kind = item.attrs.get_id(key)
         if kind.shape == () and kind.dtype.kind in "biuf":

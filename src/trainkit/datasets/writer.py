@@ -153,7 +153,7 @@ class OpenEpisodes:
         return [self._take(env, bool(terminated), bool(truncated)) for env, terminated, truncated in flags]
 
     def cut(self, env_ids: NDArray[np.intp]) -> list[RecordedEpisode]:
-        """End the open episodes here without a flag, and return them; the next step begins one."""
+        """End the open episodes here without a flag, and return them; the next step starts a new one."""
         self._waiting.difference_update(env_ids.tolist())
         n_steps = self._n_steps
         return [
@@ -161,7 +161,7 @@ class OpenEpisodes:
         ]
 
     def drop(self, env_ids: NDArray[np.intp]) -> None:
-        """Drop the open episodes of these environments; the next step begins one."""
+        """Drop the open episodes of these environments; the next step starts a new one."""
         self._waiting.difference_update(env_ids.tolist())
         self._first[env_ids] = self._n_steps
 

@@ -114,7 +114,7 @@ class Builder:
         return self._views[key]
 
     def constant(self, array: NDArray[Any]) -> Array:
-        """Return an array that never changes."""
+        """Return the array of a constant."""
         key = "constant", array.shape, array.dtype, array.tobytes()
         if key not in self._known:
             array = np.array(array, order="C")

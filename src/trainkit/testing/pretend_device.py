@@ -271,7 +271,7 @@ class _DeviceModule(ModuleType):
 
 
 def _built() -> Path:
-    """Return the compiled extension of this torch, compiling it where no process has."""
+    """Return the compiled extension for this version of torch; compile it unless a process has done so before."""
     compiler = _compiler()
     key = hashlib.sha256(_SOURCE.read_bytes() + f"{torch.__version__} {_TORCH} {compiler}".encode()).hexdigest()[:16]
     folder = _cache_folder()

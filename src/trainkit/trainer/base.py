@@ -275,7 +275,7 @@ class Trainer(Generic[TraineeT]):
         self._metrics.log(name, value, reduce)
 
     def log_video(self, name: str, frames: NDArray[np.uint8], fps: float = 30.0) -> None:
-        """Write a video now, as `custom/name`, with loggers that show videos: tensorboard's.
+        """Write a video as `custom/name` to the loggers that can show videos, such as TensorBoard's.
 
         Args:
             name: of it.

@@ -297,7 +297,7 @@ class EvaluationSchedule:
             raise ConfigError(f"compute_score_fn must return a number or None, got {score!r}") from error
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best and the last evaluation, and the state that the next one starts with."""
+        """Return the best and the last evaluation, and the state from which the next evaluation starts."""
         saved = {name: getattr(self, name) for name in _SAVED}
         last_test = None if self.last_test.is_empty else self.last_test.to_plain()
         evaluation = None if self.evaluation is None else self.evaluation.state_dict()

@@ -207,7 +207,7 @@ class _SaveHandler:
             signal.signal(_SAVE, self._restored())
 
     def _restored(self) -> Any:
-        """Return the handler before this one, skipping those that were uninstalled since."""
+        """Return the handler that was installed before this one and is still installed."""
         former = self.former
         while isinstance(former, _SaveHandler) and not former._is_active:
             former = former.former

@@ -46,7 +46,7 @@ class PendingUpdates:
 
     @property
     def count(self) -> int:
-        """Whole updates that are pending."""
+        """Number of complete pending updates."""
         return self.n_steps * self._numerator // self._denominator - self.n_updates
 
     def state_dict(self) -> dict[str, int]:

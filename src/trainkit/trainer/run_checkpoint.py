@@ -135,7 +135,7 @@ def _describe_machine(policy: Trainee, threads: int | None) -> dict[str, Any]:
 
 
 def newest_intact(folder: Path) -> Path | None:
-    """Return the newest checkpoint in a folder that is not damaged, None if there is none at all.
+    """Return the newest undamaged checkpoint in a folder, None if there is no checkpoint.
 
     Raises:
         CheckpointError: all are damaged.

@@ -290,7 +290,7 @@ class Dispatcher:
         ]
 
     def load_state_dict(self, states: Sequence[Sequence[Any]]) -> None:
-        """Restore the states of callbacks of the same class, in order; callbacks without one stay as they are."""
+        """Restore the states of callbacks of the same class, in order; callbacks without one are unchanged."""
         left = list(states)
         for callback in self.callbacks:
             named = next((named for named in left if named[0] == type(callback).__name__), None)
