@@ -638,7 +638,7 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved clock, and the open episodes where they can be replayed.
+        """Restore a saved clock, and the open episodes if they can be replayed.
 
         Where not, the next collect cuts them and begins others, with a warning.
         """

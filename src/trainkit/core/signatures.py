@@ -405,7 +405,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(plain: Any) -> Any:
-    """Make what `to_plain` described; raise LookupError, TypeError or ValueError for anything else.
+    """Construct what `to_plain` described; raise LookupError, TypeError or ValueError for anything else.
 
     Only exported parts are made: a file cannot call anything else.
     """

@@ -64,7 +64,7 @@ def from_plain(plain: Any) -> Any:
 
 
 def check_keys(subject: str, tree: Any, error: type[TrainkitError] = ConfigError) -> None:
-    """Raise if a key of a dict is not a string: it could not be saved and found again."""
+    """Raise if a key of a dict is not a string, since it could not be restored from a file."""
     if isinstance(tree, dict):
         for key, child in tree.items():
             if not isinstance(key, str):

@@ -300,7 +300,7 @@ def _draws(func: Any, args: Any) -> bool:
 
 
 def _has_whole_indices(func: Any, args: Any) -> bool:
-    """Return whether this is indexing by integers, whose result's shape does not depend on them."""
+    """Return whether this is indexing by integers, so that the result's shape does not depend on their values."""
     if func is not torch.ops.aten.index.Tensor:
         return False
     return all(index is None or index.dtype in (torch.int64, torch.int32) for index in args[1])

@@ -77,7 +77,7 @@ class ActorPolicy(Policy):
         return {"action": action, "outputs": outputs, **others}
 
     def _in_space(self, action: Actions) -> Actions:
-        """Return actions of the distribution as the environments take them."""
+        """Convert actions of the distribution to the units and bounds of the environments."""
         return action if self.action_scale is None else self.action_scale.to_space(action)
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:

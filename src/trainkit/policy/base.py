@@ -410,7 +410,7 @@ class Policy(nn.Module):
         return {}
 
     def rows(self, given: Any, frames: Any = None) -> Any:
-        """Return the argument of losses, a `TensorBatch`, made of an update's columns and inputs on the device.
+        """Return an update's columns and inputs on the device as a `TensorBatch`, the argument of losses.
 
         `frames` are the images that columns of indices refer to, as in `rows_of`.
         """

@@ -195,7 +195,7 @@ class _Copy:
 
 
 def _hides(module: nn.Module) -> bool:
-    """Return whether a module not of ours or torch's has attributes that may change unnoticed."""
+    """Return whether a user's module has attributes that may change unnoticed."""
     if type(module).__module__.startswith(("trainkit.", "torch.nn.")):
         return False
     own = [value for name, value in vars(module).items() if name not in _TABLES]

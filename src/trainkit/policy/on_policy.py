@@ -214,7 +214,7 @@ class OnpolicyPolicy(ActorPolicy):
         return {name: getattr(self, name)(step) for name in self._scheduled}
 
     def rows(self, given: Any, frames: Any = None) -> RolloutRows:
-        """Return the argument of losses, B rows of a rollout."""
+        """Return B rows of a rollout as the argument of losses."""
         columns, inputs = given
         return RolloutRows(*columns)._replace(inputs=inputs)
 

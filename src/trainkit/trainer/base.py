@@ -268,7 +268,7 @@ class Trainer(Generic[TraineeT]):
         return self.evaluation_schedule.evaluate_now(self.clock)
 
     def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
-        """Log a number as `custom/name`, of several in one report their mean, sum, min, max or last.
+        """Log a number as `custom/name`; several in one report are reduced to their mean, sum, min, max or last.
 
         Of arrays `reduce="histogram"` logs the distribution, with loggers that can show it: tensorboard's.
         """

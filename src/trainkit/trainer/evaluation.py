@@ -232,7 +232,7 @@ class EvaluationSchedule:
         self.allow_another()
 
     def allow_another(self) -> None:
-        """Let `evaluate` evaluate again."""
+        """Allow `evaluate` another evaluation in this epoch."""
         if self.evaluation is not None:
             self.evaluation.discard_interrupted()  # of another epoch, or of a run before `reset`
         self._is_evaluated = self._is_delivered = False  # whether it was played, and all its events were fired

@@ -223,7 +223,7 @@ def neg(b: Builder, node: Node, x: Array) -> Array:
 
 
 def _lie_in_order(operands: Sequence[Array]) -> bool:
-    """Return whether operands are in C order, as then is an element-wise result."""
+    """Return whether operands, and so their element-wise results, are in C order."""
     return all(x.view.flags.c_contiguous for x in operands)
 
 

@@ -131,7 +131,7 @@ class History(Callback, Sequence[Row]):
         self.record(result)
 
     def record(self, result: EpochResult) -> None:
-        """Append an epoch's row, or replace it where the last row is of the same epoch."""
+        """Append an epoch's row, or replace the last row if it is of the same epoch."""
         if self._newest is not None and self._newest.epoch != result.epoch:
             self._write_newest()
         self._newest = result
