@@ -57,7 +57,7 @@ class FrameMirror:
         self._allocate(max(_MIN_FINALS, storage.rings.n_rows // _ROWS_PER_FINAL))
 
     def clear(self) -> None:
-        """Treat everything on the device as outdated."""
+        """Mark everything on the device as outdated."""
         self._sent = None
 
     def gather(self, column: NDArray[Any], rows: Rows) -> Any:

@@ -104,7 +104,7 @@ def load_checkpoint(
 def open_checkpoint(
     folder: str | Path, names: Container[str] | None = None, *, lazy: Container[str] = (), max_bytes: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Read components as `load_checkpoint` does; large arrays of those in `lazy` are read on use, within the block.
+    """Read components as `load_checkpoint` does; large arrays of those in `lazy` are read on use, inside the block.
 
     Those are `StoredArray`s: `copy_into` reads them into memory that is there.
     """

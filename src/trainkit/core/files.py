@@ -357,7 +357,7 @@ def open_npz(path: str | Path) -> Iterator[dict[str, StoredArray]]:
 
 @contextmanager
 def open_stored_zip(path: str | Path) -> Iterator[BufferedReader]:
-    """Open a zip file whose members are all stored, so that it holds as many bytes as it declares.
+    """Open a zip file whose members are all uncompressed, so that it has as many bytes as it declares.
 
     Raises:
         CheckpointError: it is missing or damaged, or no such file; see `open_npz`.
@@ -510,7 +510,7 @@ def load_state(path: Path, *, max_bytes: int | None = None) -> Any:
 
 @contextmanager
 def open_state(path: Path, *, max_bytes: int | None = None, lazy_bytes: int | None = CHUNK_BYTES) -> Iterator[Any]:
-    """Read what `save_state` wrote; arrays of `lazy_bytes` or more stay `StoredArray`s, for use in the block.
+    """Read what `save_state` wrote; arrays of `lazy_bytes` or more are `StoredArray`s, valid inside the block.
 
     Raises:
         CheckpointError: the file is missing or damaged, or what is read at once is more than `size_limit`.

@@ -169,7 +169,7 @@ class GamesBackend:
         free_environments(self.games, self)
 
     def _reset(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
-        """Reset games; the rows are of all their agents."""
+        """Reset games, and return the rows of all their agents."""
         begun: list[Entry] = []
         for game, rows in self._by_game(env_ids):
             first = int(env_ids[rows.start])
@@ -193,7 +193,7 @@ class GamesBackend:
         return self._begun(begun)
 
     def _step_game(self, game: int, here: list[int], action: NDArray[Any]) -> tuple[dict[Any, Any], ...]:
-        """Step one game and return its five dicts."""
+        """Step one game and return its results, a dict by agent each."""
         n_here = np.count_nonzero(self._plays[self._rows_of(game)])
         assert len(here) == n_here, f"{len(here)} of {n_here} agents act: all who are in a game act together"
         each = action if self._structure is None else map(self._structure.unpack, action)

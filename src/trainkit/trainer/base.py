@@ -197,7 +197,7 @@ class Trainer(Generic[TraineeT]):
                 collector.use_reward_metric(options.reward_metric)
 
     def _open_folders(self) -> None:
-        """Claim the callbacks' folders for this run, resume, and open the logger last: a rejected run leaves none."""
+        """Claim the callbacks' folders, resume, and open the logger last, so that a rejected run leaves no folder."""
         resume_from = self._options.resume_from
         with Checks("") as checks:
             for callback in self._folder_owners:

@@ -69,7 +69,7 @@ class OfflineTrainer(Trainer[LearnerT]):
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
     def _prepare_parts(self) -> None:
-        """Check every row of the dataset, then let the policy read its running statistics."""
+        """Check every row of the dataset, then let the policy compute its running statistics from it."""
         super()._prepare_parts()
         check_dataset(type(self).__name__, self.policy, self.buffer)
         if self.policy.observes:

@@ -103,7 +103,7 @@ def _reduced(b: Builder, x: Array, reduction: int) -> Array:
 
 
 def _grad_of_each(b: Builder, node: Node, grad: Array, n: int, reduction: int) -> Array:
-    """Return the gradient of each of n elements that were reduced."""
+    """Return the gradient of each of n elements of a reduction."""
     return grad if reduction != 1 else apply_like(b, node)(np.divide, grad, n, shape=grad.shape)
 
 
