@@ -163,7 +163,7 @@ class PinnedBatch:
                 self._starts[id(leaf)] = n_bytes
                 n_bytes += -(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT
         self.layout = tuple((path, leaf.shape, leaf.dtype, self._starts[id(leaf)]) for path, leaf in leaves)
-        self.block = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+        self.block = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
         memory = self.block.numpy()
         for _, leaf in leaves:
             start = self._starts[id(leaf)]
