@@ -354,7 +354,7 @@ class RolloutBuffer:
         self._ends.append((rows, tree.map_tree(lambda leaf: leaf[env_ids], self._pending)))
 
     def _allocate(self, capacity: int) -> None:
-        """Allocate columns for this many rows per environment, and copy the rows there are."""
+        """Allocate columns for this many rows per environment, and copy the existing rows."""
         spec, before = self._spec, self._columns
         assert spec is not None, "bound before anything is written"
 

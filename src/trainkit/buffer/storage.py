@@ -284,7 +284,7 @@ class Storage:
         return column[rows]
 
     def read(self, rows: Rows, stack: int | None = None) -> Transition:
-        """Return live rows [K] with all extras; observations of `stack` frames, by default as they were added."""
+        """Return live rows [K] with all extras; observations have `stack` frames, by default as many as were added."""
         records = self.records
         return Transition(
             obs=self.obs_at(rows, stack=stack),
@@ -601,7 +601,7 @@ def storage_size(capacity: int, spec: RowSpec) -> tuple[int, int]:
 
 
 def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
-    """Return the spec of transitions, whose observations are stacks where `stack` is above 1."""
+    """Return the spec of transitions, whose observations are stacks if `stack` is above 1."""
     obs = tree.map_tree(lambda rows: ArraySpec.of(rows, stack), step.obs)
     if isinstance(obs, dict) and ACTION_MASK in obs:
         obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked

@@ -209,7 +209,7 @@ class Collector:
 
     @property
     def is_mid_step(self) -> bool:
-        """Whether environments made a step that is not stored yet, because the work overlapped with it raised.
+        """Whether a step of the environments is not stored yet, because the work overlapped with it raised.
 
         `resume` calls `overlap` again for the rest of that work and then stores the step, so that updates and rows
         come in the order of a run in which nothing raised.
@@ -545,7 +545,7 @@ class Collector:
         return outcome._replace(**flags)
 
     def _end_episodes(self, env_ids: Ids) -> None:
-        """Count finished episodes, and note where the next ones begin."""
+        """Count finished episodes, and record which environments start a new one."""
         played = self._episodes.finish(env_ids, self._tally)
         self._starts[env_ids] = True
         self._to_begin = env_ids
@@ -564,7 +564,7 @@ class Collector:
             self.policy.cut(env_ids)
 
     def _drop_failed_episodes(self, failed: Mapping[int, EnvError]) -> None:
-        """End the open episodes of environments that failed, and note that their next ones begin."""
+        """End the open episodes of environments that failed, and record that new episodes start."""
         env_ids = np.array(sorted(failed))
         self._end_open_episodes(env_ids, drop=self.envs.restarts.drops)
         self._episodes.start(env_ids)
@@ -604,7 +604,7 @@ class Collector:
     # ---- saving and resuming ----
 
     def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
-        """Return counts and generators, how to replay the open episodes, and the rest of a collect; may be views.
+        """Return counts, generators, the replay data of open episodes, and the rest of a collect; arrays may be views.
 
         Raises:
             BusyError: the environments are in the middle of a step.

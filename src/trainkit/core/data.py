@@ -286,7 +286,7 @@ class ReturnScale(Part):
             self._merge_returns(running[:n_running])
 
     def merge(self, other: "ReturnScale") -> None:
-        """Merge all returns that another scale has observed, exactly, as if they had been observed here.
+        """Merge all returns that another scale has observed, with exactly the result of observing them here.
 
         Running returns of its environments are not taken over. `other` stays as it is; merge it once only.
         """

@@ -183,7 +183,7 @@ def _attributes() -> dict[str, str]:
 
 
 def add_former_modules() -> None:
-    """Keep modules that no longer exist importable, such as `trainkit.logger`, for their names in `MOVED`."""
+    """Keep former modules such as `trainkit.logger` importable, for their names in `MOVED`."""
     for name in MOVED.keys() - sys.modules.keys():
         former = ModuleType(name, "A module of trainkit 0.1, whose names moved.")
         vars(former)["__getattr__"] = former_names(name)

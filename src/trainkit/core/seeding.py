@@ -27,5 +27,5 @@ def episode_seed(root: int, env_id: int, episode: int) -> int:
 
 
 def fresh_root() -> int:
-    """Draw a root from the operating system, for runs without a seed."""
+    """Draw a root seed from the operating system, for runs without a seed."""
     return secrets.randbits(63)

@@ -73,7 +73,7 @@ def options_of(public: Function) -> dict[str, Any]:
 
 
 def check_options(subject: str, options: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for options that have no annotation, and for values of another type than theirs."""
+    """Raise `ConfigError` for unknown options, and for values that do not match the option's annotation."""
     problems = []
     for name, value in options.items():
         if name not in annotations:
@@ -153,7 +153,7 @@ class _Signature:
     @classmethod
     @functools.cache
     def of(cls, function: Function) -> "_Signature":
-        """Inspect a function."""
+        """Return the signature of a function."""
         own = list(inspect.signature(function).parameters.values())
         positional = [one.name for one in own if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         by_name = [one for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]

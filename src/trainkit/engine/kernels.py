@@ -223,7 +223,7 @@ class Operand(tuple[int]):
 
 
 def _tensor(array: A) -> torch.Tensor:
-    """Return a tensor of the same memory, of a read-only array too: torch only reads it."""
+    """Return a tensor that shares an array's memory; torch only reads it, so read-only arrays are allowed."""
     with warnings.catch_warnings(), torch.inference_mode(False):
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -257,7 +257,7 @@ def blas_libraries() -> list[Any]:
 
 
 def is_threaded(x: A, y: A) -> bool:
-    """Return whether OpenBLAS would multiply on several threads, where it has them."""
+    """Return whether OpenBLAS would multiply on several threads, if it has them."""
     if x.ndim == y.ndim == 1:
         return len(x) > 10_000
     if 1 in (x.ndim, y.ndim):

@@ -81,7 +81,7 @@ class Loss:
 
 
 def objective(loss: Callable[[Any], Loss], rows: Any, *, with_weights: bool = False) -> dict[str, Any]:
-    """Return the scalar to minimize as "loss", and "priority", "metrics" and "outputs" of a loss, where it has some.
+    """Return the scalar to minimize as "loss", and the loss's "priority", "metrics" and "outputs", if it has any.
 
     Args:
         loss: rows -> `Loss`.

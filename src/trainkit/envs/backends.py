@@ -75,7 +75,7 @@ class Infos(Protocol):
     def row(self, row: int) -> dict[str, Any]: ...
 
     def column(self, key: str) -> Column:
-        """Return one value per row, None where it is missing."""
+        """Return one value per row, None for rows without it."""
         ...
 
     def rows(self, keep: NDArray[np.bool_]) -> "Infos":
@@ -181,7 +181,7 @@ class Backend(Protocol):
         ...
 
     def fingerprints(self) -> list[Fingerprint]:
-        """Return digests of the attributes of each environment; none where they are not accessible."""
+        """Return digests of the attributes of each environment; empty if they are not accessible."""
         ...
 
     def close(self) -> None:

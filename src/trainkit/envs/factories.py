@@ -216,7 +216,7 @@ def with_package(env_id: str) -> str:
 
 
 def is_registered(env: str) -> bool:
-    """Return whether an environment is an id that is registered already, so that making it imports no named module.
+    """Return whether an environment is an id that is already registered, so that making it imports no further module.
 
     An id without its version, and one of a namespace whose package trainkit knows (ALE), count; "module:id" and
     "module.Class" do not.

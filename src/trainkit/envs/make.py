@@ -155,7 +155,7 @@ def _check_spec(
     on_error: str,
     step_timeout_s: float | None,
 ) -> None:
-    """Check that what environments are made from supports the backend and the options."""
+    """Check that the specification of the environments supports the backend and the options."""
     checks.one_of("backend", backend, ["sync", "async", "vector"])
     checks.one_of("on_error", on_error, ["raise", "restart"])
     checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
@@ -301,7 +301,7 @@ def _check_single_stack(vector_env: VectorEnv[Any, Any, Any], stack: int) -> Non
 
 
 def _registered_limit(spec: Any) -> int | None:
-    """Return the time limit an id was registered with, None where there is none or no id is known."""
+    """Return the time limit that an id was registered with, None without a limit or an id."""
     registered = gym.registry.get(spec.rpartition(":")[2]) if isinstance(spec, str) else getattr(spec, "spec", None)
     limit = getattr(registered, "max_episode_steps", None)
     return limit if isinstance(limit, int) else None
@@ -317,7 +317,7 @@ def _name(spec: Any) -> str:
 
 
 def _described(value: Any) -> str:
-    """Return a description that is the same in every process: objects by the name of their kind."""
+    """Return a description that is the same in every process; objects are described by the name of their type."""
     if isinstance(value, (bool, int, float, str, list, tuple, dict, type(None))):
         return repr(value)
     return str(getattr(value, "__qualname__", type(value).__qualname__))

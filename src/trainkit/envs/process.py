@@ -148,7 +148,7 @@ class ProcessBackend:
         return self._workers[env_id].receive(self._timeout_s)
 
     def _fingerprint_of(self, worker: "Worker") -> Fingerprint:
-        """Return a worker's answer, or an empty one where its process died: the next step raises, a save does not."""
+        """Return a worker's answer, or an empty one if its process died, so that a save does not raise."""
         try:
             answer: Fingerprint = worker.receive(self._timeout_s)
         except Failure as failure:

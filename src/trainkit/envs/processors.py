@@ -369,7 +369,7 @@ class _Layer:
         return _valid_actions(f"{self._name} gave actions", np.asarray(result), self._action_space_below, len(env_ids))
 
     def transform(self, method: str, obs: Obs, *others: Any) -> Obs:
-        """Return the processor's observations, checked against its observation space; ids come last."""
+        """Return the processor's observations, checked against its space; the last argument is `env_ids`."""
         n_rows = len(others[-1])
         if n_rows == 0:
             return zeros_of(self.spaces[0], 0)

@@ -331,7 +331,7 @@ class StepValidator:
         self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
 
     def check_step(self, raw: RawStep, lives: NDArray[np.int64], where: Where) -> tuple[Obs, NDArray[Any] | None]:
-        """Return the frames of a step [K, ...], and the lives left where they are counted [K].
+        """Return the frames of a step [K, ...], and the lives left [K] if they are counted.
 
         Args:
             raw: the step.
@@ -357,7 +357,7 @@ class StepValidator:
         return frame, self._lives(counts, env_ids, where)
 
     def check_first(self, begun: Begun, where: Where) -> tuple[Obs, NDArray[Any] | None]:
-        """Return the first frames of episodes [K, ...], and the lives where they are counted [K]."""
+        """Return the first frames of episodes [K, ...], and the lives [K] if they are counted."""
         frame = self.frames(begun.obs, begun.infos, begun.env_ids, where)
         if self.lives_key is None:
             return frame, None

@@ -89,7 +89,7 @@ class RolloutRows(NamedTuple):
     weight: Tensor | None = None  # rows have equal weights
 
     def at(self, index: Tensor) -> "RolloutRows":
-        """Return the rows at an index."""
+        """Return the rows at these indices."""
         return self._map(lambda column: column[index])
 
     def in_arrays(self) -> "RolloutRows":

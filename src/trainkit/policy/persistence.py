@@ -77,7 +77,7 @@ def describe(policy: Any) -> dict[str, Any]:
 
 
 def action_units(policy: Any) -> dict[str, bool]:
-    """Return whether a policy scales actions, for its checkpoint; empty if its actions have no units."""
+    """Return an entry for checkpoints: whether a policy scales actions; empty if its actions have no units."""
     return {} if policy.action_scale is None else {"action_scaling": policy.action_scale.scaling}
 
 

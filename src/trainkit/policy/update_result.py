@@ -66,7 +66,7 @@ class MeanMetrics:
         self.n_updates += 1
 
     def delayed_total(self, name: str) -> float:
-        """Return the sum of a scalar on the device at the last call of this method, without waiting; 0 at first."""
+        """Return the sum of a scalar as of the previous call, without waiting for the device; 0 at first."""
         if self._device_sums is None:
             return 0.0
         return self._delayed(self._device_sums[self._device_names.index(name)])

@@ -97,6 +97,6 @@ __all__ = [
 
 @checked
 def settings(name: str, domain: str | None = None) -> dict[str, Any]:
-    """Return the table of a preset's settings in a domain, "classic", "continuous" or "atari"; None is its first."""
+    """Return a preset's settings for a domain, "classic", "continuous" or "atari"; None means its first domain."""
     reject_unknown("presets", [name], PRESETS)
     return PRESETS[name].settings(domain)

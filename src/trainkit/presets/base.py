@@ -123,7 +123,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return {item.name: item.type for item in fields(self.table())}
 
     def _signature(self) -> inspect.Signature:
-        """Return the signature of a call, every option by its name."""
+        """Return the signature of a call, with every option by its name."""
         call = inspect.signature(self.__call__)
         positional = [one for one in call.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
         kind, table = inspect.Parameter.KEYWORD_ONLY, self.table()
@@ -137,13 +137,13 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return f"presets.{self.name}"
 
     def settings(self, domain: str | None = None) -> dict[str, Any]:
-        """Return the table of a domain; None is the first."""
+        """Return the settings of a domain; None means the first domain."""
         table = self.table(domain)
         names = [item.name for item in fields(table) if item.name not in _TRAINER_OPTIONS]
         return {name: getattr(table, name) for name in names}
 
     def table(self, domain: str | None = None) -> SettingsT:
-        """Return the settings of a domain, options of the trainer included; None is the first."""
+        """Return the settings of a domain, including options of the trainer; None means the first domain."""
         domain = self.domains[0] if domain is None else domain
         reject_unknown(repr(self), [domain], self._tables)
         return self._tables[domain]

@@ -157,7 +157,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the total within the block."""
+        """Add the time of the block to the total."""
         self._started = time.perf_counter()
         try:
             yield

@@ -145,7 +145,7 @@ class Callback:
         """Receive the path of a checkpoint that was written."""
 
     def on_checkpoint_loaded(self, trainer: "Trainer", path: Path) -> None:
-        """Receive the path of a checkpoint that was loaded into all parts."""
+        """Receive the path of a checkpoint after it was loaded into all parts."""
 
     def on_train_end(self, trainer: "Trainer") -> None:
         """Receive the end of the run."""
