@@ -141,7 +141,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "MapObs": Call(tk.envs.MapObs, {"fn": np.negative, "space": BOX}),
         "MaxBackup": Call(tk.MaxBackup, {}),
         "MinTree": Call(tk.buffer.MinTree, {"size": 3}),
-        "MixedBuffer": Call(tk.MixedBuffer, {"shares": {tk.ReplayBuffer(10): 1.0}}),
+        "MixedBuffer": Call(tk.MixedBuffer, {"proportions": {tk.ReplayBuffer(10): 1.0}}),
         "MunchausenBackup": Call(tk.MunchausenBackup, {}),
         "NatureCNN": Call(tk.nets.NatureCNN, {"shape": (1, 84, 84)}),
         "NoisyLinear": Call(tk.nets.NoisyLinear, {"in_features": 3, "out_features": 2}),
