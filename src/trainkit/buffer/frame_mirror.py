@@ -88,7 +88,7 @@ class FrameMirror:
         self._sent = now
 
     def _allocate(self, n_finals: int) -> None:
-        """Allocate memory with room for this number of final observations, in place of what there was."""
+        """Allocate memory with room for this number of final observations, replacing the previous memory."""
         for frames in self._frames:
             frames.release()  # first: there may not be memory for both, and the storage has everything
         n_images = self._storage.rings.n_rows + n_finals

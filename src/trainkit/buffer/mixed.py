@@ -268,7 +268,7 @@ class MixedBuffer:
         return {"size": float(len(self)), **named}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every source, and of the choice of sources."""
+        """Return the state of every source, and of the random choice of sources."""
         return {
             "sources": [source.state_dict() for source in self.sources],
             "shares": self.proportions.tolist(),

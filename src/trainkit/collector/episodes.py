@@ -110,7 +110,7 @@ class Episodes:
     def step(
         self, env_ids: NDArray[np.intp], reward: NDArray[np.float64], late_rewards: Mapping[int, float] | None = None
     ) -> None:
-        """Count one step of these environments, and rewards, by row, of agents that did not act."""
+        """Count one step of these environments, and the rewards, by row, of agents that did not act."""
         self._returns[env_ids] += reward
         self._lengths[env_ids] += 1
         if self._agents:
@@ -193,7 +193,7 @@ class Episodes:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state; the episodes that were current continue."""
+        """Restore a saved state; the running episodes continue."""
         self.n_finished = state["n_finished"]
         self._recent = deque(state["recent"], maxlen=_RECENT)
         self._recent_summary = None

@@ -395,7 +395,7 @@ class StepValidator:
         return _error_of(~np.isfinite(leaf), leaf, env_ids, f"returned{self._source} {_leaf_name(path)}", where)
 
     def _compare_with_bounds(self, obs: Obs) -> None:
-        """Warn, once, of a value outside its Box's bounds; many environments' bounds are wrong, so it is no error."""
+        """Warn once about a value outside its Box; it is no error, since many environments declare wrong bounds."""
         outside = self._boxes.outside(obs)
         if outside is None:
             return

@@ -138,7 +138,7 @@ class TensorboardLogger:
         self._claim.release()
 
     def _write_layout(self) -> None:
-        """Write the layout of the charts when new ones have data; dashboards use the last layout."""
+        """Write the layout of the charts if new charts have data; TensorBoard uses the last layout."""
         charts = charts_of(self._tags)
         n_charts = sum(map(len, charts.values()))
         if n_charts != self._n_charts:

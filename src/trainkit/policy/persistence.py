@@ -203,7 +203,7 @@ def _mismatch(own: Tensor, given: Tensor) -> str | None:
 
 
 def _as_tensor(weight: Any) -> Tensor | None:
-    """Return a tensor as it is and an array copied into one; None for anything else."""
+    """Return a tensor unchanged, an array as a new tensor, and None for anything else."""
     if isinstance(weight, Tensor):
         return weight.detach()
     try:

@@ -90,7 +90,7 @@ class PPOPolicy(OnpolicyPolicy):
         return Loss(loss, metrics=metrics)
 
     def _value_loss(self, value: Tensor, rows: RolloutRows) -> Tensor:
-        """Return the squared error [B], of the clipped value where that is larger."""
+        """Return the squared error [B] of the value, or of the clipped value if that is larger."""
         error = (value - rows.returns).square()
         if self.clip_value is None:
             return error

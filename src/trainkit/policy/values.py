@@ -320,7 +320,7 @@ class HLGaussValue(SupportValue):
         self.register_buffer("_edges", torch.arange(bins + 1, dtype=torch.float32), persistent=False)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
+        """Return the arguments of the constructor."""
         own = {name: getattr(self, name) for name in ("bins", "v_min", "v_max", "sigma")}
         return {**own, "target": self.kind}
 

@@ -133,7 +133,7 @@ class DeferredInterrupt:
             signal.signal(number, handler)
 
     def _install_save(self) -> None:
-        """Install the handler of SIGUSR1, which stays after leaving."""
+        """Install the handler of SIGUSR1, which stays installed after the context ends."""
         if self._save is None or _SAVE is None:
             return
         former: Any = signal.getsignal(_SAVE)

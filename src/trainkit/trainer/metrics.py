@@ -93,7 +93,7 @@ class Interval:
             self.logged[name] = LoggedValue(reduce, value, value, value, value)
 
     def collected(self) -> CollectStats:
-        """Merge all collects into one."""
+        """Return the merged statistics of all collects."""
         merged = CollectStats.merge(self._collects)
         self._collects = [merged] if self._collects else []
         return replace(merged, episode_returns=tuple(self._returns), episode_lengths=tuple(self._lengths))

@@ -284,7 +284,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._unwritten.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the pending updates, and batches and priorities in between."""
+        """Return the counters, the pending updates, and sampled batches and priorities that are not used yet."""
         unwritten = [{"slots": slots, "priority": read_priority()} for slots, read_priority in self._unwritten]
         return super().state_dict() | {
             "credit": self._pending.state_dict(),

@@ -149,7 +149,7 @@ def derive(b: Builder, call: Call, array_of: Callable[[Node], Array]) -> Sequenc
 
 
 def _by_torch(b: Builder, call: Call, args: Any, kwargs: Any) -> Sequence[Array]:
-    """Compute an operation that the table lacks by torch, in new memory."""
+    """Compute by torch, in new memory, an operation that the table lacks."""
     packet = getattr(torch.ops.aten, call.name, None)
     operation = getattr(packet, call.operation._overloadname, call.operation)  # the one that does not write in place
     schema = operation._schema
