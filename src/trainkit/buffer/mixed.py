@@ -110,7 +110,7 @@ class MixedBuffer:
         return next((source for source in self.sources if source.spaces is not None), self.sources[0])
 
     def seed(self, root: int) -> None:
-        """Seed the choice of sources, and the sources that have no seed yet, from this root."""
+        """Seed the choice of sources, and sources without a seed, from this root."""
         if not self._has_own_seed:
             self._rng = seeding.generator(root, "mixed")
             self._has_own_seed = True
@@ -144,7 +144,7 @@ class MixedBuffer:
         return held
 
     def get(self, slots: ArrayLike, columns: Sequence[str] = (), *, stack: int | None = None) -> Transition:
-        """Return the rows of these slots [K], in their order; `extras` are those that all these rows have.
+        """Return the rows of these slots [K], in their order; `extras` has the columns that all of them have.
 
         See `ReplayBuffer.get`.
         """
@@ -215,7 +215,7 @@ class MixedBuffer:
     def _joined(
         self, parts: Mapping[int, TransitionBatch], weight: NDArray[np.float64], columns: Sequence[str]
     ) -> TransitionBatch:
-        """Return the batches of some sources, {position: batch}, end to end."""
+        """Return the concatenated batches of some sources, {position: batch}."""
         batches = list(parts.values())
 
         def joined(*leaves: NDArray[Any]) -> NDArray[Any]:

@@ -147,7 +147,7 @@ def _columns(storage: Storage, window: NDArray[np.int64]) -> LazyColumns:
 def shape_reward(
     rule: RewardRule | None, reward: NDArray[np.float64], columns: Callable[[], Mapping[str, Any]]
 ) -> NDArray[np.float64]:
-    """Apply a horizon's reward rule to rewards [...]; a function of the rule receives the columns [..., ...]."""
+    """Apply a horizon's reward rule to rewards [...]; a rule that is a function receives the columns [..., ...]."""
     if rule is None:
         return reward
     if callable(rule):

@@ -61,7 +61,7 @@ class BlockCheck:
         self._hybrid = action_space if isinstance(action_space, StructuredHybrid) else None
 
     def kinds(self, columns: Mapping[str, Column]) -> None:
-        """Raise if a column does not hold numbers; called with headers, before any row is read."""
+        """Raise if a column is not numeric; called with headers, before any row is read."""
         for name, column in columns.items():
             if np.dtype(column.dtype).kind not in "biuf":
                 raise self._error(
@@ -108,7 +108,7 @@ class BlockCheck:
             self.finite(f"extras[{name!r}]", rows, first)
 
     def _raise(self, name: str, rule: str, rows: NDArray[Any], bad: NDArray[np.bool_], first: Any) -> None:
-        """Raise for the first bad value; `first` is the index of the first row, or of each."""
+        """Raise for the first invalid value; `first` is the index of the first row, or an index per row."""
         at = np.argwhere(bad)[0].tolist()
         row = first[at[0]] if isinstance(first, np.ndarray) else first + at[0]
         where = f"row {row}" + (f", index {tuple(at[1:])}" if len(at) > 1 else "")

@@ -249,7 +249,7 @@ class ReplayBuffer(HasSpaces):
         return np.zeros(len(given), np.bool_) if self._bound is None else self._bound.find(given)[1]
 
     def get(self, slots: ArrayLike, columns: Sequence[str] = (), *, stack: int | None = None) -> Transition:
-        """Return the rows of these slots [K], in their order, as they were stored; the arrays are the caller's.
+        """Return the rows of these slots [K], in their order, as they were stored, in new arrays.
 
         Args:
             slots: as returned by `add`, `sample`, `slots`, `Episode.slots` and `Collector.collected_slots`.
@@ -264,7 +264,7 @@ class ReplayBuffer(HasSpaces):
         return self._rows_at(self._find(slots), columns, stack)
 
     def __getitem__(self, index: int | slice) -> Transition:
-        """Return rows by their position in `slots()`: all of a slice, or one [1, ...].
+        """Return rows by their position in `slots()`: those of a slice, or a single one as [1, ...].
 
         Raises:
             MissingRowError: there is no row at this position.

@@ -58,7 +58,7 @@ class Rings:
         return after
 
     def block(self, rows: Rows) -> Rows | slice:
-        """Return rows of different rings, as a slice where they are one step of aligned rings."""
+        """Return rows of different rings, as a slice if they are one step of aligned rings."""
         if self.is_aligned and len(rows) == self.n_rings:
             first = int(rows[0])
             return slice(first, first + self.n_rings)
@@ -92,7 +92,7 @@ class Rings:
         return removed
 
     def live_rows(self, index: NDArray[np.int64]) -> Rows:
-        """Return the row of each index into [0, n_live), counted ring by ring from the oldest row."""
+        """Return the row of each index in [0, n_live), counted ring by ring from the oldest row."""
         ends = np.add.accumulate(self.count)
         ring = ends.searchsorted(index, side="right")
         return self.after(self.cursors[ring], index - ends[ring])

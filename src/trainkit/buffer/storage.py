@@ -218,7 +218,7 @@ class Storage:
         return slots
 
     def find(self, slots: ArrayLike) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return (the rows of slots [B], whether each is still the row that its slot was returned for)."""
+        """Return (the rows of slots [B], whether each still belongs to its slot)."""
         stamp, rows = np.divmod(np.asarray(slots).astype(np.int64, casting="same_kind", copy=False), self.rings.n_rows)
         return rows, (self.records.stamp[rows] == stamp) & (stamp >= 0)
 
@@ -264,7 +264,7 @@ class Storage:
     def next_obs_at(
         self, rows: Rows, final: NDArray[np.int32], *, stack: int | None = None, gather: Gather = take_rows
     ) -> Obs:
-        """Return the true observations after rows [B]; `final` [B] is these rows' field of that name."""
+        """Return the true next observations of rows [B]; `final` [B] is the field `final` of these rows."""
         obs = self.obs_at(rows, 1, stack=stack, gather=gather)
         (ended,) = (final >= 0).nonzero()
         if len(ended):
@@ -298,7 +298,7 @@ class Storage:
         )
 
     def transitions(self, n_rows: int) -> Iterator[Transition]:
-        """Read all live rows once, ring by ring from the oldest, K at a time; `env_ids` repeat within."""
+        """Read all live rows once, ring by ring from the oldest, K at a time; a block repeats `env_ids`."""
         for start in range(0, self.rings.n_live, n_rows):
             yield self.read(self.rings.live_rows(np.arange(start, min(start + n_rows, self.rings.n_live))))
 
@@ -617,7 +617,7 @@ _SMALL = 4096  # bytes up to which two arrays are compared as bytes
 
 
 def is_equal(own: NDArray[Any], given: NDArray[Any]) -> bool:
-    """Return whether two arrays [K, ...] have the same values, bit by bit where small; `given` is cast to `own`'s type.
+    """Return whether two arrays [K, ...] are equal, small ones bit by bit; `given` is cast to `own`'s type.
 
     False is preliminary: `equal_rows` knows that nan is nan and 0.0 is -0.0.
     """

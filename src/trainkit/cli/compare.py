@@ -127,7 +127,7 @@ def on_one_scale(scores: Scores) -> Scores:
 
 
 def report(scores: Scores) -> str:
-    """Return the table of some labels: means, intervals, and the difference to the first.
+    """Return a table with mean, interval and difference to the first label, for each label.
 
     Where a task has one seed there is neither interval nor verdict.
     """

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_descriptors() -> None:
-    """Open standard streams that the process was started without, so that no other file takes their numbers."""
+    """Open missing standard streams, so that no other file gets their descriptors."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -33,7 +33,7 @@ def _print(text: str, stream: TextIO | None) -> None:
 
 
 def format_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Align rows in columns, the first `left` of them to the left; the first row is the heading."""
+    """Format rows as aligned columns, the first `left` of them left-aligned; the first row is the heading."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = [[*map(str.ljust, row[:left], widths), *map(str.rjust, row[left:], widths[left:])] for row in rows]
     return "\n".join("  ".join(row).rstrip() for row in aligned)

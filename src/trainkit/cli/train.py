@@ -119,7 +119,7 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
 
 
 def _check_same_run(recipe: Recipe, folder: Path) -> None:
-    """Raise `ConfigError` for a resume with another preset, environment or dataset; settings may have changed."""
+    """Raise `ConfigError` for a resume with another preset, environment or dataset; settings may differ."""
     former = Recipe.of(RunFolder.read(folder))
     for name in ("preset", "env", "seed", "data"):
         own, theirs = getattr(recipe, name), getattr(former, name)

@@ -530,7 +530,7 @@ class Collector:
         self._report_starts(self.envs.all_ids)
 
     def _truncate_at(self, limit: int, outcome: VectorStep) -> VectorStep:
-        """Truncate the episodes that reach a length with this step."""
+        """Truncate the episodes that reach the maximal length with this step."""
         env_ids = outcome.env_ids
         cut = self._episodes.will_reach(limit, env_ids) & ~outcome.over
         if not any_true(cut):

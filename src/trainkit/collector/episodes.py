@@ -159,7 +159,7 @@ class Episodes:
         return played
 
     def _of_agents(self, returns: NDArray[np.float64], env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.float64]:
-        """Return the returns as [episodes, agents], nan where an agent took no part, each agent's in the tally."""
+        """Return the returns as [episodes, agents], NaN for agents that took no part, and add them to the tally."""
         took_part = (self._lengths[env_ids] > 0) | (returns != 0)  # an agent that never acted may be paid, too
         by_agent: NDArray[np.float64] = np.where(took_part, returns, np.nan).reshape(-1, self._n_agents)
         for name, column in zip(self._agents, by_agent.T, strict=True):

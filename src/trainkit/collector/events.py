@@ -61,7 +61,7 @@ class Episode:
 
     @property
     def terminated(self) -> bool:
-        """Whether the last step terminated it; a lost life may, for the learner, while the game continues."""
+        """Whether the last step terminated it, for the learner: a lost life may, while the game continues."""
         return bool(self._of_last("terminated"))
 
     @property

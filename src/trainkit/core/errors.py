@@ -116,7 +116,7 @@ class Checks:
             self.done()
 
     def done(self) -> None:
-        """Raise one error with every problem noted so far, if there was any; the end of a block calls it."""
+        """Raise one error with all noted problems, if there are any; called at the end of a block."""
         if self.problems:
             raise self.error("\n".join(self.problems))
 
@@ -142,7 +142,7 @@ class Checks:
         above_low: bool = False,
         optional: bool = False,
     ) -> bool:
-        """Require a finite number in [low, high], or in (low, high] when `above_low`; or None where `optional`."""
+        """Require a finite number in [low, high], or (low, high] with `above_low`; with `optional`, None is valid."""
         left = "(" if above_low or math.isinf(low) else "["
         right = ")" if math.isinf(high) else "]"
         rule = f"must be in {left}{low:g}, {high:g}{right}"
@@ -156,7 +156,7 @@ class Checks:
         return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}")
 
     def flag(self, name: str, value: object, *, optional: bool = False) -> bool:
-        """Require True or False, or None where the option is `optional`."""
+        """Require True or False; with `optional`, None is valid."""
         rule = "must be True, False or None" if optional else "must be True or False"
         fits = isinstance(value, (bool, np.bool_)) or (optional and value is None)
         return self.require(fits, f".{name} {rule}, got {value!r}")
@@ -170,7 +170,7 @@ class Checks:
             self.problems += str(error).split("\n")
 
     def one_of(self, name: str, value: object, allowed: Iterable[str]) -> bool:
-        """Require one of a few words; the error suggests the nearest."""
+        """Require one of these words; the error suggests the nearest one."""
         words = list(allowed)
         return self.require(
             value in words, f".{name} must be one of {words}, got {value!r}{did_you_mean(value, words)}"

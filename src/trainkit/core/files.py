@@ -93,7 +93,7 @@ def _move_to_free_path(temporary: Path, path: Path) -> None:
 
 @contextmanager
 def open_regular(path: str | Path, *, error: type[TrainkitError] = CheckpointError) -> Iterator[BufferedReader]:
-    """Open a regular file, or a link to one, for reading bytes.
+    """Open a regular file, or a link to one, to read bytes.
 
     Raises:
         error: it is missing, not readable, or anything but a regular file.
@@ -142,7 +142,7 @@ def size_limit(max_bytes: int | None) -> int | None:
 
 
 def memory_left() -> int | None:
-    """Return the bytes this process may still allocate, by the machine and by its control groups."""
+    """Return the bytes this process may still allocate, limited by the machine and its control groups."""
     known = [_available(), *(_left_in(group) for group in _groups())]
     return min((number for number in known if number is not None), default=None)
 
@@ -196,7 +196,7 @@ def _text_of(path: Path) -> str:
 def check_declared(
     path: str | Path, n_bytes: int, max_bytes: int | None = None, *, error: type[TrainkitError] = CheckpointError
 ) -> None:
-    """Raise `error` if a file declares more bytes than `size_limit` allows; called before they are allocated."""
+    """Raise `error` if a file declares more bytes than `size_limit` allows; called before allocation."""
     limit = size_limit(max_bytes)
     if limit is not None and n_bytes > limit:
         default = " (half of the free memory)" if max_bytes is None else ""
@@ -300,7 +300,7 @@ class StoredArray:
         return np.asarray(self)[key]
 
     def read_into(self, out: NDArray[Any]) -> None:
-        """Fill an array of the same shape, in chunks where its memory or type is another."""
+        """Fill an array of the same shape, in chunks if its memory order or type differs."""
         assert out.shape == self.shape, f"{self} cannot fill {out.shape}"
         target = out.T if self._is_fortran else out
         with decoding(self.path, "arrays"), self._open_content() as content:
@@ -316,7 +316,7 @@ class StoredArray:
             _check_end(content)
 
     def read_rows(self, n_rows: int) -> NDArray[Any]:
-        """Return the next rows [n_rows, ...], from the first on; reading the last one checks the content."""
+        """Return the next rows [n_rows, ...], starting with the first; reading the last row verifies the content."""
         begin, self._n_read = self._n_read, self._n_read + n_rows
         if self._n_read > len(self):
             raise CheckpointError(
@@ -427,7 +427,7 @@ def _stored_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
 
 
 def _read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool, int]:
-    """Return shape, type, whether the first axis varies fastest, and the bytes the header takes."""
+    """Return shape, type, whether the first axis varies fastest, and the size of the header in bytes."""
     version = np.lib.format.read_magic(file)
     n_length = 2 if version < (2, 0) else 4
     n_text = int.from_bytes(file.read(n_length), "little")

@@ -239,7 +239,7 @@ def _is_running(pid: object) -> bool:
 
 
 def _release(path: Path, owner: int, process: int) -> None:
-    """Remove one owner of a lock; with the last one the lock, its file and the folders made for it if empty."""
+    """Remove one owner of a lock; without owners remove the lock, its file, and empty folders made for it."""
     lock = _held.get(path)
     if lock is None or process != os.getpid() or owner not in lock.owners:
         return
@@ -257,7 +257,7 @@ def _release(path: Path, owner: int, process: int) -> None:
 
 
 def _forget_in_child() -> None:
-    """Close the locks of the parent in a forked process: they are the parent's, and end with it."""
+    """In a forked process, close the locks of the parent, which keeps them."""
     for lock in _held.values():
         with contextlib.suppress(OSError):
             os.close(lock.opened)

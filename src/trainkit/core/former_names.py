@@ -107,7 +107,7 @@ RENAMED: dict[str, dict[str, str]] = {  # {class: {old member: new member}}
 
 
 def replace_options(subject: str, options: dict[str, Any], known: Container[str]) -> dict[str, Any]:
-    """Return a call's options with those of 0.1 replaced; a warning names what to write."""
+    """Return a call's options with those of 0.1 replaced; a warning names the replacement."""
     current = dict(options)
     for old, (new, values) in REPLACED_OPTIONS.items():
         if old not in options or new not in known:
@@ -127,7 +127,7 @@ def replace_options(subject: str, options: dict[str, Any], known: Container[str]
 
 
 def former_names(module: str) -> Callable[[str], object]:
-    """Return the `__getattr__` of a module: the new place of a name that moved, else a hint to the nearest name."""
+    """Return the `__getattr__` of a module: names that moved, else an error with the nearest name."""
 
     def get(name: str) -> object:
         new = MOVED.get(module, {}).get(name)
@@ -169,7 +169,7 @@ def former_members(name: str) -> Callable[[Kind], Kind]:
 
 
 def check_overrides(name: str, kind: type) -> None:
-    """Raise `ConfigError` for a class that defines a member of `RENAMED[name]` under its former name alone."""
+    """Raise `ConfigError` for a class that defines a member of `RENAMED[name]` only under its former name."""
     for old, new in RENAMED[name].items():
         owner = next((base for base in kind.__mro__ if old in vars(base)), None)
         if owner is not None and new not in vars(owner) and not isinstance(vars(owner)[old], _FormerMember):
@@ -177,7 +177,7 @@ def check_overrides(name: str, kind: type) -> None:
 
 
 def _attributes() -> dict[str, str]:
-    """Return {name: attribute of `trainkit`} of its own names and those in its namespaces."""
+    """Return {name: attribute} of all public names of `trainkit` and its namespaces."""
     moved = {name: f"{new}.{name}".removeprefix("trainkit.") for name, new in MOVED["trainkit"].items()}
     return {**{name: name for name in sys.modules["trainkit"].__all__}, **moved}
 

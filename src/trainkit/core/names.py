@@ -256,7 +256,7 @@ CLASSES_ELSEWHERE = _by_theirs(
 
 
 def option_hint(name: str, known: Iterable[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Return the hint for an unknown option, as the end of a message; "" where no option is close.
+    """Return the hint for an unknown option, as the end of a message; "" if no option is similar.
 
     Args:
         name: the unknown option.
@@ -314,13 +314,13 @@ _CLOSE = 0.6
 
 
 def nearest_word(word: str, words: Iterable[str]) -> str | None:
-    """Return the most similar of some words, None where none is similar."""
+    """Return the most similar of some words, None if none is similar."""
     best = max(words, key=lambda own: similarity(word, own), default="")
     return best if similarity(word, best) >= _CLOSE else None
 
 
 def similarity(a: str, b: str) -> float:
-    """Return how similar two names are, in [0, 1]: the mean of their letters' and their parts' similarity."""
+    """Return the similarity of two names in [0, 1]: the mean of those of their letters and of their parts."""
     letters = difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
     mine, theirs = (re.split("[_/-]+", name.lower()) for name in (a, b))
     if len(mine) == len(theirs) == 1:
@@ -330,7 +330,7 @@ def similarity(a: str, b: str) -> float:
 
 
 def mentioned(table: Mapping[str, Ours]) -> list[tuple[str, str]]:
-    """Return the rows of a library's table in the docs: the name there, and what it is here."""
+    """Return the rows of a library's table in the docs: its name, and trainkit's."""
     rows = []
     for theirs, entry in sorted(table.items()):
         ours = ", ".join(f"`{own}`" for own in entry.options)

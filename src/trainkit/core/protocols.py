@@ -147,7 +147,7 @@ class Trainee(Policy, Seedable, Protocol):
     on_nan: Literal["raise", "skip"]  # what happens after an update that is not finite
 
     def check_divergence(self) -> None:
-        """Raise `DivergedError` if an earlier update, whose result was not awaited, was not finite."""
+        """Raise `DivergedError` if an earlier update was not finite whose result the CPU did not wait for."""
         ...
 
     def read_metrics(self) -> dict[str, float]:

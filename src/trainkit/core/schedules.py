@@ -162,7 +162,7 @@ def as_schedule(
 
 
 def to_plain(schedule: Schedule) -> float | list[list[float]] | None:
-    """Describe a schedule as a number or knots, which `as_schedule` takes back; None for any other function."""
+    """Describe a schedule as a number or knots for `as_schedule`; None for any other function."""
     if isinstance(schedule, Constant):
         return schedule.value
     if isinstance(schedule, Piecewise):

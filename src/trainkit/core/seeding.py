@@ -22,7 +22,7 @@ def generator(root: int, *names: str | int) -> np.random.Generator:
 
 
 def episode_seed(root: int, env_id: int, episode: int) -> int:
-    """Return the 32-bit seed that `env.reset` gets for one episode of one environment."""
+    """Return the 32-bit seed of `env.reset` for one episode of one environment."""
     return derive(root, env_id, episode) & 0xFFFFFFFF
 
 

@@ -60,7 +60,7 @@ def checked(public: Public) -> Public:
 
 
 def list_options(public: Function) -> None:
-    """Name this callable in errors about options that belong to it but were given elsewhere."""
+    """Register a callable, so that errors can name it for options of its own that were given elsewhere."""
     _public.append(public)
 
 
@@ -111,7 +111,7 @@ def _checked_function(function: Function) -> Any:
 def _check_call(
     function: Function, args: tuple[Any, ...], options: Mapping[str, Any], error: Exception | None = None
 ) -> None:
-    """Raise `ConfigError` with everything that is wrong with a call; every annotation is compared after an error."""
+    """Raise `ConfigError` with everything that is wrong with a call; after a first error, check every annotation."""
     signature = _Signature.of(function)
     owner, subject = _owner(function, args), _subject(function, args)
     problems: list[str] = []
@@ -176,7 +176,7 @@ class _Signature:
 
 
 def _known_options(function: Function, owner: Any) -> tuple[dict[str, Any], bool]:
-    """Return the annotations of all options that a call accepts, forwarded ones too, and whether it may accept others.
+    """Return the annotations of all options of a call, including forwarded ones, and whether it accepts others.
 
     A constructor forwards to its base's; a class method to its base's of that name, the last one to the constructor.
     """
@@ -195,14 +195,14 @@ def _known_options(function: Function, owner: Any) -> tuple[dict[str, Any], bool
 
 
 def _definitions(owner: Any, first: Function) -> list[Function]:
-    """Return a class's definitions of one method in the order of inheritance, from one of them on, without checks."""
+    """Return a class's definitions of one method in method resolution order, starting at one of them, unwrapped."""
     found = [vars(base)[first.__name__] for base in owner.__mro__ if first.__name__ in vars(base)]
     bare = [inspect.unwrap(one.__func__ if isinstance(one, classmethod) else one) for one in found]
     return bare[bare.index(inspect.unwrap(first)) :]
 
 
 def _resolve(public: Any) -> tuple[Function, Any]:
-    """Return the function behind something public, without checks, and the class that it is called for, if any."""
+    """Return the unwrapped function of a public callable, and the class that it is called for, if any."""
     if inspect.ismethod(public):
         return inspect.unwrap(public.__func__), public.__self__
     if inspect.isfunction(public):
@@ -246,7 +246,7 @@ def options_by_owner() -> dict[str, list[str]]:
 
 
 def _empty_init(kind: Any) -> Function:
-    """Return the constructor of a class that has none: it takes no arguments, and calls the next base's."""
+    """Return a constructor for a class without one: it takes no arguments, and calls that of the next base."""
 
     def __init__(self: Any) -> None:  # noqa: N807  # that is its name
         """Take no arguments."""
@@ -299,7 +299,7 @@ def mismatch(value: object, annotation: Any) -> str | None:
 
 
 def matches(value: object, annotation: Any) -> bool:
-    """Return whether a value is of an annotation's type; annotations this function does not know match everything."""
+    """Return whether a value matches an annotation; annotations that this function does not know match everything."""
     members = _members(annotation)
     if len(members) > 1:
         return any(matches(value, member) for member in members)
@@ -329,7 +329,7 @@ def matches(value: object, annotation: Any) -> bool:
 
 
 def is_unrelated(value: object, annotation: Any) -> bool:
-    """Return whether a value mismatches and has no member of the protocol either; an incomplete part is related."""
+    """Return whether a value mismatches and has no member of the protocol, unlike an incomplete part."""
     protocols = [kind for kind in map(_origin, _members(annotation)) if is_protocol(kind)]
     names = [name for kind in protocols for name in get_protocol_members(kind) if not name.startswith("_")]
     return not matches(value, annotation) and not any(hasattr(value, name) for name in names)

@@ -186,7 +186,7 @@ def masked_space(space: Space[Any], action_space: Space[Any]) -> spaces.Dict:
 
 
 def legal_actions(obs: Obs) -> NDArray[np.bool_] | None:
-    """Return the mask [K, A] in an observation, None where there is none."""
+    """Return the mask [K, A] in an observation, None without one."""
     if isinstance(obs, dict) and ACTION_MASK in obs:
         mask: NDArray[Any] = obs[ACTION_MASK]
         return mask if mask.dtype == np.bool_ else mask != 0
@@ -194,7 +194,7 @@ def legal_actions(obs: Obs) -> NDArray[np.bool_] | None:
 
 
 def checked_legal(obs: Obs, env_ids: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
-    """Return the mask [K, A] in an observation, None where there is none; raise for a row that allows nothing."""
+    """Return the mask [K, A] in an observation, None without one; raise for a row without a legal action."""
     if not isinstance(obs, dict) or ACTION_MASK not in obs:
         return None
     mask: NDArray[Any] = obs[ACTION_MASK]
@@ -204,7 +204,7 @@ def checked_legal(obs: Obs, env_ids: NDArray[np.intp] | None = None) -> NDArray[
 
 
 def check_mask(legal: NDArray[np.bool_], env_ids: NDArray[np.intp] | None) -> None:
-    """Raise for a mask [K, A] one of whose rows allows nothing."""
+    """Raise for a mask [K, A] with a row that allows no action."""
     any_legal = legal.any(axis=1)
     if not any_legal.all():
         row = int(np.flatnonzero(~any_legal)[0])
@@ -246,7 +246,7 @@ def random_actions(
 
 
 def space_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the lowest and the highest number of each element of a leaf; one number each where all are equal."""
+    """Return the lower and upper bound of each element of a leaf; single numbers if all are equal."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.Discrete):
@@ -446,7 +446,7 @@ class ActionStructure:
         return rows if self.is_discrete.all() else rows.astype(self.float_dtype, copy=False)
 
     def bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the lowest and the highest number of each column, [W] each."""
+        """Return the lower and upper bound of each column, [W] each."""
         lows, highs = zip(*(_bounds(leaf) for _, leaf in self._leaves), strict=True)
         return np.concatenate(lows), np.concatenate(highs)
 
@@ -532,7 +532,7 @@ class StructuredHybrid(_FlatRows, Space[NDArray[Any]]):
         return used
 
     def sample(self, mask: None = None, probability: None = None) -> NDArray[Any]:
-        """Draw one row [W], discrete columns uniformly, the others as a Box does; masks are rejected as by a Box."""
+        """Sample one row [W], discrete columns uniformly, the others as a Box does; masks raise, as in a Box."""
         return self.join(self.discrete.sample(), self.box.sample(mask, probability))
 
     def contains(self, x: Any) -> bool:
@@ -558,7 +558,7 @@ def flat_actions(space: Space[Any]) -> Space[Any]:
 
 
 def structure_of(space: Space[Any] | None) -> ActionStructure | None:
-    """Return how flat rows of a space are nested, None where they are not."""
+    """Return the structure of the nested actions that a space's flat rows represent, None for other spaces."""
     return space.structure if isinstance(space, _FlatRows) else None
 
 
@@ -612,7 +612,7 @@ def joint_actions(owner: str, space: Space[Any] | None) -> JointActions | None:
 
 
 def _check_action_leaf(path: str, space: Space[Any]) -> None:
-    """Raise for a leaf whose numbers cannot be in a flat row."""
+    """Raise for a leaf whose values a flat row cannot represent."""
     if isinstance(space, spaces.Box) and space.dtype not in (np.float32, np.float64):
         raise ConfigError(f"{path} is {space}: make it a Box of float32 or float64, or a MultiDiscrete")
     if not isinstance(space, (*_DISCRETE, spaces.Box)):
@@ -623,7 +623,7 @@ def _check_action_leaf(path: str, space: Space[Any]) -> None:
 
 
 def _values(space: Space[Any], action: Any) -> Iterator[Any]:
-    """Yield the leaves of a nested action in the order of the space's."""
+    """Yield the leaves of a nested action in the order of the space's leaves."""
     if isinstance(space, spaces.Dict):
         if not isinstance(action, dict) or action.keys() != space.spaces.keys():
             raise ConfigError(f"an action of {space} must be a dict with the keys {list(space.spaces)}, got {action!r}")
@@ -652,7 +652,7 @@ def _size(leaf: Space[Any]) -> int:
 
 
 def _float_dtype(leaves: list[tuple[str, Space[Any]]]) -> np.dtype[Any]:
-    """Return the smallest float that holds every number of a Box, and of discrete leaves next to one, exactly."""
+    """Return the smallest float type that represents all values of a Box, and of discrete leaves with one, exactly."""
     dtype: np.dtype[Any] = np.dtype(np.float32)
     has_box = any(isinstance(leaf, spaces.Box) for _, leaf in leaves)
     for path, leaf in leaves:
@@ -667,6 +667,6 @@ def _float_dtype(leaves: list[tuple[str, Space[Any]]]) -> np.dtype[Any]:
 
 
 def _bounds(leaf: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the lowest and the highest number of each element of a leaf, flat."""
+    """Return the lower and upper bound of each element of a leaf, as flat arrays."""
     low, high = space_bounds(leaf)
     return np.broadcast_to(low, leaf.shape or ()).ravel(), np.broadcast_to(high, leaf.shape or ()).ravel()

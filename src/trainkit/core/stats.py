@@ -65,7 +65,7 @@ NO_VALUES = Summary(mean=None, std=None, min=None, max=None, count=0)
 
 
 def per_second(count: int, seconds: float) -> float | None:
-    """Return a speed; None where nothing was counted or no time was measured."""
+    """Return a rate, None if nothing was counted or no time was measured."""
     return count / seconds if count and seconds > 0 else None
 
 
@@ -110,7 +110,7 @@ class CollectStats:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Rows over `seconds`; None where no step was taken."""
+        """Rows per second, None if no step was taken."""
         return per_second(self.n_step, self.seconds)
 
     def to_plain(self) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def shard_blocks(shard: Shard) -> Iterator[Block]:
 
 @contextmanager
 def _open_columns(path: Path, max_bytes: int | None) -> Iterator[Mapping[str, Any]]:
-    """Open a file; its columns are known by their headers."""
+    """Open a file and return its columns, of which only headers are read."""
     if path.suffix in SUFFIXES:
         with open_hdf5(path, max_bytes=max_bytes) as (datasets, _):
             yield datasets
@@ -187,7 +187,7 @@ def _open_columns(path: Path, max_bytes: int | None) -> Iterator[Mapping[str, An
 
 
 def _read_meta(path: Path, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a file; raise if it is no dataset, or of a newer format."""
+    """Return the metadata of a file; raise if it is not a dataset, or has a newer format."""
     meta: Any = None
     column = columns.get("meta")
     if (
@@ -217,7 +217,7 @@ def _check_ends(columns: Mapping[str, Any]) -> None:
 
 
 def _check_columns(shard: Shard, columns: Mapping[str, Any]) -> None:
-    """Raise if the columns are not those of the header, by their shapes and types."""
+    """Raise if the shapes or types of the columns differ from the header."""
     header, n_episodes = shard.header, len(shard.length)
     if n_episodes == 0 or shard.length.min() < 1:
         raise ValueError("it has no episode, or one of no step")

@@ -159,7 +159,7 @@ def _is_numeric(dataset: Any) -> bool:
 
 
 def _is_bytes(h5py: Any, dataset: Any) -> bool:
-    """Return whether rows are bytes of various lengths, as of compressed images."""
+    """Return whether rows are bytes of various lengths, such as compressed images."""
     return dataset.shape is not None and h5py.check_vlen_dtype(dataset.dtype) == np.uint8
 
 

@@ -33,7 +33,7 @@ def load_dataset(
     max_bytes: int | None = None,
     **options: Any,
 ) -> ReplayBuffer:
-    """Load files of `DatasetWriter`, npz or HDF5, into a buffer of as many rows.
+    """Load files of `DatasetWriter`, npz or HDF5, into a buffer whose capacity is their number of rows.
 
     The headers of all files are checked before the buffer is made; rows are then read into its memory block by block.
     A folder in Minari's format is read as by `from_minari`. An `.hdf5` file that Tianshou's `ReplayBuffer.save_hdf5`
@@ -76,7 +76,7 @@ def load_dataset(
 def from_minari(
     dataset: Any, *, into: type[ReplayBuffer] = ReplayBuffer, max_bytes: int | None = None, **options: Any
 ) -> ReplayBuffer:
-    """Load a Minari dataset into a buffer of as many rows; nothing is downloaded, and nothing in it is executed.
+    """Load a Minari dataset into a buffer of its size; nothing is downloaded, and nothing in it is executed.
 
     A folder needs h5py and not Minari. Sizes are read from the headers of its files before the buffer is made; rows are
     then read into its memory block by block.

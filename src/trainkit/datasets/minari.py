@@ -113,7 +113,7 @@ class MinariEpisodes:
                 first += n_steps
 
     def _block(self, one: _Episode, begin: int, end: int, n_steps: int, first: int) -> Block:
-        """Read rows [begin, end) of an episode; `first` is the number of the first one among all episodes' rows."""
+        """Read rows [begin, end) of an episode; `first` is the index of the first one among all rows."""
         is_last, n_rows = end == n_steps, end - begin
         obs = tree.map_tree(
             lambda spec, column: self._converted(one, spec, column[begin : end + is_last]), self._obs_specs, one.obs
@@ -162,7 +162,7 @@ class MinariEpisodes:
         return n_bytes
 
     def _converted(self, one: _Episode, spec: ArraySpec, rows: Any) -> NDArray[Any]:
-        """Return rows in the type of their space; raise if that type does not have a value."""
+        """Return rows in the type of their space; raise if that type cannot represent a value."""
         found = np.asarray(rows)
         with np.errstate(all="ignore"):  # non-finite values raise later
             converted = found.astype(spec.dtype, copy=False)

@@ -173,7 +173,7 @@ def _estimate(
 
 
 def _behavior(name: str, number: int, episode: RecordedEpisode) -> NDArray[np.float64]:
-    """Return the probabilities of the behavior's actions [T].
+    """Return the probabilities [T] that the behavior policy gave to its actions.
 
     Raises:
         ConfigError: they are missing or no probabilities.

@@ -39,7 +39,7 @@ class EpisodeWriter:
         self._n_bytes = 0  # of those
 
     def start(self, header: Header, n_envs: int, open_ids: NDArray[np.intp]) -> None:
-        """Start recording N environments; open episodes, of which the first steps are missing, are left out."""
+        """Start recording N environments; running episodes are left out, since their first steps are missing."""
         self._header = header
         self._open = OpenEpisodes(header, n_envs, open_ids)
 
@@ -188,7 +188,7 @@ class OpenEpisodes:
         return np.zeros((self._capacity + 1, self._n_envs, *spec.shape), spec.dtype)
 
     def _compact(self) -> None:
-        """Move the open episodes to the front of new columns, of twice the capacity where they fill most of it."""
+        """Move the open episodes to the front of new columns, with twice the capacity if they fill most of it."""
         is_open = ~self._gaps[: self._n_steps] & (np.arange(self._n_steps)[:, None] >= self._first)  # [capacity, N]
         n_kept = self._n_steps - int(np.append(is_open.any(axis=1), True).argmax())
         n_removed = self._n_steps - n_kept

@@ -99,7 +99,7 @@ class Changes:
         self.is_observed = self.has_hooks()
 
     def has_hooks(self) -> bool:
-        """Return whether a hook is registered now on what was there at the last `look`."""
+        """Return whether a hook is registered on a module or tensor of the last `look`."""
         return any(self._hooks) or any(self._hooks_of_parameters())
 
     def _hooks_of_parameters(self) -> list[Any]:
@@ -147,14 +147,14 @@ class Changes:
         )
 
     def _matters(self, module: nn.Module) -> bool:
-        """Return whether the function uses a module, as far as is known."""
+        """Return whether the function may use a module."""
         if not self._read or module is self._owner:
             return True
         own = [*module.parameters(), *module.buffers()]
         return not own or any(id(x) in self._read for x in own)
 
     def _ignored_of(self, module: nn.Module) -> frozenset[str]:
-        """Return the attributes of a module that cannot matter: torch's own, and the mode of those without modes."""
+        """Return the attributes of a module to ignore: torch's own, and the mode if it has no effect."""
         if module is self._owner:
             return self._ignored
         if type(module) in _PLAIN:
@@ -163,6 +163,6 @@ class Changes:
 
 
 def _is_part(value: object) -> bool:
-    """Return whether an attribute is an object with attributes, and not torch's, numpy's or gymnasium's."""
+    """Return whether an attribute is an object with attributes that is not from torch, numpy or gymnasium."""
     is_own = type(value).__module__.split(".")[0] not in ("torch", "numpy", "gymnasium", "builtins", "functools")
     return is_own and hasattr(value, "__dict__") and not isinstance(value, (Tensor, nn.Module, type, FunctionType))

@@ -22,7 +22,7 @@ Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: number of elements,
 
 
 def evaluate(loss: Closure) -> tuple[Tensor, Any]:
-    """Return (the scalar to minimize, the loss's other results, an empty tuple where it has none)."""
+    """Return (the scalar to minimize, the loss's other results), with an empty tuple for no other results."""
     result = loss()
     return result if isinstance(result, tuple) else (result, ())
 

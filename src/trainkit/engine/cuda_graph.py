@@ -146,7 +146,7 @@ class CudaGraph:
         return results
 
     def _failure(self, error: RuntimeError) -> Exception:
-        """Return what to raise for an error of the last warm-up or of the recording."""
+        """Return the error to raise for an error of the last warm-up or of the recording."""
         self._forget()  # as gradients may be left in the failed recording
         subject = f"{type(self._policy).__name__}.engine='cuda_graph' cannot record an update"
         remedy = " and start the process again" if self.is_recording else ""
@@ -179,7 +179,7 @@ class CudaGraph:
 
 
 def _tensors_of(inputs: Any) -> list[Tensor]:
-    """List the leaves that are not None, of a `PinnedBatch` its block."""
+    """List the leaves that are not None; a `PinnedBatch` is represented by its block."""
     return [leaf.block if isinstance(leaf, PinnedBatch) else leaf for leaf in tree.leaves(inputs) if leaf is not None]
 
 

@@ -114,7 +114,7 @@ class DelayedRead:
         self._copied: torch.Event | None = None
 
     def __call__(self, number: Tensor) -> float:
-        """Start to copy a number [] to the CPU, and return the one before it; 0 at first."""
+        """Start to copy a number [] to the CPU, and return the previous one; 0 at first."""
         before = 0.0
         if self._copy is not None and self._copied is not None:
             self._copied.synchronize()

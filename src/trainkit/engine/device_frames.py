@@ -93,12 +93,12 @@ class ResidentFrames:
 
 
 def places_of(columns: Any) -> Any:
-    """Return a tree of arrays, with places instead of images on a device; overwritten ones raise."""
+    """Return a tree of arrays with places in the place of images on a device; raise for overwritten images."""
     return tree.map_tree(lambda leaf: leaf.valid_places() if isinstance(leaf, Lookup) else leaf, columns)
 
 
 def gathered(batch: TransitionBatch) -> TransitionBatch:
-    """Return a batch with arrays instead of places of images on the CPU."""
+    """Return a batch with the images on the CPU in the place of their places."""
     columns = tree.map_tree(_array_of, (batch.obs, batch.next_obs))
     return replace(batch, obs=columns[0], next_obs=columns[1])
 
@@ -110,6 +110,6 @@ def _array_of(leaf: Any) -> Any:
 
 
 def frames_of(batch: TransitionBatch) -> Any:
-    """Return the images to which the places in a batch's obs and next_obs refer; None where there are no places."""
+    """Return the image store that the places in a batch's obs and next_obs refer to; None without places."""
     frames = tree.map_tree(lambda leaf: leaf.frames if isinstance(leaf, Lookup) else None, (batch.obs, batch.next_obs))
     return frames if any(leaf is not None for leaf in tree.leaves(frames)) else None

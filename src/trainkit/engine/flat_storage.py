@@ -10,7 +10,7 @@ from trainkit.core.errors import ConfigError
 
 
 def lay_flat(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Make parameters of one dtype and device views of one new tensor [N], in their order, and return it."""
+    """Convert parameters of one dtype and device to views of one new tensor [N], in their order, and return it."""
     with torch.no_grad():
         flat = torch.cat([parameter.reshape(-1) for parameter in parameters])
         pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
@@ -34,7 +34,7 @@ def joined(*columns: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
 
 
 def _is_next(before: Tensor, tensor: Tensor) -> bool:
-    """Return whether a tensor starts in memory where the one before ends."""
+    """Return whether a tensor starts in memory where the previous one ends."""
     return (
         before.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
         and before.dtype == tensor.dtype

@@ -115,7 +115,7 @@ class GradientStep:
         self.use(compile=compile, recorded=recorded)
 
     def use(self, *, compile: bool = False, recorded: bool = False) -> None:
-        """Compute the next steps in a compiled graph, or as calls that are recorded; see the constructor."""
+        """Execute the next steps by a compiled graph, or by calls that can be recorded; see the constructor."""
         device = self._named[0][1].device if self._named else torch.device("cpu")
         self._graph = LossGraph(self.module) if compile else None
         self._prepared_lr = self.lr(0)
@@ -124,7 +124,7 @@ class GradientStep:
         )  # where recorded calls read it
 
     def prepare(self, step: int) -> None:
-        """Write the learning rate of an environment step where recorded calls read it."""
+        """Write the learning rate of an environment step to the memory that recorded calls read."""
         lr = self.lr(step)
         if self._lr_tensor is not None and lr != self._prepared_lr:
             self._lr_tensor.fill_(lr)
@@ -200,7 +200,7 @@ class GradientStep:
             group.gradient.zero_()
 
     def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Give each parameter of `trainable` its gradient, laying them out where they are not; None is no gradient."""
+        """Set the gradients of `trainable` (None for no gradient), and lay out parameters that are not laid out yet."""
         pairs = list(zip(self.trainable, gradients, strict=True))
         is_current = self._is_current()
         if is_current and all(gradient is None or parameter.grad is not None for parameter, gradient in pairs):
@@ -297,11 +297,11 @@ class GradientStep:
             parameter.grad = None
 
     def _moments(self) -> dict[int, Mapping[str, Tensor]]:
-        """Return {parameter's index: step, exp_avg, exp_avg_sq}, of frozen ones too."""
+        """Return {parameter's index: step, exp_avg, exp_avg_sq}, including frozen parameters."""
         return {**self._frozen, **{i: moment for group in self.groups for i, moment in group.moments()}}
 
     def _lay_out(self, moments: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Lay out the parameters that move, those together that have taken as many steps."""
+        """Lay out the trained parameters in groups with equal numbers of steps."""
         by_count: dict[float, list[int]] = {}
         self._frozen = {i: dict(moment) for i, moment in moments.items() if not self._named[i][1].requires_grad}
         for i, (_, parameter) in enumerate(self._named):
@@ -311,7 +311,7 @@ class GradientStep:
 
 
 def check_parameters(module: nn.Module) -> None:
-    """Raise `ConfigError` where parameters cannot be trained: float64 layers of torch's own, or without gradients.
+    """Raise `ConfigError` for parameters that cannot be trained: float64 ones, or ones without gradients.
 
     A module of the user's may have another dtype than float32, as its `forward` can cast what it is given.
     """

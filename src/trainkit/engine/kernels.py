@@ -238,7 +238,7 @@ def _is_same(x: A, y: A) -> bool:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Have BLAS multiply on one thread: with small matrices, threads wait for each other longer than they multiply."""
+    """Make BLAS multiply on one thread: for small matrices, threads wait longer than they multiply."""
     changed = [(one, count) for one in blas_libraries() if (count := one.get_num_threads()) != 1]
     for library, _ in changed:
         library.set_num_threads(1)

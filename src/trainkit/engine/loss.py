@@ -31,7 +31,7 @@ class TensorBatch(NamedTuple):
 
 
 def rows_of(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
-    """Return obs, action, reward, discount, next_obs, weight and extras, which are on the device, as rows.
+    """Return a `TensorBatch` of obs, action, reward, discount, next_obs, weight and extras on the device.
 
     A leaf of obs and next_obs for which `frames` has images holds indices, by which it is gathered. A next observation
     whose mask allows no action counts as the end of its episode, so its discount is 0.

@@ -126,7 +126,7 @@ class NumpyFunction:
         layout: tuple[Any, ...],
         gradient_step: GradientStep | None,
     ) -> Results | None:
-        """Compute by torch and record it; return the results of the program derived from it, else torch's."""
+        """Compute by torch and record it; return the results of the derived program, or torch's if there is none."""
         tensors = [torch.from_numpy(np.array(x, order="C")) for x in arrays]  # two may share memory
         parameters = [] if gradient_step is None else gradient_step.trainable
 
@@ -181,7 +181,7 @@ class NumpyFunction:
     def _compare(
         self, derived: "_Derived", results: Results, gradient_step: GradientStep | None, by_torch: Pass
     ) -> None:
-        """Give up at the second difference in a row: a single one may be a tie that rounding broke."""
+        """Give up numpy at the second difference in a row; a single one may come from a tie broken by rounding."""
         different = _difference(results, [] if gradient_step is None else gradient_step.trainable, by_torch)
         derived.n_differences = 0 if different is None else derived.n_differences + 1
         derived.next_comparison = _next_comparison(derived.n_calls, derived.n_differences)
@@ -286,7 +286,7 @@ def with_leaves(inputs: Any, leaves: Sequence[Tensor]) -> Any:
 
 
 def _difference(results: Results, parameters: Sequence[nn.Parameter], by_torch: Pass) -> str | None:
-    """Return the name of a result that differs from torch's by more than rounding; None where none does."""
+    """Return the name of a result that differs from torch's by more than rounding, None if all agree."""
     ours, theirs = (dict(tree.named_leaves(outputs)) for outputs in (results, by_torch.outputs))
     pairs = [(name, np.asarray(ours[name]), tensor.numpy()) for name, tensor in theirs.items()]
     both = [

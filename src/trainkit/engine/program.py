@@ -57,12 +57,12 @@ class Array:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its memory, in C order."""
+        """Whether the array covers all of its memory, in C order."""
         return self.view.size == self.memory.array.size and bool(self.view.flags.c_contiguous)
 
     @property
     def is_dense(self) -> bool:
-        """Whether it has no gaps, as BLAS takes it: in C order or in Fortran order."""
+        """Whether the array has no gaps, as BLAS requires: in C order or in Fortran order."""
         return bool(self.view.flags.c_contiguous or self.view.flags.f_contiguous)
 
     def offset(self) -> int:
@@ -142,7 +142,7 @@ class Builder:
         return self._views[key]
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Return an array in another shape: a view of it, or of a copy where its strides allow none."""
+        """Return an array in another shape, as a view if its strides allow, else as a copy."""
         if x.view.size == 0 or np.may_share_memory(x.view, x.view.reshape(shape)):
             return self.view(x, lambda array: array.reshape(shape))
         return self.view(self.copy(x), lambda array: array.reshape(shape))
@@ -208,12 +208,12 @@ class Builder:
             self._add(_Line(kernel, (), operands, options))
 
     def maker(self, x: Array) -> tuple[Kernel | None, Sequence[Array], tuple[Any, ...]]:
-        """Return (kernel, operands, options) of the call that computes an array's memory; (None, (), ()) if none."""
+        """Return (kernel, operands, options) of the call that computes an array, or (None, (), ())."""
         line = self._made_by.get(x.memory)
         return (None, (), ()) if line is None else (line.kernel, line.operands, line.options)
 
     def result(self, x: Array, target: NDArray[Any] | None = None) -> Array:
-        """Keep an array until the program's end, in `target`, which is in C order, or in the program's own memory.
+        """Make an array a result of the program, in `target` (in C order) or in the program's own memory.
 
         Returns the array whose view has the content after a run.
         """

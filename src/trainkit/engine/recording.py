@@ -153,18 +153,18 @@ class Recorder(TorchDispatchMode):
             return None
 
     def node_of(self, tensor: Tensor) -> Node | None:
-        """Return the node of a tensor, None where it is none of the recording's."""
+        """Return the node of a tensor, None if the tensor is not in the recording."""
         found = self._nodes.get(_view(tensor))
         if found is None or found[1] != self._n_writes[_memory(tensor)]:
             return None
         return found[0]
 
     def n_multiplications(self) -> int:
-        """Return how many multiplications the recorded products and convolutions take."""
+        """Return the number of multiplications of the recorded products and convolutions."""
         return sum(map(_cost, self.calls))
 
     def _recorded(self, func: Any, args: Any, kwargs: Any) -> Call | None:
-        """Return a call with nodes in the place of tensors; None, with a reason, where it cannot be recorded."""
+        """Return a call with nodes in the place of tensors; note a reason and return None if it cannot be recorded."""
         if func is torch.ops.aten.lift_fresh.default:
             return Call(func, (), {})  # of a tensor that Python has just made
         if func is torch.ops.aten._local_scalar_dense.default:

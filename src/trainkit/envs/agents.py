@@ -142,7 +142,7 @@ class GamesBackend:
         raise NotImplementedError("make_envs allows no restart of games")
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
-        """Call a method of games, once each; its result is that of all its rows."""
+        """Call a method once per game; all rows of a game get its result."""
         answers: dict[int, Any] = {}
         for env_id in env_ids.tolist():
             game = env_id // len(self._names)

@@ -204,7 +204,7 @@ def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> An
 
 
 def check_equal(env_id: int, env: EnvSpaces, first: EnvSpaces) -> None:
-    """Raise a ConfigError where an environment has other spaces than the first."""
+    """Raise a ConfigError if an environment's spaces differ from those of the first."""
     here, there = ((one.observation_space, one.action_space) for one in (env, first))
     if here != there:
         raise ConfigError(f"make_envs: env {env_id} has spaces {here}, env 0 has {there}: they must be equal")

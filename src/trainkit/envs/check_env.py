@@ -119,7 +119,7 @@ class _Check:
         self._step_seconds, self._n_steps = 0.0, 0
 
     def make(self, spec: Any, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
-        """Make the environment, without gymnasium's own checks, which would warn of the same."""
+        """Make the environment without gymnasium's own checks, which would repeat the warnings."""
         try:
             if isinstance(spec, str):
                 spec = with_package(spec)
@@ -142,7 +142,7 @@ class _Check:
             env.close()
 
     def check_spaces(self, env: gym.Env[Any, Any], validate_env: ValidateEnv | None) -> gym.Env[Any, Any]:
-        """Check the user's own rule and the spaces; return the environment with flat actions."""
+        """Check the user's validation function and the spaces; return the environment with flat actions."""
         try:
             if validate_env is not None:
                 run_validation(validate_env, env, "the environment")
@@ -328,6 +328,6 @@ def _observation(path: str) -> str:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Return whether two trees, or two steps, hold the same numbers."""
+    """Return whether two trees, or two steps, have equal values."""
     pairs = zip(map(np.asarray, tree.leaves(one)), map(np.asarray, tree.leaves(other)), strict=True)
     return all(bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f")) for a, b in pairs)

@@ -116,7 +116,7 @@ class Envs:
 
     @property
     def is_seeded(self) -> bool:
-        """Whether the root of the episodes' seeds was given."""
+        """Whether a root seed for the episodes was given."""
         return self._current.is_seeded
 
     @property
@@ -131,12 +131,12 @@ class Envs:
 
     @property
     def frame_space(self) -> gym.Space[Any]:
-        """Of one environment as the buffer stores it: one frame, with the mask in."""
+        """The observation space of one environment as the buffer stores it: one frame, including the mask."""
         return self._validator.frame_space
 
     @property
     def lives_key(self) -> str | None:
-        """Of the info that counts lives; None where they are not counted."""
+        """The key of the info that counts lives, None if they are not counted."""
         return self._validator.lives_key
 
     @property
@@ -240,7 +240,7 @@ class Envs:
         self._start_episodes(env_ids, self._options)
 
     def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
-        """Call a method of single environments, or read an attribute; results [K], of all where no ids are given.
+        """Call a method of single environments, or read an attribute; return results [K], by default of all.
 
         Raises:
             ConfigError: they are closed.
@@ -274,7 +274,7 @@ class Envs:
             self._backend.detach()
 
     def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
-        """Return the seeds of the next episodes, the processors' state, and how to replay the current episodes."""
+        """Return the seeds of the next episodes, the processors' state, and replay data of the current episodes."""
         played = self._played.state_dict(self.obs) if with_running else None
         state: dict[str, Any] = {"root": self.root, "episodes": self.episodes.copy(), "played": played}
         if played is not None:
@@ -289,12 +289,12 @@ class Envs:
             self._backend.load_state_dict(state.get("processors", []))
 
     def lost_attributes(self, state: dict[str, Any]) -> dict[int, list[str]]:
-        """Return the attributes that differ from a saved state's, by environment; none where it has no fingerprints."""
+        """Return the attributes that differ from a saved state's, by environment; empty without fingerprints."""
         saved = state.get("fingerprints")
         return differences(saved, self._backend.fingerprints()) if saved else {}
 
     def _without_owner(self, method: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
-        """Call a method of this object for user code, which raises where the environments have an owner."""
+        """Call a method of this object for user code; raise if the environments have an owner."""
         use = Use()
         try:
             self.ownership.enter(use)
@@ -312,7 +312,7 @@ class Envs:
         self.ready = self.all_ids if len(ids) == self.n else ids
 
     def _lose_lives(self, lives: NDArray[Any], frame: Obs, env_ids: Ids) -> NDArray[np.bool_]:
-        """Return where lives were lost [K]; stacks start again there, as the buffer's next episode does."""
+        """Return which environments lost a life [K]; their stacks restart, as does the buffer's episode."""
         has_lost: NDArray[np.bool_] = lives < self._lives[env_ids]
         self._lives[env_ids] = lives
         if self.stack > 1 and any_true(has_lost):
@@ -364,7 +364,7 @@ class Envs:
     # ---- failures ----
 
     def _checked(self, rows: _Rows, check: Callable[..., _Result], *args: Any) -> tuple[_Rows, _Result]:
-        """Check rows, without those of environments that returned invalid data and are to be rebuilt."""
+        """Return the valid rows, without those of environments that returned invalid data and will be rebuilt."""
         while True:
             try:
                 return rows, check(rows, *args)
@@ -372,7 +372,7 @@ class Envs:
                 rows = rows.without(self.restarts.mark_failed(error))
 
     def _rebuild(self, env_id: int, options: Options) -> None:
-        """Rebuild an environment and begin an episode in it, as often as necessary and allowed."""
+        """Rebuild an environment and start an episode in it, with as many attempts as necessary and allowed."""
         failed = self.restarts.failed
         while env_id in failed:
             self.restarts.begin_restart(env_id, failed[env_id])
@@ -388,7 +388,7 @@ class Envs:
             self.episodes[env_id] += env_id in failed  # another seed, should this one cause the error
 
     def explain_no_action(self, error: NoLegalActionError) -> NoLegalActionError:
-        """Return an error that names the agent and the remedy, where agents share games; else the same."""
+        """Return an error that names the agent and the remedy if agents share games, else the given error."""
         if not self.agents or error.env_id is None:
             return error
         where = self._current.describe(error.env_id)
@@ -443,7 +443,7 @@ class CurrentEpisodes:
         self.n_steps[env_ids] = 0
 
     def seeds_of(self, env_ids: Ids) -> list[int]:
-        """Return the seeds of current episodes [K], by (root, environment, episode); agents of a game share one."""
+        """Return the seeds [K] of current episodes, from (root, environment, episode); agents of a game share one."""
         n_agents = max(1, len(self._agents))
         return [seeding.episode_seed(self.root, i // n_agents, int(self.number[i])) for i in env_ids.tolist()]
 

@@ -163,7 +163,7 @@ def accepts_context(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> b
 
 @contextlib.contextmanager
 def creation_errors(name: str) -> Iterator[None]:
-    """Raise what goes wrong while an environment is made as errors of trainkit."""
+    """Convert errors of the construction of an environment to trainkit's errors."""
     try:
         yield
     except ConfigError:
@@ -192,7 +192,7 @@ class NestedActions(gym.ActionWrapper[Any, Any, Any]):
 
 
 def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """Return an environment that takes flat rows: itself where its actions are not nested, and a game of agents."""
+    """Return an environment whose actions are flat rows; games, and those without nested actions, are unchanged."""
     space: object = getattr(env, "action_space", None)  # a method, of a game
     return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else env
 
@@ -201,7 +201,7 @@ def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 
 def with_package(env_id: str) -> str:
-    """Return "package:id" where importing a package is what registers the id."""
+    """Return "package:id" for an id that is registered by importing a package."""
     namespace = env_id.partition("/")[0]
     if namespace not in _PACKAGES:
         return env_id
@@ -281,7 +281,7 @@ def replaced_action_space(own: Any, given: Space | None) -> Any:
 
 
 def _is_subspace(given: Space, own: Space) -> bool:
-    """Return whether every action of one space is one of the other, of the same kind and shape."""
+    """Return whether a space is a subset of another space of the same kind and shape."""
     if type(given) is not type(own) or given.shape != own.shape or given.dtype != own.dtype:
         return False
     if isinstance(given, gym.spaces.Box) and isinstance(own, gym.spaces.Box):

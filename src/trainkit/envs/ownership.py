@@ -50,7 +50,7 @@ class Ownership:
 
     @property
     def owner(self) -> object | None:
-        """The owner; None before one claims them, and after it released them or was garbage collected."""
+        """The owner; None before a claim, after a release, and after the owner was garbage collected."""
         return None if self._owner is None else self._owner()
 
     def claim(self, owner: object) -> None:
@@ -71,7 +71,7 @@ class Ownership:
         self._owner = weakref.ref(owner)
 
     def release(self, owner: object) -> None:
-        """Let another owner claim them; has no effect where `owner` does not own them."""
+        """Release the environments for another owner; has no effect if `owner` does not own them."""
         if self.owner is owner:
             self._owner = None
 

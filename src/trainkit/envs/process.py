@@ -411,7 +411,7 @@ def _packed(number: int, content: Any) -> bytes:
 
 
 def _packed_error(number: int, request: str, error: BaseException) -> bytes:
-    """Pack an error such that it can be unpacked, whatever it contains."""
+    """Pickle an error so that it can be unpickled, whatever it contains."""
     what = f"raised {type(error).__name__} in {request}: {error}"
     cause = error.__cause__ and _picklable(error.__cause__)
     content = (what, _picklable(error), cause, "".join(traceback.format_exception(error)))

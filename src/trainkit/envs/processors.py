@@ -382,7 +382,7 @@ class _Layer:
         return result
 
     def _call(self, method: str, value: Any, *others: Any) -> Any:
-        """Call a method of the processor; one that it does not override changes nothing."""
+        """Call a method of the processor, if it overrides it."""
         if method not in self._overridden:
             return value
         try:
@@ -420,7 +420,7 @@ def _call_with_zeros(
 
 
 def _valid_actions(subject: str, action: NDArray[Any], space: Space[Any], n_rows: int) -> NDArray[Any]:
-    """Return actions for the layer below, clipped to the bounds of a Box; raise if they are not of its space."""
+    """Return valid actions for the layer below, clipped to the bounds of a Box; raise for other spaces' actions."""
     shape = (n_rows, *(space.shape or ()))
     if action.shape != shape:
         raise Failure(None, f"{subject} of shape {action.shape}, {space} needs {shape}", BadEnvDataError)
@@ -469,7 +469,7 @@ def _extended(obs: Obs, leaves: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def _with_none(space: Space[Any]) -> tuple[Space[Any], NDArray[Any]]:
-    """Return an action space extended by a value for "no action yet", and that value."""
+    """Return an action space with an additional value for "no action yet", and that value."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n) + 1, start=int(space.start)), np.array(space.start + space.n, space.dtype)
     if isinstance(space, spaces.Box):

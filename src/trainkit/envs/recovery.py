@@ -56,7 +56,7 @@ class Restarts:
         self._n_failed_resets = 0  # since `take_failed_resets`
 
     def mark_failed(self, error: EnvError) -> int:
-        """Note that an environment is to be rebuilt and return its id; raise the error where that is not allowed."""
+        """Mark an environment for rebuilding and return its id; raise the error if rebuilding is not allowed."""
         if error.env_id is None or not self.are_enabled:
             raise error
         self.failed[error.env_id] = error
@@ -104,7 +104,7 @@ class Restarts:
 
 
 def left(env_ids: Ids, answered: Ids, obs: Obs, output: ActOutput) -> tuple[Obs, ActOutput]:
-    """Return the rows of observations and actions [K] whose environments answered."""
+    """Return the rows [K] of observations and actions whose environments returned a result."""
     keep = np.isin(env_ids, answered)
     extras = {name: column[keep] for name, column in output.extras.items()}
     kept = output._replace(action=output.action[keep], extras=extras)
@@ -182,7 +182,7 @@ class PlayedActions:
 
 
 def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDArray[np.float64]], bool]) -> str | None:
-    """Replay running episodes by their seeds and actions; return None, or the reason why that did not restore them.
+    """Replay running episodes from their seeds and actions; return None, or why they could not be restored.
 
     Where it did not, the environments must be reset.
 

@@ -162,7 +162,7 @@ class RowReader:
         return tree.map_tree(lambda spec: np.empty((n_rows, *spec.shape), spec.dtype), self._specs)
 
     def write(self, rows: Obs, row: int, obs: Obs, *, specs: Any = None, path: str = "") -> None:
-        """Copy one observation into its row; `specs` and `path` are of a part of the observation."""
+        """Copy one observation, or the part of it at `path`, into its row."""
         specs = self._specs if specs is None else specs
         if isinstance(specs, ArraySpec):
             fits = type(obs) is np.ndarray and obs.shape == specs.shape and obs.dtype == specs.dtype
@@ -180,7 +180,7 @@ class RowReader:
                 self.write(rows[position], row, obs[position], specs=spec, path=f"{path}[{position}]")
 
     def rows(self, obs: Obs, n: int, env_ids: Ids) -> Obs:
-        """Copy K of N rows that a vector environment returned: it may write into its own arrays at the next step."""
+        """Copy K of N rows from a vector environment, which may overwrite its arrays at the next step."""
 
         def copied(spec: ArraySpec, leaf: Any) -> NDArray[Any]:
             column = np.asarray(leaf)
@@ -287,7 +287,7 @@ class Ranges:
         self.leaves = [(path, leaf, *space_bounds(leaf)) for path, leaf in named if isinstance(leaf, kinds)]
 
     def outside(self, obs: Obs) -> tuple[str, gym.Space[Any], NDArray[Any], NDArray[np.bool_]] | None:
-        """Return the first leaf [K, ...] with values out of range: name, space, values, which; None where all fit."""
+        """Return name, space, values and mask of the first leaf [K, ...] with values out of range, or None."""
         leaves = dict(tree.named_leaves(obs))
         for path, space, low, high in self.leaves:
             is_outside = (leaves[path] < low) | (leaves[path] > high)
@@ -364,7 +364,7 @@ class StepValidator:
         return frame, self._lives(begun.infos.column(self.lives_key), begun.env_ids, where)
 
     def frames(self, obs: Obs, infos: Infos, env_ids: Ids, where: Where) -> Obs:
-        """Return checked single frames [K, ...] with the mask in."""
+        """Return checked single frames [K, ...] including the mask."""
         for leaf in tree.leaves(obs):
             if leaf.dtype.kind == "f" and not is_finite(leaf):
                 raise self._not_finite(obs, env_ids, where)
@@ -432,7 +432,7 @@ def _check_bootstrap(frame: Obs, is_cut: NDArray[np.bool_], env_ids: Ids, where:
 def _read_infos(
     rule: str, values: Column, env_ids: Ids, where: Where, *, shape: tuple[int, ...], kinds: str
 ) -> NDArray[Any]:
-    """Return the values of one key of K infos as [K, *shape], of a dtype of these kinds; None is a missing key.
+    """Return the values of one key of K infos as [K, *shape], of a dtype of these kinds; raise if one is missing.
 
     Raises:
         BadEnvDataError: a value does not match `rule`, the first part of the message.

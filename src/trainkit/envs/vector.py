@@ -236,7 +236,7 @@ class VectorBackend:
 
 
 def _halves_of(venv: VectorEnv[Any, Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Return the methods that send actions and receive the outcome, None where `step` is not known to be both."""
+    """Return the methods that send actions and receive results, None if `step` may do more than both."""
     known: list[tuple[Any, str, str]] = [(AsyncVectorEnv, "step_async", "step_wait")]
     ale = sys.modules.get("ale_py.vector_env")
     if ale is not None:

@@ -41,7 +41,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {  # of config.json, each of which may be
 
 
 def _free_folder(folder: str | Path) -> Path:
-    """Claim `folder` for one run, or `folder_2`, `folder_3`, ... where it already holds one."""
+    """Claim `folder` for one run, or `folder_2`, `folder_3` ... if it already has one."""
     base = Path(folder)
     for number in range(1, 10_000):
         candidate = base if number == 1 else base.with_name(f"{base.name}_{number}")
@@ -72,7 +72,7 @@ def _former_folder(folder: str | Path) -> Path:
 
 
 def claim_folder(folder: str | Path, *, resume: bool) -> FolderClaim:
-    """Claim a folder for a log: the same for a resumed run, else one that holds no run.
+    """Claim a folder for a log: the same one for a resumed run, else one without a run.
 
     Raises:
         ConfigError: it cannot be written, or another process logs to it.
@@ -125,7 +125,7 @@ class RunFolder:
 
     @cached_property
     def _lines(self) -> list[dict[str, Any]]:
-        """The lines of numbers.jsonl, checked; a last line that was not finished is left out."""
+        """The checked lines of numbers.jsonl, without an incomplete last line."""
         path = self.path / NUMBERS
         lines = files.read_bytes(path, max_bytes=_LARGEST_LOG, error=ConfigError).splitlines()
         read = []
@@ -139,13 +139,13 @@ class RunFolder:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The last settings that the trainer logged; empty where it logged none."""
+        """The last settings that the trainer logged, empty if there are none."""
         logged = [line["settings"] for line in self._lines if "settings" in line]
         return logged[-1] if logged else {}
 
     @property
     def task(self) -> str:
-        """What it was trained on: its environment, else its dataset as the shell was given it, else "offline"."""
+        """The task of the run: its environment, else its dataset as named in the shell, else "offline"."""
         names = (self.config.get("env"), self.settings.get("env"), self.config.get("data"))
         nameless = "offline" if "update_per_epoch" in self.settings else "unknown"
         return str(next(filter(None, names), nameless))
@@ -161,7 +161,7 @@ class RunFolder:
         return any(tag in row for row in self.rows)
 
     def series(self, tag: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return (steps [T], numbers [T]) of a tag, where it was logged.
+        """Return (steps [T], values [T]) of the reports that logged a tag.
 
         Raises:
             ConfigError: it never was.
@@ -175,7 +175,7 @@ class RunFolder:
 
 
 def _check_config(path: Path, config: object) -> None:
-    """Raise if a config.json is no object, or a field that is read has another type than it is written with."""
+    """Raise if a config.json is not an object, or a field has an unexpected type."""
     if not isinstance(config, dict):
         raise ConfigError(
             f"{path} must hold a JSON object, got a {type(config).__name__}: write it again, or remove it"

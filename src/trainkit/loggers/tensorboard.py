@@ -119,7 +119,7 @@ class TensorboardLogger:
         self._add_summary(step, Summary(value=[Summary.Value(tag=tag, image=image)]))
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings as text, and those that are numbers or words as hyperparameters."""
+        """Write the settings as text, and numbers and strings among them as hyperparameters."""
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.plugins.text.metadata import create_summary_metadata
@@ -157,7 +157,7 @@ class TensorboardLogger:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:  # a SummaryWriter, whose `file_writer` torch declares as None
-        """Open another file where the last was deleted or could not be written, and flush at the end of the block."""
+        """Open a new file if the last one was deleted or not writable, and flush at the end of the block."""
         is_there = any(self._claim.folder.glob("events.out.tfevents.*"))
         if self._has_failed or not is_there:
             if not is_there:

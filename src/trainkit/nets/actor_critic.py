@@ -144,7 +144,7 @@ class StackedLinear(nn.Module):
         self.draw_parameters(torch.Generator().manual_seed(seeding.fresh_root()))
 
     def draw_parameters(self, generator: torch.Generator) -> None:
-        """Initialize each layer as torch does a linear one."""
+        """Initialize each layer as torch initializes a linear layer."""
         bound = 1.0 / math.sqrt(self.weight.shape[2])
         draw_uniform(self.weight, bound, generator)
         draw_uniform(self.bias, bound, generator)

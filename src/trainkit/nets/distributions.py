@@ -258,7 +258,7 @@ class SquashedGaussian(nn.Module):
         return (of_normal + _log_derivative(u) @ self._shares).sum(dim=1)
 
     def _normal(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and log standard deviations, [B, D] each, or [D] where they are parameters."""
+        """Return means and log standard deviations, [B, D] each; the latter are [D] if they are parameters."""
         if self.log_std is not None:
             return outputs, self.log_std
         mean, log_std = outputs.chunk(2, dim=1)
@@ -429,7 +429,7 @@ class ActionStd:
             self._summarize()
 
     def read(self) -> Summary:
-        """Return the standard deviations since the last call, over rows and dimensions; empty where there were none."""
+        """Return the standard deviations since the last call, over rows and dimensions; empty if there were none."""
         self._summarize()
         summary, self._summary = self._summary, NO_VALUES
         return summary

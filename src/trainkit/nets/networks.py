@@ -32,7 +32,7 @@ class RandomInputs(NamedTuple):
     fractions: Tensor | None = None  # [B, W] or [1, W], where the value part samples them
 
     def fixed_in(self, network: nn.Module) -> Callable[[Any, Tensor | None], Prediction]:
-        """Return the network as a function of features and the action mask alone."""
+        """Return the network as a function of features and action mask, with all other inputs fixed."""
         noise, fractions = self
         if fractions is None:
             return lambda features, legal: network(features, noise, legal)

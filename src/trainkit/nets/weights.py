@@ -28,7 +28,7 @@ class SeededModule(nn.Module):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the parameters are those last drawn, neither trained nor loaded."""
+        """Whether the parameters are the initial ones, neither trained nor loaded."""
         return self._fingerprint() == self._drawn
 
     def _initialize(self, generator: torch.Generator) -> None:
@@ -86,12 +86,12 @@ def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) ->
 
 
 def new_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Return a linear layer whose parameters the owner draws; torch's global generator stays as it is."""
+    """Return a linear layer without initial values, which its owner draws; torch's global generator is not used."""
     with torch.random.fork_rng(devices=[]):
         return nn.Linear(in_features, out_features, dtype=torch.float32)
 
 
 def new_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
-    """Return a convolution whose parameters the owner draws; torch's global generator stays as it is."""
+    """Return a convolution without initial values, which its owner draws; torch's global generator is not used."""
     with torch.random.fork_rng(devices=[]):
         return nn.Conv2d(in_channels, out_channels, kernel, stride, dtype=torch.float32)

@@ -79,7 +79,7 @@ def can_vary(tasks: Tasks) -> bool:
 
 
 def _bounds(rows: NDArray[np.float64], level: float) -> tuple[float, float]:
-    """Return the quantiles that hold `level` of resampled numbers [R] between them."""
+    """Return the two quantiles that enclose the fraction `level` of resampled values [R]."""
     outside = (1 - level) / 2
     low, high = np.quantile(rows, [outside, 1 - outside])
     return float(low), float(high)

@@ -101,7 +101,7 @@ def curves(
 
 
 def _draw_curve(axes: Any, label: str, seeds: Sequence[Series], middle: Middle, band: Band, color: str) -> None:
-    """Draw the middle of the seeds, and the band around it."""
+    """Draw the center line over the seeds, and the band around it."""
     steps, values = together(seeds)
     center = [_MIDDLES[middle](column) for column in values.T]
     text = f"{label} ({len(seeds)} seeds)".strip() if len(seeds) > 1 else label
@@ -113,7 +113,7 @@ def _draw_curve(axes: Any, label: str, seeds: Sequence[Series], middle: Middle, 
 
 @checked
 def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
-    """Draw where the time of a run went, and return matplotlib's figure.
+    """Plot the shares of the time of a run, and return the matplotlib figure.
 
     On the left the shares of every report, over the steps; on the right the mean milliseconds of a vector step of
     training. A run without collecting, offline, has no right side.
@@ -188,7 +188,7 @@ def as_text(text: str) -> str:
 
 
 def together(curves: Sequence[Series]) -> Series:
-    """Return the steps [T] that all curves (steps, numbers) span, and every curve's numbers there [curves, T]."""
+    """Return the steps [T] that all curves (steps, values) cover, and the values of every curve at them [curves, T]."""
     first = max(steps[0] for steps, _ in curves)
     last = min(steps[-1] for steps, _ in curves)
     union = np.unique(np.concatenate([steps for steps, _ in curves]))

@@ -33,7 +33,7 @@ _WRITING: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trainkit", 
 
 @contextmanager
 def blank(n_rows: int = 1, n_columns: int = 1, *, width: float, height: float, **options: Any) -> Iterator[Any]:
-    """Yield an empty figure, its size in inches, and its axes [n_rows, n_columns], for drawing in the common style.
+    """Yield a new figure of a size in inches and its axes [n_rows, n_columns], in the common style.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

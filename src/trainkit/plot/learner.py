@@ -24,7 +24,7 @@ _QUANTILES = ((0.05, 0.95), (0.25, 0.75))  # of the bands, the wide one first
 def episode_values(
     policy: DQNPolicy, env: EnvSpec, *, seed: int = 0, width: float = 6.4, height: float = 3.0, **env_options: Any
 ) -> Any:
-    """Play an episode greedily, draw the distribution of the chosen actions' return, and return matplotlib's figure.
+    """Play a greedy episode, plot the return distribution of the chosen actions, and return the matplotlib figure.
 
     Over the steps: the expected return, bands that hold 50 % and 90 % of the distribution, and the discounted rewards
     received (where the policy learns from unchanged rewards); of a truncated episode, including the value expected at
@@ -106,7 +106,7 @@ def quantiles(
 
 
 def discounted(rewards: NDArray[np.float64], gamma: float, after: float) -> NDArray[np.float64]:
-    """Return the discounted return [T] from each step on, with the value `after` the last of the rewards [T]."""
+    """Return the discounted return [T] from each step on; `after` is the value after the last of the rewards [T]."""
     sums = np.empty(len(rewards))
     for step in range(len(rewards) - 1, -1, -1):
         after = rewards[step] + gamma * after
@@ -116,7 +116,7 @@ def discounted(rewards: NDArray[np.float64], gamma: float, after: float) -> NDAr
 
 @checked
 def priorities(buffer: PrioritizedReplayBuffer, *, step: int = 0, width: float = 7.6, height: float = 2.5) -> Any:
-    """Draw priorities, draws and weights of all rows of a buffer as they are now, and return matplotlib's figure.
+    """Plot the current priorities, sampling probabilities and weights of a buffer, and return the matplotlib figure.
 
     Args:
         buffer: prioritised, with rows in it.

@@ -255,7 +255,7 @@ class Policy(nn.Module):
     # ---- spaces and devices ----
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Raise for environments whose spaces are not the policy's or do not fit its networks; store the spaces."""
+        """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
         check_same_spaces(self, observation_space, action_space)
         self.check_networks(observation_space, action_space)
         self.observation_space, self.action_space = observation_space, flat_actions(action_space)
@@ -299,7 +299,7 @@ class Policy(nn.Module):
 
     @cached_property
     def _depends_on_mode(self) -> bool:
-        """Whether a module may depend on the mode: any but ours and torch's plainest."""
+        """Whether a module may depend on the mode: all modules except trainkit's and torch's simple layers."""
         kinds = {type(module) for module in self.modules() if module is not self}
         return any(
             not kind.__module__.startswith("trainkit.") for kind in kinds - {nn.Linear, nn.Conv2d, nn.ModuleList}
@@ -310,7 +310,7 @@ class Policy(nn.Module):
         return self.preprocess(to_device(obs, self.device))
 
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
-        """Return a batch on the device, its observations as features; for an `update` of your own."""
+        """Return a batch on the device with observations as features, for a custom `update`."""
         return rows_of(to_device(self._columns(batch), self.device), self.preprocess, frames_of(batch))
 
     def _columns(self, batch: TransitionBatch) -> Any:
@@ -385,7 +385,7 @@ class Policy(nn.Module):
             self._draw_weights(name, self._seed)
 
     def add_target(self, name: str, online: nn.Module, spec: Target) -> nn.Module:
-        """Return a target network of a module, which every update moves as specified; keep it as an attribute."""
+        """Return a target network of a module, which updates move as specified; store it as an attribute."""
         self._targets[name] = TargetNetwork(online.to(self.device), spec)
         return self._targets[name].network
 
@@ -397,7 +397,7 @@ class Policy(nn.Module):
         return {name for name, is_there in has.items() if is_there}
 
     def loss_inputs(self, n_rows: int, *, step: int) -> Any:
-        """Return what losses need in addition to the batch, in `rows.inputs`: noise, numbers on a schedule.
+        """Return the inputs of losses in addition to the batch, such as noise and scheduled numbers, for `rows.inputs`.
 
         Everything that changes between updates must be here, or in a parameter or buffer; any other number that a loss
         reads is a constant of its recording. A dict by name, or another tree, of numbers, which become scalars in
@@ -468,7 +468,7 @@ class Policy(nn.Module):
         return with_room(take, f"{type(self).__name__}: update {self.n_updates + 1} at step {step}")
 
     def _record(self, name: str, taken: Taken, step: int) -> Any:
-        """Keep loss, norm and skip of a gradient step for `end_update`; return the rest; raise if not finite."""
+        """Record loss, norm and skip of a gradient step for `end_update`; return other results; raise if not finite."""
         pending, is_known = self._metrics.pending, self.device == CPU and isinstance(taken.skipped, float)
         if is_known and taken.skipped and self._divergence.on_nan == "raise":
             pending.clear()
@@ -541,7 +541,7 @@ class Policy(nn.Module):
 
     @property
     def on_nan(self) -> OnNan:
-        """What becomes of an update whose loss or gradient is not finite, which is never applied; may be set.
+        """What happens to an update whose loss or gradient is not finite, which is never applied; may be set.
 
         "raise", or "skip" up to ten in a row, with the share of `skipped` updates among the metrics.
         """
@@ -609,7 +609,7 @@ class Policy(nn.Module):
     # ---- saving and loading ----
 
     def save(self, path: str | Path) -> Path:
-        """Write what acting needs into a folder, for `load_policy`; a policy saved there before is replaced."""
+        """Save everything that acting needs in a folder for `load_policy`, replacing a policy saved there before."""
         state = {"weights": self.state_dict(), "n_updates": self.n_updates, "last_step": self.last_step}
         return save_checkpoint(path, {"policy": state | action_units(self)}, describe(self))
 
@@ -618,7 +618,7 @@ class Policy(nn.Module):
         return {name: as_array(tensor) for name, tensor in self.state_dict().items()}
 
     def set_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Load copies of what `get_weights` of a policy of the same parameters returned, all or nothing.
+        """Load copies of the weights that `get_weights` of an equal policy returned, all or nothing.
 
         Raises:
             CheckpointError: as `load_weights`.
@@ -655,7 +655,7 @@ class Policy(nn.Module):
         return load_weights(self, weights, networks, strict=strict, key_map=key_map)
 
     def training_state(self) -> dict[str, Any]:
-        """Return all that training continues from: weights, moments, counters, random streams."""
+        """Return everything that training continues from: weights, moments, counters, random streams."""
         return action_units(self) | {
             "weights": self.state_dict(),
             "optimizers": {name: one.state_dict() for name, one in self._gradient_steps.items()},

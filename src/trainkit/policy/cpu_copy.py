@@ -67,7 +67,7 @@ class CpuCopy:
 
     @classmethod
     def wanted(cls, subject: str, act_on: ActOn, device: torch.device, *, can_copy: bool) -> "CpuCopy | None":
-        """Return a copy to act by; None if the policy acts by itself, as one on the CPU does.
+        """Return a copy to act with; None if the policy acts itself, as on the CPU.
 
         Args:
             subject: the policy's class, for errors.
@@ -103,7 +103,7 @@ class CpuCopy:
             ) from error
 
     def supports(self, parts: Parts) -> bool:
-        """Return whether these parts can be copied: no hooks, and no changes in them that could not be noticed."""
+        """Return whether these parts can be copied: they have no hooks, and all changes to them can be detected."""
         if self._original is None or not self._original.is_of(parts):
             self._original, self._copy = _Original(parts), None
         return not (self._original.hides or self._original.watch.is_observed)

@@ -347,7 +347,7 @@ class DQNPolicy(Policy):
         return self
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Raise for spaces that are not the policy's or do not fit its networks; store them."""
+        """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
         super().check_spaces(observation_space, action_space)
         self._joint = joint_actions(type(self).__name__, action_space)
 

@@ -43,7 +43,7 @@ class Exportable(Protocol):
 
 
 def export_onnx(policy: object, path: str | Path) -> None:
-    """Write a policy's greedy actions as an ONNX file for any number of rows, if onnxruntime gives the same as `act`.
+    """Write a policy's greedy actions as an ONNX file for any number of rows, if onnxruntime agrees with `act`.
 
     Inputs are the leaves of an observation as the environment gives them, named by their path, "obs" where there is
     but one; preprocessing and mask are inside. Outputs are "action" and the others that `greedy` returns. Actions

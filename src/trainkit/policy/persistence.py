@@ -138,7 +138,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 
 
 def _renamed(owner: str, given: Mapping[str, Any], key_map: KeyMap) -> dict[str, Any]:
-    """Return weights by our names, without those mapped to None; names that a dict does not map stay.
+    """Return weights by trainkit's names, without those mapped to None; unmapped names stay.
 
     Raises:
         ConfigError: `key_map` maps a name that is not given, two names to one, or a name to no string.
@@ -163,7 +163,7 @@ def _renamed(owner: str, given: Mapping[str, Any], key_map: KeyMap) -> dict[str,
 def _with_targets(
     policy: nn.Module, given: Mapping[str, Any], networks: Sequence[tuple[nn.Module, nn.Module]]
 ) -> dict[str, Any]:
-    """Return weights with those of target networks that are missing altogether copied from the online networks."""
+    """Return weights in which target networks without any weights are copies of their online networks."""
     names = {module: name for name, module in policy.named_modules()}
     weights = dict(given)
     for online, target in networks:
@@ -192,7 +192,7 @@ def _matched(own: Mapping[str, Tensor], given: Mapping[str, Any]) -> tuple[dict[
 
 
 def _mismatch(own: Tensor, given: Tensor) -> str | None:
-    """Return why a weight cannot be loaded, None if it can; it may be infinite only where `own` is, as in a mask."""
+    """Return why a weight cannot be loaded, None if it can; elements may be infinite only if they are in `own`."""
     if own.shape != given.shape:
         return f"{list(own.shape)} here, {list(given.shape)} given"
     if not torch.can_cast(given.dtype, own.dtype):
@@ -233,7 +233,7 @@ _LEARNING_OPTIONS = (
 def load_policy(
     path: str | Path, *, policy: P | None = None, device: str = "auto", max_bytes: int | None = None
 ) -> Any:
-    """Return the policy of a checkpoint, of the newest one in a folder, or of what `policy.save` wrote.
+    """Return the policy of a checkpoint, of the newest checkpoint in a folder, or of a folder of `policy.save`.
 
     Args:
         path: of the folder.
@@ -263,7 +263,7 @@ def load_policy(
 
 
 def _before_scaling(options: Mapping[str, Any], action_space: Space[Any]) -> dict[str, Any]:
-    """Return the arguments of a policy saved before actions were scaled by today's names."""
+    """Return the current arguments of a policy that was saved before actions were scaled."""
     now = {name: value for name, value in options.items() if name != "squash"}
     if options.get("squash"):
         return now | {"action_bound_method": "tanh"}

@@ -51,7 +51,7 @@ class TargetNetwork:
         self.n_updates = 0
 
     def follow(self, *, step: int, n_updates: int) -> bool:
-        """Move towards the online network if a period of the clock has ended; return whether it has."""
+        """Update the target network if a period of the clock has ended; return whether it was updated."""
         periods = (step if self.spec.unit == "env_steps" else n_updates) // self.spec.every
         if self._periods_done is None and self.spec.unit == "env_steps":
             self._periods_done = periods  # learning may start within a period

@@ -129,7 +129,7 @@ class DivergenceGuard:
         return error
 
     def error_among(self, first: int, last: int) -> DivergedError:
-        """Return the error of an unknown update among several, on a device whose results were not awaited."""
+        """Return the error of an unknown one of several updates, on a device whose results were not waited for."""
         error = DivergedError(
             f"{self._subject}: a loss or gradient among updates {first} to {last} was not finite; those steps were not "
             f"taken: {_ADVICE}"
@@ -138,7 +138,7 @@ class DivergenceGuard:
         return error
 
     def mask_skipped(self, metrics: Mapping[str, Scalar]) -> dict[str, Tensor]:
-        """Return an update's scalars, 0 if a step of it was skipped; `skipped` is then 1, else 0."""
+        """Return an update's scalars, replaced by 0 if a step was skipped, and `skipped` as 1 or 0."""
         device = self._longest.device
         tensors = {
             name: value if isinstance(value, Tensor) else torch.full((), value, device=device, dtype=torch.float32)
@@ -151,7 +151,7 @@ class DivergenceGuard:
         return masked | {"skipped": is_skipped.to(torch.float32)}
 
     def check_skipped(self, n_updates: int) -> None:
-        """Raise `DivergedError` if too many updates in a row were skipped; off the CPU, up to the last call."""
+        """Raise `DivergedError` if too many updates in a row were skipped; on devices, those up to the last call."""
         longest = int(self._longest if self._longest.is_cpu else self._delayed(self._longest))
         if longest > _MAX_SKIPPED_IN_A_ROW:
             self._delayed = DelayedRead()

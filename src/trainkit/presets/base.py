@@ -149,12 +149,12 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return self._tables[domain]
 
     def domain_of_id(self, env: object) -> str | None:
-        """Return the domain of an environment's id; None where an id does not decide it."""
+        """Return the domain of an environment's id, None if the id does not determine it."""
         domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
         return domain if domain in self.domains else None
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` for options that this preset does not have, or of another type than their annotation."""
+        """Raise `ConfigError` for unknown options, and for values that do not match their annotation."""
         check_options(repr(self), options, self.option_types)
 
     def _domain_of(self, spaces: EnvSpaces) -> str:
@@ -162,14 +162,14 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return "atari" if Preprocess(spaces.observation_space).sees_images else "classic"
 
     def _no_effect(self, name: str, settings: SettingsT) -> str | None:
-        """Return why a setting has no effect in combination with the others; None where it has one."""
+        """Return why a setting has no effect in combination with the others, None if it has one."""
         other, values = self.needs.get(name, ("", ()))
         if not other or (value := getattr(settings, other)) in values:
             return None
         return f"{other} is {value!r}, and {name} needs {' or '.join(map(repr, values))}"
 
     def _check_effects(self, options: Mapping[str, Any], settings: SettingsT, table: SettingsT) -> None:
-        """Raise `ConfigError` for options without an effect, unless they equal the table, which may be passed back."""
+        """Raise `ConfigError` for options without an effect, except values equal to those of the preset's table."""
         with Checks(repr(self)) as checks:
             for name, value in options.items():
                 reason = self._no_effect(name, settings)
@@ -306,7 +306,7 @@ class PresetConfig(Generic[TrainerT]):
         self.preset.check_options(self.options)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of an option or, unless it was given, of the preset's table, for the environment's id."""
+        """Return the value of an option; options that were not given have the value of the preset's table."""
         if name in self.options:
             return self.options[name]
         return self.preset.settings(self.preset.domain_of_id(self.env))[name]
@@ -325,7 +325,7 @@ class PresetConfig(Generic[TrainerT]):
 
 
 def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:
-    """Return the settings with every `Linear` stretched over the steps of the run, those in mappings too."""
+    """Return the settings with every `Linear`, also in mappings, as a schedule over the steps of the run."""
 
     def stretched(value: Any) -> Any:
         if isinstance(value, Linear):
@@ -359,6 +359,6 @@ def _is_ale(env: object) -> bool:
 
 
 def _is_mujoco(env: object) -> bool:
-    """Return whether an id is one of Gymnasium's own that MuJoCo simulates."""
+    """Return whether an id is one of Gymnasium's MuJoCo environments."""
     spec = gym.registry.get(env) if isinstance(env, str) else None
     return spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")

@@ -159,7 +159,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
     def _evaluation_envs(
         self, buffer: Dataset, env: EnvSpec | EnvSpaces | None, options: Mapping[str, Any]
     ) -> tuple[Envs | None, EnvSpaces]:
-        """Return the environments of evaluation, None where `env` is spaces alone, and the spaces."""
+        """Return the evaluation environments, None if `env` is only spaces, and the spaces."""
         source: Any = buffer if env is None else env
         is_made = isinstance(source, (VectorEnv, Envs))
         has_spaces = hasattr(source, "observation_space") and hasattr(source, "action_space")

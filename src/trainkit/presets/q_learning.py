@@ -167,7 +167,7 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
 
 
 def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
-    """Make the value part that the settings name, or copy the one they have: a part moves to its policy's device."""
+    """Make the value part that the settings name, or copy a given one, since it moves to its policy's device."""
     kind, rescale, n = settings.value, settings.rescale, settings.quantiles
     if not isinstance(kind, str):
         if rescale is not None:

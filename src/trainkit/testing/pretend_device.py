@@ -126,7 +126,7 @@ class PretendDevice:
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[DeviceCounts]:
-        """Count what all threads give the device to do inside the block."""
+        """Count the work that all threads give the device inside the block."""
         counts = DeviceCounts()
         with _listening(counts._add):
             yield counts

@@ -264,7 +264,7 @@ class Trainer(Generic[TraineeT]):
         return self.info
 
     def evaluate(self) -> CollectStats:
-        """Evaluate now, between two `next()` or in a callback; `info.last_test` shows it, training is unchanged."""
+        """Evaluate now, between two `next()` or in a callback, without effect on training; see `info.last_test`."""
         return self.evaluation_schedule.evaluate_now(self.clock)
 
     def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
@@ -493,7 +493,7 @@ class Trainer(Generic[TraineeT]):
             self._callbacks.fire("on_epoch_reported", self, self._result)
 
     def _write_epoch(self) -> None:
-        """Write the report of an epoch that is over, once; what is logged from then on belongs to the next epoch."""
+        """Write the report of a finished epoch, once; values logged afterwards belong to the next epoch."""
         if self._epoch_report is None or self._result is None:
             return
         self._write(self._epoch_report)
@@ -536,7 +536,7 @@ class Trainer(Generic[TraineeT]):
 
     @contextmanager
     def _torch_threads(self) -> Iterator[None]:
-        """Let torch compute on the number of threads that was set, and on the former number afterwards."""
+        """Set torch's number of threads inside the block, and restore it afterwards."""
         if self._options.threads is None:
             yield
             return
@@ -610,7 +610,7 @@ class Trainer(Generic[TraineeT]):
             _log.warning("the run continues with its own seed %d, not with %d", self.seed, seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the states of evaluations and callbacks, and what was logged; parts have their own.
+        """Return the counters, the states of evaluations and callbacks, and logged values, without those of the parts.
 
         Limits are not among them: a run that ended at one may continue with another.
         """

@@ -37,7 +37,7 @@ _TRAINEE_MEMBERS = (
 def check_parts(
     trainer: str, policy: Trainee, learns_by: str, collectors: Mapping[str, Collector | None], buffer: Store
 ) -> None:
-    """Raise a `ConfigError` unless a policy can learn so, shares the collectors, and the buffer has what it reads."""
+    """Raise a `ConfigError` unless the policy can learn from this buffer, and the collectors have the same policy."""
     methods = getattr(policy, "learns_by", {learns_by})
     missing = [name for name in (learns_by, *_TRAINEE_MEMBERS) if not hasattr(policy, name)]
     if learns_by not in methods and learns_by not in missing:
@@ -100,7 +100,7 @@ def fill_seeds(root: int, parts: Mapping[str, Seedable | None]) -> None:
 
 
 def check_replay(checks: Checks, buffer: Buffer, batch_size: int | None, refresh: object, per_round: object) -> None:
-    """Note a batch size or an order of updates that the buffer does not support."""
+    """Note a problem if the buffer does not support the batch size or the order of updates."""
     if batch_size is None:
         checks.require(
             per_round == 1,
@@ -128,7 +128,7 @@ def check_replay(checks: Checks, buffer: Buffer, batch_size: int | None, refresh
 
 
 def check_warmup(checks: Checks, policy: Trainee, warmup: object) -> None:
-    """Note a warm-up that cannot fill the columns the policy stores."""
+    """Note a problem if the warm-up cannot fill the columns that the policy stores."""
     if checks.one_of("warmup", warmup, ["policy", "random"]) and warmup == "random":
         unfilled = sorted(set(policy.extras_spec) - {ACTION_PROB})
         checks.require(

@@ -88,7 +88,7 @@ class DeferredInterrupt:
         self._is_pending = True
 
     def check(self, *, is_whole: bool = True) -> None:
-        """Let deferred signals take effect; where a step is not complete, Ctrl-C only, and not before a SIGTERM."""
+        """Let deferred signals take effect; in an incomplete step only Ctrl-C, unless a SIGTERM came before it."""
         if not self._is_pending:
             return
         if signal.SIGTERM in self._deferred:
@@ -147,7 +147,7 @@ class DeferredInterrupt:
             signal.signal(_SAVE, self._save_handler)
 
     def _inherit(self) -> None:
-        """Within another context, take over its deferred signals: its work waits for this one's."""
+        """Inside another context, take over its deferred signals, since its work waits for this context's."""
         former = self._former.get(signal.SIGINT)
         outer = getattr(former, "__self__", None)
         if not isinstance(outer, DeferredInterrupt):

@@ -141,7 +141,7 @@ class Stopwatch:
         self.parts = {"collect_seconds": 0.0, "update_seconds": 0.0, "evaluate_seconds": 0.0}
 
     def lap(self) -> float:
-        """Add the time up to now to the totals, and return the run's."""
+        """Add the time since the last call to the totals, and return the run's total."""
         if self._started is not None:
             now = time.perf_counter()
             for interval in self.intervals:
@@ -167,7 +167,7 @@ class Stopwatch:
 
     @contextmanager
     def measure(self, part: str, *, within: str | None = None) -> Iterator[None]:
-        """Time the block as `part`; where the block runs inside another part, `within`, subtract it there."""
+        """Measure the time of the block as `part`; inside another part, `within`, subtract it from that part."""
         started = time.perf_counter()
         try:
             yield
@@ -225,7 +225,7 @@ class Alarms:
         self._norms: dict[str, deque[float]] = {}  # of gradients, in the reports before
 
     def check(self, stats: EpochStats, step: int) -> None:
-        """Warn of a metric that is too large, unless it was warned of before."""
+        """Warn once about a metric that is too large."""
         tag, clipped = "update/clipped_share", stats.update.get("clipped_share")
         if clipped is not None and clipped > self.MOST_CLIPPED and tag not in self._raised:
             self._raised.add(tag)
@@ -391,7 +391,7 @@ class Metrics:
         )
 
     def _update_metrics(self, interval: Interval, train: CollectStats) -> dict[str, float]:
-        """Return the means over all updates, the number of target updates, and how often a row was replayed."""
+        """Return the means over all updates, the number of target updates, and the replay ratio."""
         means = interval.means()
         if means:
             means |= self._losses.values()

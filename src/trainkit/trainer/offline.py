@@ -105,7 +105,7 @@ class OfflineTrainer(Trainer[LearnerT]):
             self._callbacks.fire("on_update_end", self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, and a batch that is drawn and not learned from: a callback may save in between."""
+        """Return the counters, and a sampled batch that is not learned from yet, as callbacks may save in between."""
         drawn = [] if self._batch is None else [batch_to_plain(self._batch)]
         return super().state_dict() | {"updates": {"drawn": drawn, "learnt": []}}
 

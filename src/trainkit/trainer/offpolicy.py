@@ -336,7 +336,7 @@ def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 
 
 def batch_to_plain(batch: TransitionBatch) -> dict[str, Any]:
-    """Return a batch in values that a checkpoint holds."""
+    """Return a batch as values that a checkpoint can contain."""
     plain = {one.name: getattr(batch, one.name) for one in fields(batch)}
     return plain | {name: tree.to_plain(tree.map_tree(np.asarray, plain[name])) for name in ("obs", "next_obs")}
 

@@ -74,7 +74,7 @@ class EvaluationOptions:
         checks.require(not self.test_in_train or self.stop_fn is not None, ".test_in_train needs a stop_fn")
 
     def evaluator(self) -> Evaluation | None:
-        """Return how to evaluate, None for a run without evaluations."""
+        """Return the evaluation of the run, None for a run without one."""
         if self.test_collector is None:
             return self.evaluation
         return Evaluation(self.test_collector, duration=self.episode_per_test)
@@ -189,7 +189,7 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
     seed: int | None = None
 
     def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
-        """Note everything that cannot work, in a run of `max_epoch` epochs of the given steps or updates."""
+        """Note all invalid options, for a run of `max_epoch` epochs of the given steps or updates."""
         checks.integer("max_epoch", max_epoch, low=0)
         for name, count in per_epoch.items():
             checks.integer(name, count, low=1)

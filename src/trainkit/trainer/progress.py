@@ -30,7 +30,7 @@ class Progress:
         self._bar: Any = None
 
     def advance_to(self, step: int) -> None:
-        """Move the bar, opening it at the first call; where none is shown, tqdm is never used."""
+        """Move the bar, and open it at the first call; without a bar, tqdm is never used."""
         if not (self.is_shown and _is_open(sys.stderr)):
             return
         if self._bar is None:

@@ -79,6 +79,6 @@ def _check_resumes(trainer: object) -> None:
 
 
 def _list_failures(failures: list[str]) -> str:
-    """Return a note with every failure, for the last error."""
+    """Return a note that lists every failure, for the last error."""
     lines = "".join(f"\n  {position}. {failure}" for position, failure in enumerate(failures, 1))
     return f"run_with_restart gave up: failure {len(failures)}, max_failures={len(failures) - 1}{lines}"

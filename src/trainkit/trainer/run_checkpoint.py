@@ -55,7 +55,7 @@ class RunCheckpoint:
     def read(
         self, path: str | Path, include: Collection[str] | None, exclude: Collection[str], *, keeps_buffer: bool
     ) -> Loaded:
-        """Restore the chosen components from a folder, and warn once of all that differs from the saved run.
+        """Restore the chosen components from a folder, and warn once about all differences from the saved run.
 
         Args:
             path: of the checkpoint, or of a folder of several: then the newest.

@@ -109,7 +109,7 @@ def stride(x: Array, axis: int, n_axes: int) -> int:
 
 
 def without_repeats(b: Builder, x: Array, small: tuple[int, ...]) -> Array:
-    """Return an array without the repetitions along axes whose size is 1 in `small`."""
+    """Return an array without repetitions along axes whose size is 1 in the shape `small`."""
     own = small[len(small) - x.view.ndim :]
     at = tuple(slice(None, 1) if new == 1 < old else slice(None) for new, old in zip(own, x.shape, strict=True))
     return x if all(one == slice(None) for one in at) else b.view(x, itemgetter(at))
@@ -228,7 +228,7 @@ def _lie_in_order(operands: Sequence[Array]) -> bool:
 
 
 def absolute(b: Builder, node: Node, x: Array) -> Array:
-    """Return |x|; where x = y - z and z - y is known, |z - y|."""
+    """Return |x|, or |z - y| if x = y - z and z - y was computed before."""
     kernel, operands, _ = b.maker(x)
     if kernel is kernels.elementwise(np.subtract) and x.is_whole and _lie_in_order(operands):
         opposite = b.known(kernel, operands[1], operands[0], shape=x.memory.array.shape, dtype=x.dtype)

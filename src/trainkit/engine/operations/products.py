@@ -31,7 +31,7 @@ def transpose(b: Builder, node: Node, x: Array, first: int, second: int) -> Arra
 
 
 def _transposed_product(b: Builder, x: Array, kernel: Any, n_axes: int) -> Array | None:
-    """Return (y z)^T as z^T y^T, which is in C order; None where x is no such product."""
+    """Return the transpose of a product (y z)^T as z^T y^T, which is in C order; None if x is no such product."""
     made_by, operands, _ = b.maker(x)
     is_result = x.is_whole and x.shape == x.memory.array.shape
     if made_by is not kernel or not is_result or any(one.view.ndim != n_axes for one in operands):
@@ -65,7 +65,7 @@ def _swapped(array: Any) -> Any:
 
 
 def _is_transposed(x: Array) -> bool:
-    """Return whether matrices are in C order but for the last two axes, which are swapped."""
+    """Return whether matrices are in C order except that the last two axes are swapped."""
     return bool(_swapped(x.view).flags.c_contiguous) and not x.view.flags.c_contiguous
 
 

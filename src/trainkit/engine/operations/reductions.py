@@ -42,7 +42,7 @@ def cumsum(b: Builder, node: Node, x: Array, dim: int, dtype: Any = None) -> Arr
 
 
 def summed(b: Builder, x: Array, dims: Any, *, keepdim: bool) -> Array:
-    """Return a sum over axes: where they are the first or the last ones, a product with ones, which BLAS computes."""
+    """Return a sum over axes; sums over the first or last axes are computed by BLAS as a product with ones."""
     axes, shape = _axes(dims, x.view.ndim), x.shape
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     shape_out = kept if keepdim else _without(shape, axes)
@@ -74,7 +74,7 @@ def summed(b: Builder, x: Array, dims: Any, *, keepdim: bool) -> Array:
 
 
 def _partly_summed(b: Builder, columns: Array) -> Array:
-    """Return sums [P, C] of P equal parts of rows [N, C], or the rows where N is small or has no divisor."""
+    """Return sums [P, C] of P equal parts of rows [N, C], or the rows themselves if N is small or has no divisor."""
     n, n_columns = columns.shape
     size = next((size for size in range(_MOST_ADDED, 31, -1) if n % size == 0), n)
     if n <= _MOST_ADDED or size == n or not columns.view.flags.c_contiguous:
@@ -195,7 +195,7 @@ def logsumexp(b: Builder, node: Node, x: Array, dims: Any, keepdim: bool = False
 def sort(
     b: Builder, node: Node, x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Array, Array] | None:
-    """Sort along an axis; equal numbers stay in their order, whether or not that is required."""
+    """Sort along an axis, always stably."""
     if descending:
         return None
     axis = (dim % x.view.ndim,)

@@ -151,7 +151,7 @@ class Callback:
         """Receive the end of the run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint; also before any event, so that loading restores that moment."""
+        """Return the state for a checkpoint; called before any event too, so that loading can restore that moment."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -248,13 +248,13 @@ class Dispatcher:
         self.deliver_rest()
 
     def fire(self, event: str, trainer: "Trainer", *arguments: Any) -> None:
-        """Call every callback that receives the event; an exception goes through with the callback's name attached."""
+        """Call every callback that receives the event; an exception is raised with the callback's name attached."""
         receivers = self.receivers[event]
         if receivers:
             self._deliver(event, trainer, [arguments], receivers)
 
     def transform(self, trainer: "Trainer", batch: BatchT) -> BatchT:
-        """Fire `on_train_batch` and return the batch to learn from, each callback receiving that of the one before."""
+        """Fire `on_train_batch` and return the batch to learn from; each callback receives the previous one's batch."""
         for callback in self.receivers["on_train_batch"]:
             try:
                 returned = callback.on_train_batch(trainer, batch)
@@ -350,7 +350,7 @@ def _check_rows(name: str, before: TrainBatch, after: TrainBatch) -> None:
 
 
 def _columns(rows: TrainBatch) -> dict[str, Any]:
-    """Return all columns but the extra ones, which callbacks may add and leave out, by the paths of their leaves."""
+    """Return the columns that callbacks must keep, by the paths of their leaves: all except the extra ones."""
     named = {field.name: getattr(rows, field.name) for field in fields(rows) if field.name != "extras"}
     leaves = {f"{name} {path}".rstrip(): leaf for name, own in named.items() for path, leaf in tree.named_leaves(own)}
     return {path: leaf if isinstance(leaf, Lookup) else np.asarray(leaf) for path, leaf in leaves.items()}

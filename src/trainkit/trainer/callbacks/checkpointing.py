@@ -83,7 +83,7 @@ class Checkpoint(Callback):
         self._saved_at = time.monotonic()  # or where the run started or continued
 
     def continues(self, resume_from: str | Path | None) -> bool:
-        """Return whether a run that resumes from there is the one whose checkpoints are in this folder."""
+        """Return whether the run to resume from is the one whose checkpoints are in this folder."""
         if resume_from is None or resume_from == "auto":
             return resume_from == "auto"
         path, own = Path(resume_from).resolve(), self.folder.resolve()
@@ -267,6 +267,6 @@ class SaveBest(Callback):
 
 
 def _existing(folder: Path) -> list[Path]:
-    """List the checkpoints in a folder; half-written ones of a killed save do not count."""
+    """List the checkpoints in a folder, except incomplete ones."""
     found = [path for _, path in reversed(checkpoints.numbered(folder))]
     return [path for path in [*found, folder / "best"] if (path / checkpoints.MANIFEST).is_file()]

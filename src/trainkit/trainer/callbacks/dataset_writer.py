@@ -85,7 +85,7 @@ class DatasetWriter(Callback):
         return self
 
     def close(self) -> None:
-        """Write what is left and stop recording; a second call has no effect, and `record` may start again."""
+        """Write the remaining episodes and stop recording; a second call has no effect, `record` may start again."""
         if self._collector is not None:
             self._collector.recorders.remove(self._writer)
             env_ids, self._collector = self._collector.envs.all_ids, None

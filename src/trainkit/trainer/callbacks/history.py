@@ -202,7 +202,7 @@ class History(Callback, Sequence[Row]):
         self._values, self._is_there = values, is_there
 
     def _thin(self) -> None:
-        """Keep of older epochs those whose number is a multiple of the smallest power of two that keeps few enough.
+        """Thin out older epochs: keep multiples of the smallest power of two that leaves few enough.
 
         Which are kept follows from the epochs' numbers alone, so that a resumed run keeps the same.
         """

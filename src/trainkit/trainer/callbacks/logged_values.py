@@ -47,7 +47,7 @@ class LogInfo(Callback):
         self._has_warned = False
 
     def receives(self, event: str) -> bool:
-        """Return whether it receives an event: steps only where it sums them up."""
+        """Return whether it receives an event; steps are received only to sum values up."""
         needs_no_steps = self._of == "last" and type(self).on_episode_step is LogInfo.on_episode_step
         return super().receives(event) and not (event == "on_episode_step" and needs_no_steps)
 
@@ -76,7 +76,7 @@ class LogInfo(Callback):
         return float(total if self._of == "sum" else total / count)
 
     def _read(self, info: dict[str, Any], key: str) -> float | None:
-        """Return a number of an info, None where there is none."""
+        """Return a number of an info, None if it has none."""
         value: Any = info
         for name in self._names[key]:
             value = value.get(name) if isinstance(value, dict) else None

@@ -80,7 +80,7 @@ class StopAt(Callback):
         self._returns: deque[float] = deque(maxlen=train_episodes)  # of training, the last
 
     def check(self, trainer: "Trainer") -> None:
-        """Raise a `ConfigError` for a return that the run never measures."""
+        """Raise a `ConfigError` for a limit on a return that the run never measures."""
         if self._return_mean is not None and trainer.test_collector is None:
             raise ConfigError("StopAt.return_mean needs evaluations: give a test_collector or an evaluation")
         if self._train_return_mean is not None and trainer.train_collector is None:

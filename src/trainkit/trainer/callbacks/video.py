@@ -111,7 +111,7 @@ class RecordVideo(Callback):
         self._films[episode].add(frame)
 
     def _discard(self) -> None:
-        """Discard incomplete videos: of an evaluation that was interrupted, or that counted steps."""
+        """Discard incomplete videos, of evaluations that were interrupted or that counted steps."""
         for film in self._films.values():
             film.drop()
         self._films.clear()
