@@ -97,8 +97,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: "Files") -> s
     """Replace links to files of the repository by links to their pages, and describe pages without a description."""
     source = _source(page.file.src_uri)
     page.meta.setdefault("description", f"{_title(markdown, source)}: {_section(page.file)} of trainkit.")
-    if page.file.src_uri.startswith("benchmarks/"):
-        page.meta["search"] = {"boost": 0.5}  # below the pages that explain what is measured
+    if page.file.src_uri.startswith(("benchmarks/", "examples/")):
+        page.meta["search"] = {"boost": 0.5}  # below the pages that explain the same topic
     if source is None or source.suffix not in LINKING:
         return markdown
 
