@@ -44,7 +44,7 @@ class LoggedValue:
 
     @property
     def value(self) -> float:
-        """The reduced number."""
+        """The logged values, reduced to one number."""
         known = {"sum": self.sum, "min": self.min, "max": self.max, "last": self.last}
         return known.get(self.reduce, self.sum / self.count)
 
