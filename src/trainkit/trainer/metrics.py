@@ -205,7 +205,7 @@ class SmoothedLosses:
         return {f"smoothed_{name}": total / counts[name] for name, total in sums.items()}
 
     def state_dict(self) -> list[list[Any]]:
-        """Return the reports averaged over."""
+        """Return the reports that the averages cover."""
         return [[n_updates, dict(losses)] for n_updates, losses in self._reports]
 
     def load_state_dict(self, state: Iterable[Sequence[Any]]) -> None:
