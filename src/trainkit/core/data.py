@@ -97,17 +97,17 @@ class Lookup:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of the array of images that it refers to."""
+        """The shape of the array of images that it refers to."""
         return (*self.places.shape, *self.frames.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As of the array of images that it refers to."""
+        """The dtype of the array of images that it refers to."""
         return np.dtype(np.uint8)
 
     @property
     def ndim(self) -> int:
-        """As of the array of images that it refers to."""
+        """The number of axes of the array of images that it refers to."""
         return len(self.shape)
 
     def valid_places(self) -> NDArray[np.int64]:
