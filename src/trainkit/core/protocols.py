@@ -144,7 +144,13 @@ class Trainee(Policy, Seedable, Protocol):
     @n_threads.setter
     def n_threads(self, count: int) -> None: ...
 
-    on_nan: Literal["raise", "skip"]  # what happens after an update that is not finite
+    @property
+    def on_nan(self) -> Literal["raise", "skip"]:
+        """What happens after an update that is not finite; may be set."""
+        ...
+
+    @on_nan.setter
+    def on_nan(self, on_nan: Literal["raise", "skip"]) -> None: ...
 
     def check_divergence(self) -> None:
         """Raise `DivergedError` if an earlier update was not finite whose result the CPU did not wait for."""
