@@ -38,8 +38,8 @@ def test_all_that_does_not_fit_is_reported_at_once() -> None:
 def test_parts_that_cannot_be_made_are_reported_together() -> None:
     reported = problems_of(tk.DQNPolicy.for_envs, Spaces(), lr=float("nan"), gamma=5, max_grad_norm=-1)
     assert reported == [
-        "Adam.lr must be in [0, inf), got nan",
         "Clip.limit must be in (0, inf), got -1",
+        "Adam.lr must be in [0, inf), got nan",
         "Horizon.gamma must be in [0, 1], got 5",
     ]
 

@@ -123,6 +123,20 @@ def test_draws_without_a_generator_leave_the_cpus_alone(pretend: PretendDevice) 
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.global_rng
+def test_fork_rng_restores_the_default_generator(pretend: PretendDevice) -> None:
+    def draw() -> list[float]:
+        return torch.rand(3, device=pretend.device).tolist()
+
+    torch.manual_seed(1)  # noqa: TID251  # the default generator is what is tested
+    with torch.random.fork_rng():
+        first = draw()
+        assert draw() != first
+    assert draw() == first
+    torch.manual_seed(1)  # noqa: TID251  # the default generator is what is tested
+    assert draw() == first
+
+
 def test_tensors_are_copied_pickled_saved_and_loaded(pretend: PretendDevice) -> None:
     tensor, file = grid(pretend.device), io.BytesIO()
     torch.save({"x": tensor}, file)

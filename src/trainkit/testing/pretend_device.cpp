@@ -107,6 +107,12 @@ at::Generator& default_generator() {
   return generator;
 }
 
+TORCH_LIBRARY(pretend, m) {
+  m.def("get_rng_state() -> Tensor", [] { return default_generator().get_state(); });
+  m.def("set_rng_state(Tensor state) -> ()", [](const Tensor& state) { default_generator().set_state(state); });
+  m.def("manual_seed(int seed) -> ()", [](int64_t seed) { default_generator().set_current_seed(seed); });
+}
+
 // ---- the device, its streams and events ----
 
 thread_local c10::StreamId current_stream = 0;

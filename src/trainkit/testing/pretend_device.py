@@ -267,7 +267,16 @@ class _DeviceModule(ModuleType):
 
     @staticmethod
     def manual_seed_all(seed: int) -> None:
-        """Do nothing: the device's default generator is not used."""
+        torch.ops.pretend.manual_seed(seed)
+
+    @staticmethod
+    def get_rng_state(device: object = None) -> torch.Tensor:
+        state: torch.Tensor = torch.ops.pretend.get_rng_state()
+        return state
+
+    @staticmethod
+    def set_rng_state(state: torch.Tensor, device: object = None) -> None:
+        torch.ops.pretend.set_rng_state(state)
 
 
 def _built() -> Path:
