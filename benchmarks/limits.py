@@ -240,9 +240,10 @@ def main() -> None:
         "",
         measured_at(),
         "",
-        f"`python -m benchmarks.limits` on {machine()}, one thread: {speeds.flops_per_us / 1e3:,.0f} GFLOP/s, "
-        f"{speeds.torch_call_us:.2f} us per call of torch, {speeds.numpy_call_us:.2f} us of numpy. Microseconds "
-        "of CPU time. The floor is explained in the docstring of `benchmarks/limits.py`, the workloads are those of "
+        f"`python -m benchmarks.limits --out benchmarks/results/limits.md` on {machine()}, one thread: "
+        f"{speeds.flops_per_us / 1e3:,.0f} GFLOP/s, {speeds.torch_call_us:.2f} us per call of torch, "
+        f"{speeds.numpy_call_us:.2f} us of numpy. Microseconds of CPU time. The floor is explained in the docstring "
+        "of `benchmarks/limits.py`, the workloads are those of "
         "[the comparison of speed](peers.md).",
         "",
         "| workload | part | MFLOP | kB | calls: torch, numpy | environments' us | floor us | trainkit's us | share |",

@@ -197,20 +197,20 @@ def not_faster(rows: Sequence[Row]) -> list[str]:
 
 
 def sentence(rows: Sequence[Row]) -> str:
-    """Return README's sentence: the range of each side over its workloads."""
+    """Return README's sentence: the range of each side over its workloads, with and without flushed denormals."""
 
-    def between(title: str) -> str:
-        found = span(rows, title, LOOP)
-        assert found is not None, f"{title} has no training loop"
-        return " to ".join(f"{ratio(row, title):.1f}" for row in found)
+    def between(*titles: str, rate: str = LOOP) -> str:
+        found = [ratio(row, title) for title in titles for row in span(rows, title, rate) or ()]
+        return " to ".join(f"{own:.{1 if rate == LOOP else 2}f}" for own in (min(found), max(found)))
 
     n_loops = sum(WORKS[row["name"]].rate == LOOP for row in rows)
     return (
         f"Over {n_loops} training loops on one core (DQN on MountainCar, 64-64 to 512-512, batches of 32 to 1,024; "
         "prioritized; Rainbow; images; SAC; PPO), every side acting by its network, trainkit runs at "
         f"{between(PLAIN)} times the speed of a plain loop of torch, {between(PLAIN_FAST)} times that loop with fused "
-        f"Adam and denormals flushed, {between(SB3)} times Stable-Baselines3, {between(TIANSHOU)} times Tianshou 1.2 "
-        f"and {between(TIANSHOU2)} times Tianshou 2.0"
+        f"Adam and denormals flushed, {between(SB3, SB3 + FLUSHED)} times Stable-Baselines3, "
+        f"{between(TIANSHOU, TIANSHOU + FLUSHED)} times Tianshou 1.2 and {between(TIANSHOU2, TIANSHOU2 + FLUSHED)} "
+        f"times Tianshou 2.0; collecting alone, at {between(PLAIN_FAST, rate=COLLECT)} times the plain loop with both"
     )
 
 
@@ -238,10 +238,19 @@ measured on one workload.
 """
 
 
+def commands(rows: Sequence[Row]) -> str:
+    """Return the command of most workloads, and those of others with their names."""
+    by_command: dict[str, list[str]] = {}
+    for row in rows:
+        by_command.setdefault(row["command"], []).append(row["name"])
+    most, *others = sorted(by_command, key=lambda command: -len(by_command[command]))
+    return "; ".join([f"`{most}`", *(f"`{other}` for {' and '.join(by_command[other])}" for other in others)])
+
+
 def report(rows: Sequence[Row]) -> str:
     """Return the page."""
     versions = {COLUMNS.get(title, (title, False))[0]: own for row in rows for title, own in row["version"].items()}
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items() if name != PLAIN)
+    listed = ", ".join(f"{name.split()[0]} {version}" for name, version in versions.items() if name != PLAIN)
     parts = {
         "Ranges": [
             *ranges(rows),
@@ -258,7 +267,7 @@ def report(rows: Sequence[Row]) -> str:
         "",
         measured_at([row["commit"] for row in rows]),
         "",
-        f"`{rows[0]['command']}` on {rows[0]['machine']}; {listed}; torch {versions[PLAIN]} on all sides.",
+        f"{commands(rows)} on {rows[0]['machine']}; {listed}; torch {versions[PLAIN]} on all sides.",
         *METHOD.strip().splitlines(),
     ]
     return "\n".join(
@@ -280,6 +289,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/peers.md"))
     options = parser.parse_args()
     command = f"python -m benchmarks.peers --minutes {options.minutes:g} --core {options.core}"
+    if options.only != [""]:
+        command += " --only " + " ".join(f'"{text}"' for text in options.only)
     works = {name: work for name, work in WORKS.items() if any(text in name for text in options.only)}
     titles = [OURS, *(title for title in COLUMNS if any(title in columns_of(work) for work in works.values()))]
     n_cells = {name: 1 + len(columns_of(work)) for name, work in works.items()}
@@ -298,7 +309,9 @@ def main() -> None:
         stay = {
             title: stack.enter_context(Live(command_of(title), [options.core])) for title in titles if title != RLLIB
         }
-        for name, work in works.items():
+        first = next(iter(works))
+        count_calls(first, {title: stay[title] for title in (OURS, *columns_of(works[first])) if title != RLLIB})
+        for name, work in works.items():  # all processes have started
             left = sum(n_cells[later] for later in list(works)[len(rows) :])
             seconds = (ends - time.monotonic()) * n_cells[name] / left
             with ExitStack() as own:  # RLlib's helpers would take the core's time from the other workloads

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import peers, side, side_plain
 from benchmarks.peers import OURS, Row
+from benchmarks.provenance import ROOT
 from benchmarks.side_trainkit import Ours
 from benchmarks.work import COLLECT, EPISODE, PLAIN, PLAIN_FAST, WORKS, Work, make_env
 
@@ -152,6 +153,13 @@ def test_the_page_has_the_range_and_names_where_a_side_is_faster() -> None:
     assert ranges in page
     assert "Not faster than every side on: DQN 256-256, batch 1,024 (plain)." in page
     assert "Measured at commit `1234567`." in page
+
+
+def test_the_published_page_and_the_readme_say_what_was_measured() -> None:
+    rows = peers.kept(ROOT / "benchmarks" / "results" / "peers.jsonl")
+    assert [row["name"] for row in rows] == list(WORKS)
+    assert (ROOT / "benchmarks" / "results" / "peers.md").read_text() == peers.report(rows)
+    assert peers.sentence(rows) in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_every_workload_is_measured_by_a_side_that_exists() -> None:
