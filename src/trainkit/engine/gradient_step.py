@@ -155,7 +155,7 @@ class GradientStep:
             if not math.isfinite(norm + taken.loss):
                 return taken._replace(skipped=1.0)
             if norm + 1e-6 > limit:
-                scale = torch.tensor((norm + 1e-6) / limit, dtype=torch.float32)
+                scale = torch.full((), (norm + 1e-6) / limit, dtype=torch.float32)
         else:  # without reading a number, for which the CPU would wait
             norms = torch.linalg.vector_norm(torch.stack([group.gradient.norm() for group in groups]))
             skipped = ((norms + loss) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.engine.changes import Changes
-from trainkit.engine.device import CPU, as_tensor, to_device
+from trainkit.engine.device import as_tensor
 from trainkit.engine.gradient_step import GradientStep
 from trainkit.engine.operations import aten_table
 from trainkit.engine.program import Array, Builder, Program
@@ -274,7 +274,10 @@ def flatten(nodes: Iterable[Any], arrays: list[NDArray[Any]], structure: list[An
         elif node is None:
             structure.append(None)
         else:
-            array = node if isinstance(node, np.ndarray) else to_device(node, CPU).numpy()
+            if isinstance(node, Tensor):
+                array = node.numpy()
+            else:
+                array = node if isinstance(node, np.ndarray) else np.array(node, np.float32)
             arrays.append(array)
             structure += (array.shape, array.dtype)
 
