@@ -5,10 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 import trainkit as tk
 from tests.accelerator.runs import make
 from tests.helpers.learning import PARTS, batch_of, made
+from trainkit.errors import ConfigError
+from trainkit.policy.update_result import MeanMetrics
 from trainkit.testing import DeviceCounts, PretendDevice
 
 OBS = np.zeros((4, 4), np.float32)
@@ -108,3 +111,14 @@ def test_other_learners_wait_to_act_and_to_report_only(name: str, n_waits: int, 
     with make(name, pretend.device, evaluation=None) as trainer, pretend.counting() as counts:
         trainer.run()
     assert counts.waits == n_waits + 1, counts.lines
+
+
+def test_metrics_of_other_names_than_before_are_an_error_where_sums_stay_on_the_device(pretend: PretendDevice) -> None:
+    one = torch.ones((), device=pretend.device)
+    meter = MeanMetrics()
+    meter.add({"loss": one, "q": one})
+    with pytest.raises(ConfigError, match=r"the same names at every update, got \['loss'\] after \['loss', 'q'\]"):
+        meter.add({"loss": one})
+    assert meter.read() == {"loss": 1.0, "q": 1.0}
+    meter.add({"loss": one})
+    assert meter.read() == {"loss": 1.0}

@@ -47,6 +47,10 @@ class Own(DQNPolicy):
             r"the metrics loss, step are the policy's own: rename yours",
         ),
         (
+            lambda loss: Loss(loss.per_row, metrics={"target_followed": loss.per_row.mean()}),
+            "the metrics target_followed are the policy's own: rename yours",
+        ),
+        (
             lambda loss: Loss(loss.per_row, metrics={"td": loss.per_row}),
             r"metric 'td' must be a scalar tensor, got \[8\]",
         ),
@@ -73,3 +77,20 @@ def test_two_gradient_steps_with_a_metric_of_one_name_are_an_error() -> None:
         ConfigError, match="'actor' and one before it have the metrics q_mean: give them different names"
     ):
         policy.update(batch, step=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": {"critic_loss": torch.tensor(1.0)}}, "the metrics critic_loss are those of gradient steps"),
+        ({"priority": torch.ones(8)}, "'actor' and one before it have a priority: return it from one loss"),
+    ],
+)
+def test_a_second_loss_cannot_replace_what_an_update_has_already(changes: dict[str, Any], message: str) -> None:
+    class Replacing(SACPolicy):
+        def actor_loss(self, rows: Any) -> Loss:
+            return dataclasses.replace(super().actor_loss(rows), **changes)
+
+    policy = Replacing.for_envs(Spaces(FOUR_NUMBERS, gym.spaces.Box(-1, 1, (2,))), hidden=(8,), seed=0, engine="torch")
+    with pytest.raises(ConfigError, match=message):
+        policy.update(batch_of(8, action=torch.zeros(8, 2).numpy()), step=0)

@@ -15,7 +15,7 @@ from trainkit.core.schedules import Scheduled, as_schedule
 
 _log = logging.getLogger(__name__)
 _LARGEST_PRIORITY = 1e30  # powers of it can still be summed in float64
-_MOST_PENDING = 256  # arrays of rows whose masses are not written yet
+_MOST_QUEUED = 256  # arrays of rows whose masses are not written yet
 
 
 class UniformSampler:
@@ -77,7 +77,7 @@ class PrioritizedSampler(UniformSampler):
     each of its B equal parts too. The weight (size * P)**-beta is divided by the largest of the batch, or of the
     buffer.
 
-    A row that is added or removed gets its mass at the next draw, all of them at once.
+    A row that is added or removed gets its mass at the latest at the next draw, many at once.
     """
 
     _tree: SumTree
@@ -100,7 +100,7 @@ class PrioritizedSampler(UniformSampler):
         self.alpha, self.eps, self.normalize, self.mode = alpha, eps, normalize, draw
         self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
         self.largest_priority = 1.0
-        self._pending: list[Rows] = []  # rows added or removed since the last draw
+        self._queued: list[Rows] = []  # rows added or removed whose masses are not written yet
 
     def bind(self, storage: Storage) -> None:
         super().bind(storage)
@@ -108,14 +108,14 @@ class PrioritizedSampler(UniformSampler):
         self._min_tree = MinTree(storage.rings.n_rows) if self.normalize == "buffer" else None
 
     def touch(self, *rows: Rows) -> None:
-        self._pending.extend(rows)
-        if len(self._pending) > _MOST_PENDING:
-            self._flush()
+        self._queued.extend(rows)
+        if len(self._queued) > _MOST_QUEUED:
+            self._write_masses()
 
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
     ) -> tuple[Rows, NDArray[np.float32]]:
-        self._flush()
+        self._write_masses()
         n_rows = n_batches * batch_size
         total = self._tree.total
         if self.mode == "stratified":
@@ -132,7 +132,7 @@ class PrioritizedSampler(UniformSampler):
 
     def mass(self, rows: Rows) -> NDArray[np.float64]:
         """Return (priority + eps)**alpha of rows."""
-        self._flush()
+        self._write_masses()
         return self._tree[rows]
 
     def priority(self, rows: Rows) -> NDArray[np.float64]:
@@ -148,14 +148,14 @@ class PrioritizedSampler(UniformSampler):
         return weight
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
-        self._flush()
+        self._write_masses()
         if len(rows) == 0:
             return
         self.largest_priority = max(self.largest_priority, float(priority[priority.argmax()]))
         self._set_mass(rows, (priority + self.eps) ** self.alpha)
 
     def clear(self) -> None:
-        self._pending.clear()
+        self._queued.clear()
         self.largest_priority = 1.0
         self.bind(self._storage)
 
@@ -170,7 +170,7 @@ class PrioritizedSampler(UniformSampler):
         return tree_bytes(n_rows) * (2 if self.normalize == "buffer" else 1)
 
     def state_dict(self) -> dict[str, Any]:
-        self._flush()
+        self._write_masses()
         state = {"mass": self._tree[:].copy(), "largest_priority": self.largest_priority}
         return state | {"alpha": self.alpha, "eps": self.eps}
 
@@ -186,11 +186,11 @@ class PrioritizedSampler(UniformSampler):
         rows = np.flatnonzero(state["mass"])
         self._set_mass(rows, state["mass"][rows])
 
-    def _flush(self) -> None:
+    def _write_masses(self) -> None:
         """Set rows added since the last draw to the largest priority, and removed rows to mass 0."""
-        if self._pending:
-            rows = np.concatenate(self._pending)
-            self._pending.clear()
+        if self._queued:
+            rows = np.concatenate(self._queued)
+            self._queued.clear()
             is_live = self._storage.records.stamp[rows] >= 0
             self._set_mass(rows, np.where(is_live, (self.largest_priority + self.eps) ** self.alpha, 0.0))
 

@@ -381,7 +381,7 @@ class Collector:
                 self._options = replace(self._options, seed=None)  # a later reset must not repeat these episodes
                 rendering = spent.render - before[2]  # by callbacks
                 self._tally.env_seconds += time.perf_counter() - started - rendering
-            self._flush()
+            self._begin_episodes()
             shown = started
             while self._n_left > 0:
                 if self.between_steps is not None:
@@ -391,7 +391,7 @@ class Collector:
                 else:
                     with self._new_overlap(self.overlap) as overlap:
                         self._vector_step(overlap)
-                self._flush()
+                self._begin_episodes()
                 if self._options.render is not None:
                     shown = self._show(shown + self._options.render)
         finally:
@@ -427,7 +427,7 @@ class Collector:
             step, self._open_step = self._open_step, None
             self._needs_reset = True  # should it fail
             self._store_step(*step)
-            self._flush()
+            self._begin_episodes()
 
     def _vector_step(self, overlap: Overlap | None) -> None:
         """Act, step and store once in every environment that awaits an action."""
@@ -574,7 +574,7 @@ class Collector:
         if self.events is not None:
             self.events.failed(failed)
 
-    def _flush(self) -> None:
+    def _begin_episodes(self) -> None:
         """Deliver the events of a completed step, and start the episodes that follow it.
 
         A listener may raise at any point: the next call continues there.

@@ -123,7 +123,7 @@ class Engine:
             step: the environment step.
 
         Returns:
-            The outcome; `shown` has the other results by name.
+            The outcome; its `results` are the function's other results by name.
         """
         with denormals_flushed(gradient_step.flush_denormals):
             if self.is_numpy:

@@ -12,7 +12,10 @@ from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError
 
-RESERVED_METRICS = frozenset({"loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"})
+RESERVED_METRICS = frozenset(
+    {"loss", "smoothed_loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"}
+    | {"weight_mean", "effective_share", "target_followed", "target_updates"}
+)
 
 
 class TensorBatch(NamedTuple):
@@ -30,7 +33,7 @@ class TensorBatch(NamedTuple):
     inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
 
 
-def rows_of(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
+def tensor_batch(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
     """Return a `TensorBatch` of obs, action, reward, discount, next_obs, weight and extras on the device.
 
     A leaf of obs and next_obs for which `frames` has images holds indices, by which it is gathered. A next observation
@@ -55,7 +58,7 @@ def _gathered(leaf: Tensor, frames: Any) -> Tensor:
 def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:
     """Return a batch of one row on the device, whose observation and next observation are blank [1, ...]."""
     zero = torch.zeros(1, device=tree.first_leaf(obs).device, dtype=torch.float32)
-    return rows_of((obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
+    return tensor_batch((obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
 
 
 def legal_mask(obs: Any) -> Tensor | None:

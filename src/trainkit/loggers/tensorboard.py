@@ -52,7 +52,7 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
         "steps per second": "time/steps_per_second",
         "milliseconds per vector step": "train/(act|action|env|obs|render|store|other)_ms",
     },
-    "yours": {"what you log": "custom/.+"},
+    "custom": {"what you log": "custom/.+"},
 }
 
 

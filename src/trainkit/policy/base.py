@@ -26,7 +26,7 @@ from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device, 
 from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
-from trainkit.engine.loss import Loss, TensorBatch, objective, rows_of
+from trainkit.engine.loss import Loss, TensorBatch, objective, tensor_batch
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
@@ -311,7 +311,7 @@ class Policy(nn.Module):
 
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device with observations as features, for a custom `update`."""
-        return rows_of(to_device(self._columns(batch), self.device), self.preprocess, frames_of(batch))
+        return tensor_batch(to_device(self._columns(batch), self.device), self.preprocess, frames_of(batch))
 
     def _columns(self, batch: TransitionBatch) -> Any:
         """Return a batch's columns."""
@@ -412,16 +412,16 @@ class Policy(nn.Module):
     def rows(self, given: Any, frames: Any = None) -> Any:
         """Return an update's columns and inputs on the device as a `TensorBatch`, the argument of losses.
 
-        `frames` are the images that columns of indices refer to, as in `rows_of`.
+        `frames` are the images that columns of indices refer to, as in `tensor_batch`.
         """
         columns, inputs = given
-        return rows_of(columns, self.preprocess, frames)._replace(inputs=inputs)
+        return tensor_batch(columns, self.preprocess, frames)._replace(inputs=inputs)
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Take the gradient steps in their order, move the target networks, and return the priorities.
 
         Raises:
-            DivergedError: see `minimize`.
+            DivergedError: as `minimize`, which is for an `update` of your own: `Engine.minimize` takes these steps.
         """
         if not any(gradient_step.loss is not None for gradient_step in self._gradient_steps.values()):
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
@@ -456,6 +456,11 @@ class Policy(nn.Module):
                 )
             results |= outcome["metrics"]
             if "priority" in outcome:
+                if "priority" in results:
+                    raise ConfigError(
+                        f"{type(self).__name__}: gradient step {name!r} and one before it have a priority: return it "
+                        "from one loss"
+                    )
                 results["priority"] = outcome["priority"]
             if outcome["outputs"]:
                 inputs = {**inputs, **outcome["outputs"]}
@@ -528,6 +533,11 @@ class Policy(nn.Module):
         moved = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
         if moved:
             plain["target_followed"] = sum(moved) / len(moved)
+        if repeated := self._metrics.pending.keys() & metrics.keys():
+            raise ConfigError(
+                f"{type(self).__name__}: the metrics {', '.join(sorted(repeated))} are those of gradient steps: "
+                "rename yours"
+            )
         metrics = {**self._metrics.pending, **metrics}
         self._metrics.pending.clear()
         if self._divergence.on_nan == "raise":

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainkit.core.errors import DivergedError
+from trainkit.core.errors import ConfigError, DivergedError
 from trainkit.engine.device import DelayedRead
 from trainkit.engine.gradient_step import Scalar, Taken
 
@@ -61,7 +61,13 @@ class MeanMetrics:
                 self._sums[name] = self._sums.get(name, 0.0) + float(scalar)
         if on_device:
             values = torch.stack(list(on_device.values())).double()  # so that sums hardly depend on when they are read
-            self._device_names = tuple(on_device)
+            names = tuple(on_device)
+            if self._device_sums is not None and names != self._device_names:
+                raise ConfigError(
+                    f"metrics must have the same names at every update, got {list(names)} after "
+                    f"{list(self._device_names)}: report the missing ones too"
+                )
+            self._device_names = names
             self._device_sums = values if self._device_sums is None else self._device_sums + values
         self.n_updates += 1
 
@@ -92,8 +98,9 @@ class MeanMetrics:
         return {**means, **plain}
 
     def _totals(self) -> dict[str, float]:
-        on_device = [] if self._device_sums is None else self._device_sums.tolist()
-        return self._sums | dict(zip(self._device_names, on_device, strict=False))
+        if self._device_sums is None:
+            return self._sums
+        return self._sums | dict(zip(self._device_names, self._device_sums.tolist(), strict=True))
 
 
 class DivergenceGuard:
