@@ -324,7 +324,8 @@ def main() -> None:
                 file.write(json.dumps(rows[-1]) + "\n")
             options.out.write_text(report(rows))
             print(f"{(ends - time.monotonic()) / 60:4.1f} minutes left {list(table(rows))[-1]}", flush=True)
-    print(f"\n{sentence(rows)}")
+    if len(rows) == len(WORKS):
+        print(f"\n{sentence(rows)}")
 
 
 if __name__ == "__main__":
