@@ -244,7 +244,8 @@ def main() -> None:
         f"{speeds.flops_per_us / 1e3:,.0f} GFLOP/s, {speeds.torch_call_us:.2f} us per call of torch, "
         f"{speeds.numpy_call_us:.2f} us of numpy. Microseconds of CPU time. The floor is explained in the docstring "
         "of `benchmarks/limits.py`, the workloads are those of "
-        "[the comparison of speed](peers.md).",
+        "[the comparison of speed](peers.md). Floors and parts are measured one after the other: a change of the "
+        "machine's pace between them changes the share.",
         "",
         "| workload | part | MFLOP | kB | calls: torch, numpy | environments' us | floor us | trainkit's us | share |",
         "|---|---|---|---|---|---|---|---|---|",
