@@ -257,7 +257,7 @@ def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.
     output = capsys.readouterr().out
     *_, overall = output.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
     assert re.search(r"^dqn +4 +0 +\[0, 0\]", overall, re.MULTILINE)
-    assert re.search(r"^ppo +4 +1 +\[1, 1\] +\+1 +\[1, 1\] +favours ppo", overall, re.MULTILINE)
+    assert re.search(r"^ppo +4 +1 +\[1, 1\] +\+1 +\[1, 1\] +favors ppo", overall, re.MULTILINE)
 
 
 def test_compare_says_when_runs_did_not_train_equally_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

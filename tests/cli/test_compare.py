@@ -143,7 +143,7 @@ def test_one_seed_has_neither_interval_nor_verdict(tmp_path: Path, capsys: pytes
     output = capsys.readouterr().out
     assert re.search(r"^dqn +2 +2 +\[1, 3\]$", output, re.MULTILINE)
     assert re.search(r"^ppo +1 +5 +\+3$", output, re.MULTILINE)
-    assert re.search(r"^sac +2 +8 +\[7, 9\] +\+6 +\[4, 8\] +favours sac$", output, re.MULTILINE)
+    assert re.search(r"^sac +2 +8 +\[7, 9\] +\+6 +\[4, 8\] +favors sac$", output, re.MULTILINE)
     assert "1 seed says little: below 5 an interval is too narrow, and of one there is none\n" in output
     assert main(["compare", str(tmp_path / "ppo"), str(tmp_path / "dqn")]) == 0
-    assert "favours" not in capsys.readouterr().out
+    assert "favors" not in capsys.readouterr().out

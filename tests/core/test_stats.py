@@ -167,6 +167,13 @@ def test_a_misspelt_tag_is_a_key_error_with_the_nearest(tag: str, word: str, hin
     assert hint is None or hint in str(caught.value)
 
 
+def test_a_misspelled_tag_is_a_key_error_without_evaluations_too() -> None:
+    stats = replace(epoch_stats(), test=CollectStats())
+    assert stats["test/returns/mean"] is None
+    with pytest.raises(KeyError, match="did you mean 'returns'"):
+        stats["test/return/mean"]
+
+
 def test_the_path_of_an_attribute_is_its_tag_and_none_is_left_out() -> None:
     tags = scalars(epoch_stats())
     stats = epoch_stats()

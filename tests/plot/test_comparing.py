@@ -58,7 +58,7 @@ def test_the_same_scores_give_the_same_interval():
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(1.0, 2.0, "favours us"), (-2.0, -1.0, "favours them"), (-1.0, 1.0, "contains 0"), (0.0, 1.0, "contains 0")],
+    [(1.0, 2.0, "favors us"), (-2.0, -1.0, "favors them"), (-1.0, 1.0, "contains 0"), (0.0, 1.0, "contains 0")],
 )
 def test_verdict_is_read_off_the_interval(low, high, expected):
     assert Difference(estimate=0.5, low=low, high=high).verdict("us", "them") == expected

@@ -152,7 +152,8 @@ def test_an_argument_that_no_file_can_hold_is_named_if_acting_needs_it(tmp_path:
     policy = tk.DQNPolicy.for_envs(PLACES, hidden=(8,), value=Value(), device="cpu")
     policy.save(tmp_path)
     with pytest.raises(
-        tk.errors.CheckpointError, match=r"cannot say what value=Value\(\) of its policy was: make one like it"
+        tk.errors.CheckpointError,
+        match=r"cannot restore value=Value\(\) of its policy, which is not trainkit's: make one like it",
     ):
         tk.load_policy(tmp_path)
 

@@ -132,7 +132,7 @@ def report(scores: Scores) -> str:
     Where a task has one seed there is neither interval nor verdict.
     """
     (first, reference), *_ = scores.items()
-    rows = [["", "runs", "IQM", "95 % interval", f"less {first}", "95 % interval", ""]]
+    rows = [["", "runs", "IQM", "95 % interval", f"minus {first}", "95 % interval", ""]]
     for label, own in scores.items():
         ours, theirs = list(own.values()), list(reference.values())
         mean = interval(ours)

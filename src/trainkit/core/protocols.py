@@ -104,8 +104,13 @@ class Policy(Protocol):
 class UpdateResult(Protocol):
     """The result of an update, still on its device."""
 
+    @property
+    def priority(self) -> object:
+        """The priorities [B] on the device, None where the learner has none."""
+        ...
+
     def read_priority(self) -> NDArray[np.float32] | None:
-        """Wait for the device and return the priorities [B], None where the learner has none."""
+        """Wait for the device and return the priorities [B], None where there are none or the update was skipped."""
         ...
 
 

@@ -193,10 +193,11 @@ class EpochStats:
 
     def __getitem__(self, tag: str) -> float | None:
         value: Any = self
-        names = tag.split("/")
+        is_missing, names = False, tag.split("/")
         for position, name in enumerate(names):
-            if _is_missing(value):
+            if value is None:
                 return None
+            is_missing |= _is_missing(value)
             if isinstance(value, Mapping):
                 rest = "/".join(names[position:])
                 if rest in value or name not in value:
@@ -207,7 +208,7 @@ class EpochStats:
             if name not in known:
                 raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{did_you_mean(name, known)}")
             value = getattr(value, name)
-        return None if _is_missing(value) else value
+        return None if is_missing or _is_missing(value) else value
 
     def _repr_html_(self) -> str:
         return html_table("epoch", scalars(self).items())

@@ -273,7 +273,7 @@ class _Check:
             name, space, values, _ = outside
             advice = "correct the environment or its space: training would stop there"
             self._find("error", f"{name} {values[0]} is outside {space}", advice)
-        elif not self._space.contains(tree.map_tree(lambda leaf: leaf[0], rows)):
+        elif not self._space.contains(tree.map_tree(lambda leaf: np.asarray(leaf[0]), rows)):
             advice = "widen the bounds: networks scale by them"
             self._find("warning", "an observation is outside its space's bounds", advice)
         return rows

@@ -99,7 +99,10 @@ class RunFolder:
         """Read a run's folder; its numbers are read at first use."""
         folder = Path(path)
         if not (folder / NUMBERS).is_file():
-            raise ConfigError(f"{folder} is no run: it has no {NUMBERS}, as JsonlLogger and `trainkit train` write it")
+            raise ConfigError(
+                f"{folder} is no run: it has no {NUMBERS}, which `trainkit train` and JsonlLogger write: train with "
+                f"logger=tk.JsonlLogger(folder)"
+            )
         file = folder / CONFIG
         config = files.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}
         _check_config(file, config)
@@ -229,7 +232,10 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
         own = sorted(file.parent for file in path.rglob(NUMBERS))
         if not own:
             what = "holds no run" if path.is_dir() else "is no folder"
-            raise ConfigError(f"{path} {what}: name a folder that `trainkit train` wrote, or one above it")
+            raise ConfigError(
+                f"{path} {what}: name a folder that `trainkit train` or logger=tk.JsonlLogger(folder) wrote, or "
+                "one above it"
+            )
         for folder in own:
             found.setdefault(folder.resolve(), RunFolder.read(folder))
     return list(found.values())

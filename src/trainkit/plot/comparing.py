@@ -32,8 +32,8 @@ class Difference:
     def verdict(self, ours: str, theirs: str) -> str:
         """Describe which side the interval favors."""
         if self.low > 0:
-            return f"favours {ours}"
-        return f"favours {theirs}" if self.high < 0 else "contains 0"
+            return f"favors {ours}"
+        return f"favors {theirs}" if self.high < 0 else "contains 0"
 
 
 def iqm(scores: Sequence[float]) -> float:

@@ -283,7 +283,9 @@ def _made(folder: Path, device: str, state: Mapping[str, Any]) -> Any:
         unknown: Mapping[str, str] = dict(recipe["unknown"])
         lost = [f"{name}={value}" for name, value in unknown.items() if name not in _LEARNING_OPTIONS]
         if lost:
-            raise CheckpointError(f"{folder} cannot say what {', '.join(lost)} of its policy was: {give}")
+            raise CheckpointError(
+                f"{folder} cannot restore {', '.join(lost)} of its policy, which is not trainkit's: {give}"
+            )
         if unknown:
             _log.warning("%s cannot say what %s of its policy was: made without", folder, ", ".join(unknown))
         own_spaces = Spaces.from_plain([manifest["spaces"]["observation_space"], manifest["spaces"]["action_space"]])

@@ -216,6 +216,11 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._batches.popleft()  # only now: an exception in a callback must not lose it
         result = policy.update(batch, step=step)
         if buffer.prioritized:
+            if result.priority is None:
+                raise ConfigError(
+                    f"{type(policy).__name__}.update returns no priority, which {type(buffer).__name__} needs: return "
+                    "Loss(per_row, priority=...) from its loss, or take a ReplayBuffer"
+                )
             self._unwritten.append((batch.slots, result.read_priority))
         if not (self._batches or is_late):
             self._write_priorities()
