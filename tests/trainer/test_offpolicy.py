@@ -1,6 +1,5 @@
 """Off-policy training: exact numbers of steps and updates, when learning starts, who acts before, one seed for all."""
 
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -630,13 +629,3 @@ def test_a_buffer_that_draws_no_rounds_is_refused_where_rounds_are_asked_for() -
     with pytest.raises(tk.ConfigError, match="needs a buffer with sample_round, Plain has none"):
         make_trainer(buffer=Plain(60), **ROUND)
     assert make_trainer(buffer=Plain(60), **LATE).run().gradient_step > 0
-
-
-def test_a_prioritized_buffer_needs_the_priorities_of_updates() -> None:
-    trainer = make_trainer()
-    update = trainer.policy.update
-    trainer.policy.update = lambda batch, *, step: dataclasses.replace(update(batch, step=step), priority=None)  # type: ignore[method-assign]
-    with pytest.raises(
-        tk.ConfigError, match=r"DQNPolicy.update returns no priority, which PrioritizedReplayBuffer needs"
-    ):
-        trainer.run()

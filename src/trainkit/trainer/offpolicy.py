@@ -1,6 +1,5 @@
 """Off-policy training: collect, sample, update, write priorities; the updates per environment step are exact."""
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -217,13 +216,6 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._batches.popleft()  # only now: an exception in a callback must not lose it
         result = policy.update(batch, step=step)
         if buffer.prioritized:
-            if result.priority is None:
-                warnings.warn(
-                    f"{type(policy).__name__}.update returns no priority, so {type(buffer).__name__} samples uniformly; an "
-                    "error in trainkit 0.3: return Loss(per_row, priority=...) from its loss, or take a ReplayBuffer",
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
             self._unwritten.append((batch.slots, result.read_priority))
         if not (self._batches or is_late):
             self._write_priorities()
