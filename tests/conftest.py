@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.accelerator import SKIPPED
+from tests.helpers.accelerator import SKIPPED, build_pretend_device, load_pretend_device
+from trainkit.testing import PretendDevice
 
 torch.set_num_threads(1)  # the same bits on any number of cores
 os.fsync = lambda _: None  # waits for the disk, which matters after a power cut alone
@@ -36,7 +37,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any("pretend" in getattr(item, "fixturenames", ()) for item in session.items):
+        build_pretend_device()  # outside of any test, whose timeout a machine at work may exceed
     gc.collect()
     gc.freeze()  # `gc.collect()` in a test looks only at what tests made, not at torch's and pytest's million objects
 
@@ -44,6 +47,12 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device, torch finds none")
+
+
+@pytest.fixture(scope="session")
+def pretend() -> PretendDevice:
+    """Load the pretend device, or skip where this machine cannot compile it."""
+    return load_pretend_device()
 
 
 @pytest.fixture(autouse=True)

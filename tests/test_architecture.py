@@ -108,6 +108,16 @@ def test_torch_is_imported_by_networks_engine_policies_and_checkpoints_only() ->
     ] == []
 
 
+def test_cuda_is_called_by_name_for_its_graphs_only() -> None:
+    named = [
+        module
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("torch.cuda", "torch.version.cuda"))
+    ]
+    assert set(named) == {"trainkit.engine.cuda_graph"}, "elsewhere torch.accelerator serves every device"
+
+
 def test_imports_are_at_the_top_except_optional_ones() -> None:
     required = CORE | {"trainkit"} | set(sys.stdlib_module_names) - NOT_EVERYWHERE
     misplaced = []

@@ -12,79 +12,89 @@ from trainkit.errors import DeviceError
 CPU = torch.device("cpu")
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, *, is_built: bool, n_gpus: int) -> None:
-    """Let torch say that it was built for CUDA, or not, and sees this many GPUs."""
-    monkeypatch.setattr(torch.version, "cuda", "13.0" if is_built else None)
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_built and n_gpus > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+def see(monkeypatch: pytest.MonkeyPatch, accelerator: str | None, n_devices: int = 0, current: int = 0) -> None:
+    """Let torch say that it was built for an accelerator, or for none, and sees this many of its devices."""
+
+    def current_accelerator(check_available: bool = False) -> torch.device | None:
+        return None if accelerator is None or (check_available and n_devices == 0) else torch.device(accelerator)
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", current_accelerator)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: n_devices)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
 
 
-def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, is_built=True, n_gpus=0)
-
-    assert resolve_device("auto") == CPU
-
-
-def test_auto_is_cuda_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, is_built=True, n_gpus=1)
-
-    assert resolve_device("auto") == torch.device("cuda:0")
-
-
-def test_cuda_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, is_built=True, n_gpus=2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    for device in ("auto", "cuda", torch.device("cuda")):
-        assert resolve_device(device) == torch.device("cuda:1")
+@pytest.mark.parametrize(
+    ("accelerator", "n_devices", "expected"),
+    [
+        (None, 0, "cpu"),
+        ("cuda", 0, "cpu"),
+        ("cuda", 1, "cuda:0"),
+        ("xpu", 2, "xpu:0"),
+        ("mps", 1, "cpu"),  # which has no float64
+    ],
+)
+def test_auto_is_torchs_accelerator_where_one_is_visible(
+    monkeypatch: pytest.MonkeyPatch, accelerator: str | None, n_devices: int, expected: str
+) -> None:
+    see(monkeypatch, accelerator, n_devices)
+    assert resolve_device("auto") == torch.device(expected)
 
 
-@pytest.mark.parametrize("device", ["cpu", CPU])
-def test_a_name_or_a_device_is_taken_as_it_is(device: str | torch.device) -> None:
+@pytest.mark.parametrize("accelerator", ["cuda", "xpu", "mps"])
+def test_a_name_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch, accelerator: str) -> None:
+    see(monkeypatch, accelerator, 2, current=1)
+    for device in (accelerator, torch.device(accelerator)):
+        assert resolve_device(device) == torch.device(accelerator, 1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", CPU])
+def test_a_cpu_with_a_number_is_the_cpu(device: str | torch.device) -> None:
     assert resolve_device(device) == CPU
 
 
-def test_cuda_on_a_cpu_build_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, is_built=False, n_gpus=0)
+REJECTED = {
+    "CPU build": (
+        (None, 0),
+        "cuda",
+        r"device 'cuda' must be one that this build of torch supports, and torch \S+ supports no accelerator: install "
+        "torch's build for 'cuda', or choose device='auto'",
+    ),
+    "another accelerator": (("cuda", 1), "xpu:1", "device 'xpu:1' must be .* the accelerator 'cuda' only: install"),
+    "no GPU": (
+        ("cuda", 0),
+        "cuda:0",
+        "device 'cuda:0' must be visible, and torch finds no 'cuda' device: check the driver and CUDA_VISIBLE_DEVICES",
+    ),
+    "no XPU": (("xpu", 0), "xpu", "no 'xpu' device: check the driver, or choose device='cpu'"),
+    "beyond the only one": (
+        ("cuda", 1),
+        "cuda:1",
+        "a number below 1, as torch finds 1 'cuda' device: choose 'cuda:0'$",
+    ),
+    "beyond the last": (("xpu", 3), "xpu:3", "a number below 3, .* 3 'xpu' devices: choose 'xpu:0' to 'xpu:2'$"),
+    "meta": (("cuda", 1), "meta", "device 'meta' must be one that this build of torch supports"),
+}
 
-    with pytest.raises(DeviceError, match=r"device 'cuda' needs CUDA, but this torch .* is a CPU build"):
-        resolve_device("cuda")
 
-
-def test_cuda_without_a_gpu_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, is_built=True, n_gpus=0)
-
-    with pytest.raises(DeviceError, match="no GPU is visible: check the driver and CUDA_VISIBLE_DEVICES"):
-        resolve_device("cuda:0")
-
-
-def test_a_gpu_beyond_the_last_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, is_built=True, n_gpus=2)
-
-    assert resolve_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(DeviceError, match="device 'cuda:2' is not there, only 2 GPUs are"):
-        resolve_device("cuda:2")
-
-
-@pytest.mark.parametrize("device", ["xpu", "mps:0", "hpu"])
-def test_another_accelerator_that_is_not_there_says_so(device: str) -> None:
-    if torch.device(device).type == str(torch.accelerator.current_accelerator()):
-        pytest.skip("this machine has it")
-    with pytest.raises(DeviceError, match=f"device '{device}' is not available. torch says: "):
+@pytest.mark.parametrize("case", REJECTED)
+def test_a_device_that_is_not_there_is_rejected_with_the_reason(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    seen, device, message = REJECTED[case]
+    see(monkeypatch, *seen)
+    with pytest.raises(DeviceError, match=message):
         resolve_device(device)
 
 
-@pytest.mark.parametrize("device", ["gpu", "", None, 1.5])
-def test_what_is_no_device_is_refused(device: str) -> None:
-    with pytest.raises(DeviceError, match=r"device must be 'auto', 'cpu', 'cuda' or a torch\.device, got"):
+@pytest.mark.parametrize("device", ["gpu", "", "cuda:x", None, 1.5])
+def test_what_is_no_device_is_rejected(device: str) -> None:
+    with pytest.raises(
+        DeviceError, match=r"device must be .auto., .cpu., an accelerator.s name such as .cuda., .* got"
+    ):
         resolve_device(device)
 
 
 def test_a_policy_for_a_missing_device_fails_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, is_built=False, n_gpus=0)
-
-    with pytest.raises(DeviceError, match="CPU build"):
+    see(monkeypatch, None)
+    with pytest.raises(DeviceError, match="supports no accelerator"):
         DQNPolicy.for_envs(Spaces(), device="cuda")
 
 

@@ -13,15 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers.accelerator import load_pretend_device
 from tests.helpers.learning import small_net
 from trainkit.errors import DeviceError
 from trainkit.testing import PretendDevice, pretend_device
-
-
-@pytest.fixture(scope="module")
-def pretend() -> PretendDevice:
-    return load_pretend_device()
 
 
 def grid(device: Any) -> torch.Tensor:

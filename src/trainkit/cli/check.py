@@ -60,7 +60,7 @@ def add_bench(commands: "Commands[Parser]") -> None:
     parser.add_argument("--presets", nargs="+", default=["dqn", "rainbow", "ppo"], help="default: dqn rainbow ppo")
     parser.add_argument("--env", default="CartPole-v1", help="default CartPole-v1")
     parser.add_argument("--steps", metavar="N", type=int, help="environment steps each, after as many to warm up")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, xpu ...")
 
 
 def run_bench(options: argparse.Namespace) -> int:

@@ -18,39 +18,60 @@ _NUMBERS = int, float, np.number
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Return the device for "auto" (CUDA if available), a name or a device; raise if it is not available.
+    """Return the device for "auto", for a name such as "cuda", "cuda:1", "xpu" or "mps", or for a torch device.
 
-    A name without a number stands for the device of its type that is torch's current one now.
+    "auto" is torch's accelerator where it is CUDA (or ROCm) or XPU, otherwise the CPU. A name without a number stands
+    for the device of its type that is torch's current one now.
 
     Raises:
         DeviceError: the device is not available; the message says why.
     """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = _auto_device()
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise DeviceError(f"device must be 'auto', 'cpu', 'cuda' or a torch.device, got {device!r}") from error
+        raise DeviceError(
+            "device must be 'auto', 'cpu', an accelerator's name such as 'cuda', 'cuda:1', 'xpu' or 'mps', or a "
+            f"torch.device, got {device!r}"
+        ) from error
     if resolved.type == "cpu":
         return CPU  # with a number or without it is the same one
-    if resolved.type == "cuda":
-        _require_cuda(resolved)
-        return torch.device("cuda", torch.cuda.current_device()) if resolved.index is None else resolved
-    try:
-        return torch.empty(0, device=resolved).device
-    except (RuntimeError, AssertionError, ImportError) as error:
-        raise DeviceError(f"device {str(device)!r} is not available. torch says: {error}") from error
+    _check_available(resolved)
+    return torch.device(resolved.type, torch.accelerator.current_device_index()) if resolved.index is None else resolved
 
 
-def _require_cuda(device: torch.device) -> None:
-    if torch.version.cuda is None and torch.version.hip is None:
-        raise DeviceError(f"device {str(device)!r} needs CUDA, but this torch {torch.__version__} is a CPU build")
-    if not torch.cuda.is_available():
+def _auto_device() -> str:
+    """Return the type of the accelerator that "auto" stands for, "cpu" without one."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator.type if accelerator is not None and accelerator.type in _AUTO else "cpu"
+
+
+def _check_available(device: torch.device) -> None:
+    """Raise `DeviceError` unless torch sees this device."""
+    name, built_for = f"device {str(device)!r}", torch.accelerator.current_accelerator()
+    if built_for is None or built_for.type != device.type:
+        accelerator = "no accelerator" if built_for is None else f"the accelerator {built_for.type!r} only"
         raise DeviceError(
-            f"device {str(device)!r} needs CUDA, but no GPU is visible: check the driver and CUDA_VISIBLE_DEVICES"
+            f"{name} must be one that this build of torch supports, and torch {torch.__version__} supports "
+            f"{accelerator}: install torch's build for {device.type!r}, or choose device='auto'"
         )
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        raise DeviceError(f"device {str(device)!r} is not there, only {torch.cuda.device_count()} GPUs are")
+    n_devices = torch.accelerator.device_count()
+    if n_devices == 0:
+        hint = " and CUDA_VISIBLE_DEVICES" if device.type == "cuda" else ""
+        raise DeviceError(
+            f"{name} must be visible, and torch finds no {device.type!r} device: check the driver{hint}, or choose "
+            "device='cpu'"
+        )
+    if device.index is not None and device.index >= n_devices:
+        raise DeviceError(
+            f"{name} must have a number below {n_devices}, as torch finds {n_devices} {device.type!r} "
+            f"device{'s' if n_devices > 1 else ''}: choose '{device.type}:0'"
+            + (f" to '{device.type}:{n_devices - 1}'" if n_devices > 1 else "")
+        )
+
+
+_AUTO = {"cuda", "xpu"}  # not "mps", which has no float64; not a pretend device
 
 
 def with_room(call: Callable[[], T], what: str) -> T:

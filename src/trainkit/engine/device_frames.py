@@ -25,7 +25,7 @@ class DeviceFrames:
     stay the same; the device holds a second copy of every row's newest frame and of final ones.
 
     Args:
-        device: the policy's: "auto", "cpu" (which gains nothing), "cuda" or a torch device.
+        device: the policy's: "auto", "cpu" (which gains nothing), "cuda", "xpu" or a torch device.
     """
 
     def __init__(self, device: str | torch.device = "auto") -> None:

@@ -90,7 +90,7 @@ class Policy(nn.Module):
         action_space: of one environment.
         preprocess: maps raw observation tensors to features; by default it removes the action mask.
         horizon: the return to learn from.
-        device: "auto", "cpu", "cuda" or a torch device.
+        device: "auto", "cpu", "cuda", "cuda:1", "xpu", "mps" or a torch device.
         seed: root of initial weights, noise and exploration; None uses the trainer's. You initialize your own modules.
         engine: executes losses and forward passes: "auto", "torch", "numpy", "compile" or "cuda_graph", see
             `trainkit.engine`. May be set between any two steps.
