@@ -202,7 +202,7 @@ def test_images_are_no_input_of_a_graph() -> None:
         policy.update(source.draw()[1], step=step)
     assert policy._graph is not None
     (recording,) = policy._graph._recordings.values()
-    assert sorted(tuple(tensor.shape) for tensor in recording.inputs) == [(16,)] * 4 + [(16, 2)] * 2
+    assert sorted(tuple(tensor.shape) for tensor in recording.inputs) == [(), *[(16,)] * 4, *[(16, 2)] * 2]
 
 
 @pytest.mark.usefixtures("taped")

@@ -111,6 +111,7 @@ class Engine:
         inputs: Any,
         *,
         step: int,
+        lr: Tensor | None = None,
     ) -> Taken:
         """Take one gradient step on the "loss" that a function of rows returns.
 
@@ -121,6 +122,7 @@ class Engine:
             function: rows -> results by name, scalars and tensors.
             inputs: a tree of arrays or tensors, all that changes from call to call.
             step: the environment step.
+            lr: a learning rate on the device in the place of the step's, for a step that is recorded.
 
         Returns:
             The outcome; its `results` are the function's other results by name.
@@ -136,7 +138,7 @@ class Engine:
                 results = dict(function(rows))
                 return results.pop("loss"), results
 
-            return gradient_step(loss_and_results, step=step)
+            return gradient_step(loss_and_results, step=step, lr=lr)
 
     def call(self, name: str, function: Function, inputs: Any) -> dict[str, NDArray[Any]]:
         """Return a function's results by name, in arrays, without gradients."""

@@ -85,8 +85,6 @@ class GradientStep:
         loss: rows -> `Loss`, where an engine executes it; None where each call brings its own.
         compile: compute loss and gradients in one compiled graph from the second step on. A parameter without a
             gradient at the first step never moves then.
-        recorded: calls will be recorded in a CUDA graph and replayed, so no number is read on the CPU, and the learning
-            rate is that of the last `prepare`.
 
     Attributes:
         groups: parameters that move; a new list wherever they are laid out again.
@@ -102,7 +100,6 @@ class GradientStep:
         flush_denormals: bool = True,
         loss: Callable[[Any], Any] | None = None,
         compile: bool = False,
-        recorded: bool = False,
     ) -> None:
         check_parameters(module)
         self.module, self.loss = module, loss
@@ -112,28 +109,19 @@ class GradientStep:
         self._frozen: dict[int, dict[str, Tensor]] = {}  # moments of parameters that require no gradient now
         self._named: list[tuple[str, nn.Parameter]] = []
         self._find_parameters()
-        self.use(compile=compile, recorded=recorded)
+        self.use(compile=compile)
 
-    def use(self, *, compile: bool = False, recorded: bool = False) -> None:
-        """Execute the next steps by a compiled graph, or by calls that can be recorded; see the constructor."""
-        device = self._named[0][1].device if self._named else torch.device("cpu")
+    def use(self, *, compile: bool) -> None:
+        """Compute the next steps' gradients in a compiled graph, or without one."""
         self._graph = LossGraph(self.module) if compile else None
-        self._prepared_lr = self.lr(0)
-        self._lr_tensor = (
-            torch.full((), self._prepared_lr, device=device, dtype=torch.float32) if recorded else None
-        )  # where recorded calls read it
-
-    def prepare(self, step: int) -> None:
-        """Write the learning rate of an environment step to the memory that recorded calls read."""
-        lr = self.lr(step)
-        if self._lr_tensor is not None and lr != self._prepared_lr:
-            self._lr_tensor.fill_(lr)
-            self._prepared_lr = lr
 
     # ---- one step ----
 
-    def __call__(self, loss: Closure, *, step: int) -> Taken:
-        """Take one gradient step on `loss`, which is called once unless its graph was compiled."""
+    def __call__(self, loss: Closure, *, step: int, lr: Tensor | None = None) -> Taken:
+        """Take one gradient step on `loss`, which is called once unless its graph was compiled.
+
+        `step` is the environment step; `lr` replaces its learning rate, see `apply`.
+        """
         if torch.is_inference_mode_enabled():
             raise ConfigError(
                 f"{type(self.module).__name__} cannot learn inside torch.inference_mode(), whose tensors have no "
@@ -141,15 +129,18 @@ class GradientStep:
             )
         with denormals_flushed(self.flush_denormals):
             value, outputs = self._compute_gradients(loss)
-            return self.apply(value, outputs, step=step)
+            return self.apply(value, outputs, step=step, lr=lr)
 
-    def apply(self, loss: Scalar, outputs: Any, *, step: int) -> Taken:
-        """Clip the computed gradients and take one step along them, unless loss or gradients are not finite."""
+    def apply(self, loss: Scalar, outputs: Any, *, step: int, lr: Tensor | None = None) -> Taken:
+        """Clip the computed gradients and take one step along them, unless loss or gradients are not finite.
+
+        With a learning rate `lr` on the device no number is read on the CPU, so that the step can be recorded.
+        """
         groups, clip = self.groups, self.clip
         limit = clip.limit if clip is not None and clip.by == "global_norm" else math.inf
         scale: Tensor | None = None  # what gradients are divided by
         skipped: Tensor | None = None
-        if groups[0].parameters.is_cpu and self._lr_tensor is None:
+        if groups[0].parameters.is_cpu and lr is None:
             norm = math.sqrt(sum(group.square_norm() for group in groups))
             taken = Taken(float(loss), norm, 0.0, outputs)
             if not math.isfinite(norm + taken.loss):
@@ -175,7 +166,7 @@ class GradientStep:
             [group.square for group in groups],
             [],
             [group.count for group in groups],
-            lr=self.lr(step) if self._lr_tensor is None else self._lr_tensor,
+            lr=self.lr(step) if lr is None else lr,
             beta1=adam.betas[0],
             beta2=adam.betas[1],
             weight_decay=adam.weight_decay,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
@@ -276,12 +277,7 @@ class Policy(nn.Module):
         self._engine = Engine(self, wanted, self.device, self._ignored)
         self._graph = CudaGraph(self._graph_steps, self, self._ignored) if wanted == "cuda_graph" else None
         for gradient_step in self._gradient_steps.values():
-            gradient_step.use(**self._torch_options)
-
-    @property
-    def _torch_options(self) -> dict[str, bool]:
-        """The options of gradient steps that torch executes."""
-        return {"compile": self._engine.wanted == "compile", "recorded": self._engine.wanted == "cuda_graph"}
+            gradient_step.use(compile=self._engine.wanted == "compile")
 
     @property
     def n_threads(self) -> int:
@@ -379,7 +375,8 @@ class Policy(nn.Module):
             loss: rows -> `Loss`; None for a step that your `update` takes by `minimize`.
         """
         module.to(self.device)
-        step = GradientStep(module, optimizer, clip, loss=loss, flush_denormals=flush_denormals, **self._torch_options)
+        is_compiled = self._engine.wanted == "compile"
+        step = GradientStep(module, optimizer, clip, loss=loss, flush_denormals=flush_denormals, compile=is_compiled)
         self._gradient_steps[name] = step
         if self._seed is not None:
             self._draw_weights(name, self._seed)
@@ -437,8 +434,13 @@ class Policy(nn.Module):
         results = (self._take_steps if self._graph is None else self._replay)(given, frames, step=step)
         return self.end_update(step=step, priority=results.pop("priority", None), **results)
 
-    def _take_steps(self, given: Any, frames: Any = None, *, step: int) -> dict[str, Any]:
-        """Take the gradient steps that have a loss; return their metrics and the priority by name."""
+    def _take_steps(
+        self, given: Any, frames: Any = None, *, step: int, rates: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Take the gradient steps that have a loss; return their metrics and the priority by name.
+
+        `rates` are learning rates on the device, by gradient step, for steps that are recorded.
+        """
         columns, inputs = given
         prepare = partial(self.rows, frames=frames)
         results: dict[str, Any] = {}
@@ -446,7 +448,8 @@ class Policy(nn.Module):
             if gradient_step.loss is None:
                 continue
             function = partial(objective, gradient_step.loss, with_weights=not results)
-            take = partial(self._engine.minimize, gradient_step, name, prepare, function, (columns, inputs), step=step)
+            minimize = partial(self._engine.minimize, step=step, lr=rates.get(name))
+            take = partial(minimize, gradient_step, name, prepare, function, (columns, inputs))
             taken = take() if self.device == CPU else self._with_room(take, step)
             outcome: dict[str, Any] = self._record(name, taken, step)
             if repeated := results.keys() & outcome["metrics"].keys():
@@ -487,17 +490,18 @@ class Policy(nn.Module):
 
     def _graph_steps(self, given: Any, frames: Any, *, step: int) -> dict[str, Any]:
         """Take the gradient steps for a CUDA graph, and return all metrics and the priority as tensors."""
-        results = self._take_steps(given, frames, step=step)
+        *given, rates = given
+        results = self._take_steps(given, frames, step=step, rates=rates)
         recorded, self._metrics.pending = self._metrics.pending, {}
         return {**recorded, **results}
 
     def _replay(self, given: Any, frames: Any = None, *, step: int) -> dict[str, Any]:
         """Take the gradient steps by one launch of a CUDA graph, whose next launch overwrites its results."""
         assert self._graph is not None, "there is no other caller"
-        for gradient_step in self._gradient_steps.values():
-            gradient_step.prepare(step)
         columns, inputs = given
-        results = {**self._graph((columns, to_device(inputs, self.device)), frames, step=step)}
+        rates = {name: gradient_step.lr(step) for name, gradient_step in self._gradient_steps.items()}
+        numbers = to_device((inputs, rates), self.device)
+        results = {**self._graph((columns, *numbers), frames, step=step)}
         if "priority" in results:
             results["priority"] = results["priority"].clone()
         return results
