@@ -14,7 +14,7 @@ TOP = """
     make_envs Envs check_env Collector
     ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer Horizon Transition TransitionBatch
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
-    ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
+    ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip Linear
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
     evaluate load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
@@ -50,9 +50,9 @@ NAMESPACES = {
     """,
     "plot": "curves episode_values priorities save time_shares",
     "policy": """
-        A2CPolicy ActOutput BCPolicy Backup CategoricalValue ConservativePenalty DQNPolicy DiscreteBCQPolicy
-        DoubleBackup EpsilonGreedy ExpectedValue Exploration Greedy HLGaussValue ImplicitQuantileValue MaxBackup
-        MunchausenBackup
+        A2CPolicy ActOutput BCPolicy Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
+        DiscreteBCQPolicy DoubleBackup EpsilonGreedy ExpectedValue Exploration Greedy HLGaussValue
+        ImplicitQuantileValue MaxBackup MunchausenBackup Noise
         PPOPolicy Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target UpdateResult Value
         discounted_returns gae load_policy
     """,

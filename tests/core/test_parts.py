@@ -64,6 +64,7 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
         described("EpsilonGreedy", epsilon=described("Piecewise", knots=[[0, 1.0], [9, 0.1]]), per_env=[0.5, 1.0]),
     ),
     (tk.SoftQ(0.3), described("SoftQ", temperature=described("Constant", value=0.3))),
+    (tk.ColoredNoise(0.5, length=200), described("ColoredNoise", beta=0.5, length=200)),
 ]
 every_part = pytest.mark.parametrize(
     ("part", "plain"), DESCRIPTIONS, ids=[type(part).__name__ for part, _ in DESCRIPTIONS]

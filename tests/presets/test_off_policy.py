@@ -114,6 +114,8 @@ def adam(trainer: Any) -> Any:
     return trainer.policy._gradient_steps["actor"].optimizer
 
 
+PINK = tk.ColoredNoise()
+
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Any]] = {
     "n_envs": (5, lambda t: t.train_collector.envs.n),
@@ -132,6 +134,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "temperature": (0.5, lambda t: t.policy._schedule(0)),
     "initial_temperature": (0.5, lambda t: pytest.approx(t.policy.learned_temperature.log.exp().item())),
     "target_entropy": (-7.0, lambda t: t.policy.target_entropy),
+    "exploration": (PINK, lambda t: t.policy.exploration),
     "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
     "prioritized": (True, lambda t: t.buffer.prioritized),
     "alpha": (0.25, lambda t: t.buffer._sampler.alpha),

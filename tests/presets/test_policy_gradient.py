@@ -67,6 +67,8 @@ def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
     assert presets.settings(preset.name, domain) == preset.settings(domain)
 
 
+PINK = tk.ColoredNoise()
+
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Any]] = {
     "n_envs": (5, lambda t: t.train_collector.envs.n),
@@ -83,6 +85,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
         lambda t: "tanh" if isinstance(t.policy.distribution, tk.nets.SquashedGaussian) else "clip",
     ),
     "log_std": (-1.0, lambda t: float(t.policy.distribution.log_std.detach())),
+    "exploration": (PINK, lambda t: t.policy.exploration),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "lr": (0.125, lambda t: t.policy._gradient_steps["model"].optimizer.lr),
@@ -111,6 +114,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "action_scaling": {"env": Push},
     "action_bound_method": {"env": Push},
     "log_std": {"env": Push},
+    "exploration": {"env": Push},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
 }
 

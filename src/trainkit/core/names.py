@@ -35,6 +35,7 @@ _OPTIMIZER = "give lr=, or optimizer=Adam(...)"
 _NETWORK = "give for_envs(envs, hidden=...), or a network of your own as the first argument"
 
 OPTIONS_ELSEWHERE: dict[str, Ours] = {
+    "action_noise": _is("S", "exploration=ColoredNoise()"),
     "advantage_normalization": _is("T", "normalize_advantage"),
     "alpha": _is("T", "temperature"),
     "anneal_lr": _is("C", "lr=Linear(2.5e-4, 0.0)", "lr=[(0, 2.5e-4), (steps, 0.0)]"),
@@ -82,7 +83,9 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "exploration_initial_eps": _is(
         "S", "epsilon=[(0, initial), (steps, 0.05)]", "exploration=EpsilonGreedy.linear(...)"
     ),
-    "exploration_noise": _is("T", "explore", note="a collector with a buffer explores, one without does not"),
+    "exploration_noise": _is(
+        "T", "explore", "exploration=ColoredNoise()", note="a collector with a buffer explores, one without does not"
+    ),
     "explore_config": _is("R", "exploration", note=_EXPLORING),
     "fcnet_hiddens": _is("R", "hidden", note=_NETWORK),
     "framework": _is("R", note="trainkit runs on PyTorch: leave it out"),
@@ -172,7 +175,7 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "update_step_num_repetitions": _is("T", "repeat_per_collect"),
     "use_critic": _is("R", note="there is a critic in PPO and A2C, and none in REINFORCE: choose the algorithm"),
     "use_gae": _is("R", "lam", note="advantages are generalized ones, always; lam=1 are returns less the value"),
-    "use_sde": _is("S", note="there is no state-dependent exploration: leave it out"),
+    "use_sde": _is("S", "exploration=ColoredNoise()"),
     "value_clip": _is("T", "clip_value"),
     "vf_clip_param": _is("R", "clip_value"),
     "vf_coef": _is("TSC", "value_weight"),
@@ -217,6 +220,7 @@ CLASSES_ELSEWHERE = _by_theirs(
         "Callback": "BaseCallback DefaultCallbacks RLlibCallback",
         "callbacks.StopAt": "StopTrainingOnRewardThreshold",
         "Checkpoint": "CheckpointCallback",
+        "ColoredNoise": "GaussianNoise NormalActionNoise OUNoise OrnsteinUhlenbeckActionNoise VectorizedActionNoise",
         "DiscreteBCQPolicy": "DiscreteBCQ",
         "DQNPolicy": "DQN",
         "evaluate": "evaluate_policy",

@@ -159,7 +159,7 @@ class Gaussian(nn.Module):
             checks.number("log_std", log_std)
         super().__init__()
         self._shape = space.shape
-        self.width = math.prod(space.shape)
+        self.width = self.n_dimensions = math.prod(space.shape)
         self.log_std = nn.Parameter(torch.full((self.width,), float(log_std), dtype=torch.float32))
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
@@ -394,6 +394,12 @@ def distribution_for(
     )
 
 
+def normal_part(distribution: object) -> Gaussian | SquashedGaussian | None:
+    """Return the normal distribution of a Box, or of a `Hybrid`'s Box columns; None for any other."""
+    part = distribution.box if isinstance(distribution, Hybrid) else distribution
+    return part if isinstance(part, (Gaussian, SquashedGaussian)) else None
+
+
 def _exponential(n_rows: int, width: int, generator: torch.Generator) -> Tensor:
     """Sample exponential noise [B, N]: minus its logarithm is Gumbel noise."""
     empty = torch.empty(n_rows, width, device=generator.device, dtype=torch.float32)
@@ -412,8 +418,7 @@ class ActionStd:
     """
 
     def __init__(self, distribution: object) -> None:
-        distribution = distribution.box if isinstance(distribution, Hybrid) else distribution
-        self._distribution = distribution if isinstance(distribution, (Gaussian, SquashedGaussian)) else None
+        self._distribution = normal_part(distribution)
         self._pending: list[NDArray[Any]] = []  # log standard deviations [K, D]
         self._summary = NO_VALUES
 

@@ -11,6 +11,7 @@ from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
+from trainkit.policy.noise import ColoredNoise, Noise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.random import RandomPolicy
@@ -32,6 +33,7 @@ __all__ = [
     "BCPolicy",
     "Backup",
     "CategoricalValue",
+    "ColoredNoise",
     "ConservativePenalty",
     "DQNPolicy",
     "DiscreteBCQPolicy",
@@ -44,6 +46,7 @@ __all__ = [
     "ImplicitQuantileValue",
     "MaxBackup",
     "MunchausenBackup",
+    "Noise",
     "PPOPolicy",
     "Penalty",
     "Policy",

@@ -1,5 +1,6 @@
 """`ActorPolicy`, the base class of policies that act by a distribution of actions: PPO, A2C, REINFORCE, SAC and BC."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.engine.device import to_device
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.action_scale import Actions
-from trainkit.nets.distributions import ActionStd, Categorical, Distribution
+from trainkit.nets.distributions import ActionStd, Categorical, Distribution, normal_part
 from trainkit.policy.base import Policy
 from trainkit.policy.checks import forward_on
 from trainkit.policy.exploration import one_hot
+from trainkit.policy.noise import EnvIds, Noise, NoiseSequences, Starts
 
 
 class ActorPolicy(Policy):
@@ -31,9 +33,10 @@ class ActorPolicy(Policy):
         distribution: of actions, those of a Box in policy units.
     """
 
-    unwatched = frozenset({"_action_std"})
+    unwatched = frozenset({"_action_std", "_noise_sequences"})
     distribution: Distribution
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
+    _noise_sequences: NoiseSequences | None = None
 
     def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the parameters [B, width] of the distribution, and further outputs by name."""
@@ -49,11 +52,15 @@ class ActorPolicy(Policy):
         starts: NDArray[np.bool_] | None = None,
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
-        """Sample an action of each row's distribution or, without exploring, take its mode."""
+        """Sample an action of each row's distribution or, without exploring, take its mode.
+
+        Correlated noise (`exploration`) follows the environment `env_ids` of each row, by default its index; a call
+        with neither `env_ids` nor `starts`, as by `predict`, draws independent noise.
+        """
         check_flag(self, "act(explore=)", explore)
         checked_legal(obs, env_ids)
         self.enter(training=False)
-        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        noise = self._draw_noise(len(tree.first_leaf(obs)), env_ids, starts) if explore else None
         results = self._engine.call("act", self._act, (obs, noise))
         outputs = results["outputs"]
         if explore and self._action_std is not None:
@@ -75,6 +82,49 @@ class ActorPolicy(Policy):
         outputs, others = self._actor(self.preprocess(obs))
         action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
         return {"action": action, "outputs": outputs, **others}
+
+    @property
+    def exploration(self) -> Noise | None:
+        """The correlated noise that actions are sampled with, None for independent noise; may be set."""
+        return None if self._noise_sequences is None else self._noise_sequences.noise
+
+    @exploration.setter
+    def exploration(self, exploration: Noise | None) -> None:
+        self._noise_sequences = None
+        if exploration is None:
+            return
+        normal = normal_part(self.distribution)
+        if normal is None:
+            raise SpaceMismatchError(
+                f"{type(self).__name__}.exploration is noise of a normal distribution, which actions in a Box of "
+                f"floats have, got actions in {self.action_space} by {type(self.distribution).__name__}: leave it out"
+            )
+        self._noise_sequences = NoiseSequences(exploration, normal.n_dimensions)
+
+    def _draw_noise(self, n_rows: int, env_ids: EnvIds, starts: Starts) -> Tensor:
+        """Sample the noise of actions, [K, N]; that of a normal distribution has the last columns."""
+        noise = self.distribution.draw_noise(n_rows, self.generator)
+        if self._noise_sequences is not None and (env_ids is not None or starts is not None):
+            correlated = self._noise_sequences.step(n_rows, env_ids, starts, self.rng)
+            noise[:, -correlated.shape[1] :] = torch.from_numpy(correlated)
+        return noise
+
+    def start_streams(self, root: int) -> None:
+        """Restart the random streams from a root seed, and nothing else."""
+        super().start_streams(root)
+        if self._noise_sequences is not None:
+            self._noise_sequences.reset()
+
+    def streams_state(self) -> dict[str, Any]:
+        """Return the state of the random streams, and of the sequences of correlated noise."""
+        state = super().streams_state()
+        return state if self._noise_sequences is None else state | {"sequences": self._noise_sequences.state_dict()}
+
+    def load_streams_state(self, state: Mapping[str, Any]) -> None:
+        """Load the state of the random streams; noise saved on another type of device is not loaded."""
+        super().load_streams_state(state)
+        if self._noise_sequences is not None:
+            self._noise_sequences.load_state_dict(state.get("sequences"))
 
     def _in_space(self, action: Actions) -> Actions:
         """Convert actions of the distribution to the units and bounds of the environments."""

@@ -24,6 +24,7 @@ from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.advantages import RolloutRows, gae
 from trainkit.policy.base import PolicyOptions, parts_for
+from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.update_result import UpdateResult
 
@@ -47,6 +48,9 @@ class OnpolicyPolicy(ActorPolicy):
             `ActionScale`.
         lam: of `gae`.
         normalize_advantage: normalize each batch's advantages to mean 0 and standard deviation 1.
+        exploration: correlated noise of actions in a Box, as `ColoredNoise(0.5)` (Hollenstein et al., 2024); None:
+            independent in every step. `log_prob` is that of an action given its observation alone, which neglects its
+            correlation with earlier ones, as theirs.
         optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
@@ -67,6 +71,7 @@ class OnpolicyPolicy(ActorPolicy):
         action_scaling: bool = True,
         lam: float = 0.95,
         normalize_advantage: bool = False,
+        exploration: Noise | None = None,
         optimizer: Adam | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
@@ -90,6 +95,7 @@ class OnpolicyPolicy(ActorPolicy):
         adam = Adam() if optimizer is None else optimizer
         self.add_gradient_step("model", self, adam, clip, loss=self.loss, flush_denormals=flush_denormals)
         self._action_std = ActionStd(self.distribution)
+        self.exploration = exploration
         self.eval()
 
     @classmethod

@@ -24,6 +24,7 @@ from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
+from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.target import Target
 
@@ -46,6 +47,8 @@ class SACPolicy(ActorPolicy):
         temperature: weight of the entropy, a schedule of the environment step, or "auto": it is learned.
         initial_temperature: if it is learned.
         target_entropy: of a learned temperature, in nats; default -D.
+        exploration: correlated noise of sampled actions, as `ColoredNoise`; None: independent in every step. Losses
+            draw independent noise.
         target: when the target critics move; default: by tau = 0.005 at every update.
         optimizer: of the actor, and of the others that are not given: `critic_optimizer`, `temperature_optimizer`.
         clip: of the actor's and the critics' gradients; None clips nothing.
@@ -68,6 +71,7 @@ class SACPolicy(ActorPolicy):
         temperature: Literal["auto"] | Scheduled = "auto",
         initial_temperature: float = 1.0,
         target_entropy: float | None = None,
+        exploration: Noise | None = None,
         target: Target | None = None,
         optimizer: Adam | None = None,
         critic_optimizer: Adam | None = None,
@@ -109,6 +113,7 @@ class SACPolicy(ActorPolicy):
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         self._action_std = ActionStd(self.distribution)
+        self.exploration = exploration
         self.eval()
 
     @classmethod

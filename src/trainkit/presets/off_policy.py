@@ -10,7 +10,7 @@ from trainkit.core.protocols import EnvSpaces, Learner
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine import DeviceFrames
 from trainkit.envs import Envs
-from trainkit.policy import SACPolicy
+from trainkit.policy import Noise, SACPolicy
 from trainkit.presets.base import EnvPreset, EnvSettings, P, make_adam, scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.offpolicy import Refresh
@@ -90,6 +90,7 @@ class SACSettings(OffpolicySettings):
     temperature: Literal["auto"] | Scheduled | Linear = "auto"
     initial_temperature: float = 1.0  # their code
     target_entropy: float | None = None  # None: minus the number of components of an action
+    exploration: Noise | None = None  # such as ColoredNoise(); None: independent noise
     capacity: int = 1_000_000
     batch_size: int | None = 256
     step_per_collect: int | None = None
@@ -120,6 +121,7 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
             temperature=settings.temperature,
             initial_temperature=settings.initial_temperature,
             target_entropy=settings.target_entropy,
+            exploration=settings.exploration,
             device=settings.device,
             engine=settings.engine,
         )

@@ -12,7 +12,7 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.envs import Envs
-from trainkit.policy import A2CPolicy, PPOPolicy, ReinforcePolicy
+from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P
 from trainkit.trainer import OnpolicyTrainer
@@ -28,6 +28,7 @@ class OnpolicySettings(EnvSettings):
     action_scaling: bool = True  # of Box actions: to the bounds of the space
     action_bound_method: Literal["clip", "tanh"] = "clip"  # of Box actions
     log_std: float | None = None  # of Box actions
+    exploration: Noise | None = None  # of Box actions, such as ColoredNoise(0.5); None: independent noise
     gamma: float = 0.98
     lr: Scheduled | Linear = Linear(1e-3, 0.0)
     adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
@@ -146,6 +147,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             action_scaling=settings.action_scaling,
             action_bound_method=settings.action_bound_method,
             log_std=settings.log_std,
+            exploration=settings.exploration,
             gamma=settings.gamma,
             reward=settings.reward,
             lr=settings.lr,
