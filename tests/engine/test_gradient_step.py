@@ -195,6 +195,22 @@ def test_a_parameter_with_a_late_first_gradient_counts_its_own_steps(clip: Clip 
     assert_nets_close(ours.net, reference.net)
 
 
+def test_a_parameter_that_is_not_used_any_more_has_gradient_0_and_moves_by_its_momentum() -> None:
+    ours, reference = pair(Adam(1e-2), net=Halves())
+    for side in (ours, reference):
+        side.net.uses_both = True
+        side.train(range(10))
+        side.net.uses_both = False
+    ours.train(range(10, 13))
+    for i in range(10, 13):
+        reference.optimizer.zero_grad(set_to_none=False)
+        square_loss(reference.net, i).backward()
+        reference.optimizer.step()
+
+    assert not ours.net.unused[0].weight.grad.any()
+    assert_nets_close(ours.net, reference.net)
+
+
 def test_states_with_counts_of_their_own_pass_both_ways() -> None:
     ours, reference = pair(Adam(1e-2), net=Halves())
     for side in (ours, reference):

@@ -57,6 +57,7 @@ class FlatGroup:
 
     Attributes:
         indices: of these parameters among the module's.
+        members: the parameters.
         layout: {path of a parameter: its number of elements, its shape}, in the order of the pieces.
         parameters, gradient: flat.
         mean, square: Adam's moments, flat.
@@ -71,12 +72,12 @@ class FlatGroup:
         count: float,
     ) -> None:
         self.indices = list(indices)
-        self._members = [named[i][1] for i in indices]
+        self.members = [named[i][1] for i in indices]
         self.layout = {named[i][0]: (named[i][1].numel(), named[i][1].shape) for i in indices}
-        first = self._members[0]
-        if any(p.dtype != first.dtype or p.device != first.device for p in self._members):
+        first = self.members[0]
+        if any(p.dtype != first.dtype or p.device != first.device for p in self.members):
             raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
-        self.parameters = lay_flat(self._members)
+        self.parameters = lay_flat(self.members)
         self.gradient = torch.zeros_like(self.parameters)
         self.mean = torch.zeros_like(self.parameters)
         self.square = torch.zeros_like(self.parameters)
@@ -84,11 +85,11 @@ class FlatGroup:
         self._count_array = self.count.numpy() if first.is_cpu else None
         self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
         self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
-        sizes = [p.numel() for p in self._members]
+        sizes = [p.numel() for p in self.members]
         with torch.no_grad():
             columns = (self.gradient, self.mean, self.square)
             pieces = zip(*(torch.split(column, sizes) for column in columns), strict=True)
-            for i, parameter, piece in zip(indices, self._members, pieces, strict=True):
+            for i, parameter, piece in zip(indices, self.members, pieces, strict=True):
                 gradient, mean, square = (flat.view_as(parameter) for flat in piece)
                 if parameter.grad is not None:
                     gradient.copy_(parameter.grad)
@@ -97,14 +98,19 @@ class FlatGroup:
                     square.copy_(moments[i]["exp_avg_sq"])
                 parameter.grad = gradient
                 self._views.append((gradient, mean, square))
-        self._addresses = [parameter.data_ptr() for parameter in self._members]
+        self._addresses = [parameter.data_ptr() for parameter in self.members]
 
     def is_current(self) -> bool:
         """Return whether the parameters and their gradients still are the views made here."""
-        for parameter, address, (gradient, _, _) in zip(self._members, self._addresses, self._views, strict=True):
+        for parameter, address, (gradient, _, _) in zip(self.members, self._addresses, self._views, strict=True):
             if parameter.data_ptr() != address or parameter.grad is not gradient:
                 return False
         return True
+
+    def set_gradient(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Write the gradients by parameter, 0 for one that has none, by one operation."""
+        pieces = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.members]
+        torch.cat([piece.reshape(-1) for piece in pieces], out=self.gradient)
 
     def square_norm(self) -> float:
         """Return the squared norm of the gradient, which is on the CPU."""

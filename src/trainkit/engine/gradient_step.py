@@ -106,6 +106,7 @@ class GradientStep:
         self.optimizer, self.clip, self.flush_denormals = optimizer, clip, flush_denormals
         self.lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
         self.groups: list[FlatGroup] = []  # one, and one more for each set of parameters that came to move later
+        self._laid_out: set[nn.Parameter] = set()  # the parameters of all groups
         self._frozen: dict[int, dict[str, Tensor]] = {}  # moments of parameters that require no gradient now
         self._named: list[tuple[str, nn.Parameter]] = []
         self._find_parameters()
@@ -148,11 +149,12 @@ class GradientStep:
             if norm + 1e-6 > limit:
                 scale = torch.full((), (norm + 1e-6) / limit, dtype=torch.float32)
         else:  # without reading a number, for which the CPU would wait
-            norms = torch.linalg.vector_norm(torch.stack([group.gradient.norm() for group in groups]))
-            skipped = ((norms + loss) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
-            taken = Taken(loss, norms, skipped, outputs)
+            norms = [group.gradient.norm() for group in groups]
+            total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+            skipped = ((total + loss) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
+            taken = Taken(loss, total, skipped, outputs)
             if limit < math.inf:
-                scale = ((norms + 1e-6) / limit).clamp_(min=1.0)
+                scale = ((total + 1e-6) / limit).clamp_(min=1.0)
         if clip is not None and clip.by != "global_norm":
             for group in groups:
                 (group.clip_values if clip.by == "value" else group.clip_norms)(clip.limit)
@@ -190,51 +192,39 @@ class GradientStep:
         for group in self.groups:
             group.gradient.zero_()
 
-    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+    def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor | None]) -> None:
         """Set the gradients of `trainable` (None for no gradient), and lay out parameters that are not laid out yet."""
-        pairs = list(zip(self.trainable, gradients, strict=True))
+        given = {parameter: gradient for parameter, gradient in gradients.items() if gradient is not None}
         is_current = self._is_current()
-        if is_current and all(gradient is None or parameter.grad is not None for parameter, gradient in pairs):
-            self.zero_gradients()
-            for parameter, gradient in pairs:
-                if parameter.grad is not None and gradient is not None:
-                    parameter.grad.copy_(gradient)
+        if is_current and given.keys() <= self._laid_out:
+            for group in self.groups:
+                group.set_gradient(given)
             return
         moments = self._moments() if is_current else self._find_parameters()
-        self._drop_gradients()
-        for parameter, gradient in pairs:
-            parameter.grad = gradient
+        for _, parameter in self._named:
+            parameter.grad = given.get(parameter)
         self._lay_out(moments)
 
     def _compute_gradients(self, loss: Closure) -> tuple[Tensor, Any]:
-        """Return (loss, its other results), and lay out the parameters that have gradients, if they are not yet."""
-        if not self._is_current():
-            moments = self._find_parameters()
-            self._drop_gradients()
-            results = self._backward(loss)
-            self._lay_out(moments)
-            return results
-        if self._graph is not None:
+        """Return (loss, its other results), and set the gradients; inside no_grad(), too."""
+        if self._graph is not None and self._is_current():
             return self._graph(loss, self.groups)
-        self.zero_gradients()
-        results = self._backward(loss)
-        n_moved = sum(len(group.indices) for group in self.groups)
-        if n_moved < len(self._named) and n_moved < sum(parameter.grad is not None for _, parameter in self._named):
-            self._lay_out(self._moments())
-        return results
-
-    def _backward(self, loss: Closure) -> tuple[Tensor, Any]:
-        """Return (loss, its other results) and leave the gradients with the parameters, inside no_grad() too."""
         with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
             value, outputs = evaluate(loss)
         trainable = self.trainable
+        gradients: dict[nn.Parameter, Tensor | None] = {}
         if trainable and value.requires_grad:
-            value.backward(inputs=trainable)
-        if all(parameter.grad is None for parameter in trainable) or not value.requires_grad:
+            gradients = dict(zip(trainable, torch.autograd.grad(value, trainable, allow_unused=True), strict=True))
+        if all(gradient is None for gradient in gradients.values()):
             raise ConfigError(
                 f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "
                 "requires_grad=True: unfreeze one with requires_grad_(True), or do not update"
             )
+        self.set_gradients(gradients)
+        for parameter, gradient in gradients.items():
+            if gradient is not None and parameter._post_accumulate_grad_hooks:  # autograd calls them in backward() only
+                for hook in parameter._post_accumulate_grad_hooks.values():
+                    hook(parameter)
         return value.detach(), outputs
 
     # ---- storage ----
@@ -258,7 +248,8 @@ class GradientStep:
                     f"GradientStep cannot take moments {tuple(moment['exp_avg'].shape)} for parameter {i} of "
                     f"{[tuple(parameter.shape) for _, parameter in self._named]}: they are of another module"
                 )
-        self._drop_gradients()
+        for _, parameter in self._named:
+            parameter.grad = None
         self._lay_out(state["state"])
 
     def _is_current(self) -> bool:
@@ -283,10 +274,6 @@ class GradientStep:
         sizes = {path: moment["exp_avg"].shape for path, moment in before.items()}
         return {i: before[path] for i, (path, p) in enumerate(self._named) if sizes.get(path) == p.shape}
 
-    def _drop_gradients(self) -> None:
-        for _, parameter in self._named:
-            parameter.grad = None
-
     def _moments(self) -> dict[int, Mapping[str, Tensor]]:
         """Return {parameter's index: step, exp_avg, exp_avg_sq}, including frozen parameters."""
         return {**self._frozen, **{i: moment for group in self.groups for i, moment in group.moments()}}
@@ -299,6 +286,7 @@ class GradientStep:
             if parameter.requires_grad and (i in moments or parameter.grad is not None):
                 by_count.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
         self.groups = [FlatGroup(self._named, indices, moments, count) for count, indices in by_count.items()]
+        self._laid_out = {parameter for group in self.groups for parameter in group.members}
 
 
 def check_parameters(module: nn.Module) -> None:

@@ -146,7 +146,7 @@ class NumpyFunction:
             return None  # torch's own step says what is wrong
         targets: list[NDArray[np.float32]] = []
         if gradient_step is not None:
-            gradient_step.set_gradients(recorded.gradients)
+            gradient_step.set_gradients(dict(zip(parameters, recorded.gradients, strict=True)))
             pairs = zip(parameters, recorded.gradients, strict=True)
             targets = [p.grad.numpy() for p, gradient in pairs if gradient is not None and p.grad is not None]
             if changed is None and self._changes.has_changed():  # as the parameters are stored elsewhere now
@@ -182,12 +182,13 @@ class NumpyFunction:
         self, derived: "_Derived", results: Results, gradient_step: GradientStep | None, by_torch: Pass
     ) -> None:
         """Give up numpy at the second difference in a row; a single one may come from a tie broken by rounding."""
-        different = _difference(results, [] if gradient_step is None else gradient_step.trainable, by_torch)
+        parameters = [] if gradient_step is None else gradient_step.trainable
+        different = _difference(results, parameters, by_torch)
         derived.n_differences = 0 if different is None else derived.n_differences + 1
         derived.next_comparison = _next_comparison(derived.n_calls, derived.n_differences)
         if derived.n_differences == 2:
             if gradient_step is not None:
-                gradient_step.set_gradients(by_torch.gradients)
+                gradient_step.set_gradients(dict(zip(parameters, by_torch.gradients, strict=True)))
             reason = f"numpy and torch differ in {different} of {self._name}: it reads something that changes unseen"
             raise GaveUpError(reason, _as_numpy(by_torch.outputs))
 
