@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.helpers.accelerator import SKIPPED, build_pretend_device, load_pretend_device
+from trainkit.engine.device import resolve_device
 from trainkit.testing import PretendDevice
 
 torch.set_num_threads(1)  # the same bits on any number of cores
@@ -38,7 +39,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if any("pretend" in getattr(item, "fixturenames", ()) for item in session.items):
+    if any({"pretend", "accelerator"} & set(getattr(item, "fixturenames", ())) for item in session.items):
         build_pretend_device()  # outside of any test, whose timeout a machine at work may exceed
     gc.collect()
     gc.freeze()  # `gc.collect()` in a test looks only at what tests made, not at torch's and pytest's million objects
@@ -49,10 +50,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA device, torch finds none")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="pretend", help="of tests that compare a device with the CPU, such as cuda")
+
+
 @pytest.fixture(scope="session")
 def pretend() -> PretendDevice:
     """Load the pretend device, or skip where this machine cannot compile it."""
     return load_pretend_device()
+
+
+@pytest.fixture(scope="session")
+def accelerator(request: pytest.FixtureRequest) -> torch.device:
+    """Return the device that is compared with the CPU: the pretend device, or the one that `--device` names."""
+    name = request.config.getoption("--device")
+    return load_pretend_device().device if name == "pretend" else resolve_device(name)
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,14 @@
-"""Small runs of every preset, on any device."""
+"""Small runs of every preset, on any device, and how close their results must be."""
 
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
+from gymnasium import spaces
 
 import trainkit as tk
+from tests.helpers.learning import assert_same, observations
 from trainkit import presets
 
 N_UPDATES = 3
@@ -37,16 +40,65 @@ class Push(Corridor):
         super().__init__(gym.spaces.Box(-1.0, 1.0, (2,), np.float32))
 
 
-def dataset() -> tk.ReplayBuffer:
+class Mazes(Corridor):
+    """The same, with a Dict observation and one action that is illegal at a time."""
+
+    observation_space = spaces.Dict({
+        "place": Corridor.observation_space,
+        "map": spaces.Box(0, 255, (1, 36, 36), np.uint8),
+        "color": spaces.Discrete(5),
+        "action_mask": spaces.MultiBinary(3),
+    })  # fmt: skip
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        place, info = super().reset(**options)
+        return self._seen(place), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action != self._clock % 3, "an illegal action was taken"
+        place, *rest = super().step(action)
+        return self._seen(place), *rest
+
+    def _seen(self, place: Any) -> dict[str, Any]:
+        mask = (np.arange(3) != self._clock % 3).astype(np.int8)
+        pixels = np.full((1, 36, 36), 20 * self._clock, np.uint8)
+        return {"place": place, "map": pixels, "color": np.int64(self._clock % 5), "action_mask": mask}
+
+
+def dataset(env: type[Corridor] = Corridor) -> tk.ReplayBuffer:
     """Make a buffer of 60 random rows in episodes of 6."""
-    rng = np.random.default_rng(0)
-    obs = rng.normal(size=(61, 4)).astype(np.float32)
-    ended = np.arange(60) % 6 == 5
-    columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": rng.integers(3, size=60), "reward": obs[1:, 0]}
+    rng, ended = np.random.default_rng(0), np.arange(60) % 6 == 5
+    obs, next_obs = (observations(env.observation_space, 60, seed) for seed in (0, 1))
+    columns = {"obs": obs, "next_obs": next_obs, "action": rng.integers(3, size=60), "reward": rng.normal(size=60)}
+    if env is Mazes:
+        columns["action"] = obs["action_mask"].argmax(axis=1)
     return tk.ReplayBuffer.from_arrays(**columns, terminated=ended, truncated=np.zeros(60, np.bool_))
 
 
-def make(name: str, device: Any, *, n_updates: int = N_UPDATES, **options: Any) -> Any:
+def tolerance_of(device: torch.device, precision: str = "float32") -> float:
+    """Return how far numbers may be from the CPU's: the pretend device has its kernels, a GPU rounds otherwise."""
+    if precision == "bf16":
+        return 0.05
+    return 1e-5 if device.type == "pretend" else 2e-3
+
+
+def assert_equal_runs(there: Any, here: Any, tolerance: float) -> None:
+    """Compare the numbers of two runs by name."""
+    assert there.keys() == here.keys()
+    for name in here:
+        own = 10 * tolerance if name.endswith("grad_norm") else tolerance  # a sum over all weights
+        np.testing.assert_allclose(there[name], here[name], rtol=own, atol=own, err_msg=name)
+
+
+def assert_repeated(one: Any, other: Any, device: torch.device) -> None:
+    """Compare what two runs on one device have: every bit, but on a GPU, whose kernels may sum in another order."""
+    if device.type == "pretend":
+        assert_same(one, other)
+    else:
+        assert_equal_runs(one["weights"], other["weights"], tolerance_of(device))
+
+
+def make(name: str, device: Any, env: type[Corridor] = Corridor, *, n_updates: int = N_UPDATES, **options: Any) -> Any:
     """Make a preset's trainer that takes some updates in one epoch, executed by torch."""
     common = {
         "seed": 1,
@@ -58,7 +110,7 @@ def make(name: str, device: Any, *, n_updates: int = N_UPDATES, **options: Any) 
     }
     preset: Any = presets.PRESETS[name]
     if isinstance(preset, presets.OfflinePreset):
-        trainer = preset(dataset(), Corridor, **common | {"update_per_epoch": n_updates, "batch_size": 8} | options)
+        trainer = preset(dataset(env), env, **common | {"update_per_epoch": n_updates, "batch_size": 8} | options)
         trainer.policy.engine = "torch"
         return trainer
     common |= {"engine": "torch", "n_envs": 2, "n_test_envs": 2, "episode_per_test": 2}
@@ -69,4 +121,4 @@ def make(name: str, device: Any, *, n_updates: int = N_UPDATES, **options: Any) 
     else:
         common |= {"step_per_epoch": 18 + 2 * n_updates, "learning_starts": 20, "step_per_collect": 2, "batch_size": 8}
         common |= {"update_per_step": 0.5}
-    return preset(Push if name == "sac" else Corridor, **common | options)
+    return preset(Push if name == "sac" else env, **common | options)

@@ -4,7 +4,6 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.accelerator.runs import make
+from tests.accelerator.runs import assert_equal_runs, make, tolerance_of
 from tests.engine.test_cuda_graph import Curious
 from tests.engine.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
@@ -35,17 +34,11 @@ KINDS: list[Any] = [
 ]
 
 
-def assert_close(one: Any, other: Any, tolerance: float = 1e-5) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_allclose(one[name], other[name], rtol=tolerance, atol=tolerance, err_msg=name)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_q_learner_acts_and_learns_as_on_the_cpu(kind: dict[str, Any], pretend: PretendDevice) -> None:
-    here, there = (made(**copy.deepcopy(kind), engine="torch", device=device) for device in ("cpu", pretend.device))
+def test_a_q_learner_acts_and_learns_as_on_the_cpu(kind: dict[str, Any], accelerator: torch.device) -> None:
+    here, there = (made(**copy.deepcopy(kind), engine="torch", device=device) for device in ("cpu", accelerator))
     options = {"space": kind["space"]} if "space" in kind else {}
-    tolerance = 0.05 if kind.get("precision") == "bf16" else 1e-5
+    tolerance = tolerance_of(accelerator, kind.get("precision", "float32"))
     for step in range(6):
         batch = batch_of(8, seed=step, **options)
         for explore in (False, True):
@@ -53,8 +46,8 @@ def test_a_q_learner_acts_and_learns_as_on_the_cpu(kind: dict[str, Any], pretend
             assert_same(*actions)
         priorities = [policy.update(batch, step=step).read_priority() for policy in (here, there)]
         np.testing.assert_allclose(priorities[1], priorities[0], rtol=tolerance, atol=tolerance)
-    assert_close(there.get_weights(), here.get_weights(), tolerance)
-    assert_close(there.read_metrics(), here.read_metrics(), tolerance)
+    assert_equal_runs(there.get_weights(), here.get_weights(), tolerance)
+    assert_equal_runs(there.read_metrics(), here.read_metrics(), tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +113,8 @@ def test_an_update_can_be_recorded_and_its_replay_copies_one_block(
         with pretend.counting() as counts:
             graph.update(batch, step=step)
     assert (counts.waits, counts.copies_to_device) == (0, 1)
-    assert_close(graph.get_weights(), plain.get_weights(), 0.05 if kind.get("precision") == "bf16" else 1e-5)
+    tolerance = tolerance_of(pretend.device, kind.get("precision", "float32"))
+    assert_equal_runs(graph.get_weights(), plain.get_weights(), tolerance)
 
 
 @pytest.mark.usefixtures("graphs")
@@ -155,7 +149,7 @@ def test_all_steps_of_sac_can_be_recorded(pretend: PretendDevice) -> None:
     for step in range(8):
         for policy in (graph, plain):
             policy.update(test_sac.rows(16, seed=step), step=step)
-    assert_close(graph.get_weights(), plain.get_weights())
+    assert_equal_runs(graph.get_weights(), plain.get_weights(), tolerance_of(pretend.device))
 
 
 # ---- frames, runs, export ----
@@ -180,20 +174,20 @@ def test_frames_on_the_device_teach_what_sent_ones_do(space: Any, pretend: Prete
 
 @pytest.mark.parametrize("name", ["rainbow", "sac"])
 @pytest.mark.parametrize("options", [{"overlap": True}, {"refresh_priorities": "late"}], ids=str)
-def test_orders_of_work_learn_there_as_on_the_cpu(name: str, options: Any, pretend: PretendDevice) -> None:
+def test_orders_of_work_learn_there_as_on_the_cpu(name: str, options: Any, accelerator: torch.device) -> None:
     weights = []
-    for device in ("cpu", pretend.device):
+    for device in ("cpu", accelerator):
         with make(name, device, n_updates=12, prioritized=True, **options) as trainer:
             trainer.run()
         weights.append(trainer.policy.get_weights())
-    assert_close(weights[1], weights[0])
+    assert_equal_runs(weights[1], weights[0], tolerance_of(accelerator))
 
 
-def test_a_preset_keeps_its_frames_there(pretend: PretendDevice) -> None:
+def test_a_preset_keeps_its_frames_there(accelerator: torch.device) -> None:
     box = tk.testing.FakeVectorEnv(spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(3), n=2, episode_length=9)
-    frames = tk.engine.DeviceFrames(pretend.device)
+    frames = tk.engine.DeviceFrames(accelerator)
     envs = tk.make_envs(box)
-    policy = tk.DQNPolicy.for_envs(envs, head=(8,), device=pretend.device, seed=0)
+    policy = tk.DQNPolicy.for_envs(envs, head=(8,), device=accelerator, seed=0)
     collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(100, stack=2, frames=frames))
     options: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 40, "update_per_step": 0.25, "batch_size": 8}
     with tk.OffpolicyTrainer(policy, collector, **options, seed=1, verbose=False, show_progress=False) as trainer:
@@ -201,31 +195,20 @@ def test_a_preset_keeps_its_frames_there(pretend: PretendDevice) -> None:
     assert all(np.isfinite(number) for epoch in epochs for number in epoch.stats.update.values())
 
 
-def test_an_evaluation_plays_there_what_it_plays_on_the_cpu(pretend: PretendDevice) -> None:
+def test_an_evaluation_plays_there_what_it_plays_on_the_cpu(accelerator: torch.device) -> None:
     returns = []
-    for device in ("cpu", pretend.device):
+    for device in ("cpu", accelerator):
         policy = tk.DQNPolicy.for_envs(tk.make_envs("CartPole-v1", 1), device=device, seed=0)
         returns.append(tk.evaluate(policy, tk.make_envs("CartPole-v1", 2), n_episode=6, seed=3).returns)
     assert returns[0] == returns[1]
 
 
-def test_a_policy_is_exported_from_there(pretend: PretendDevice, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
-    pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
-    policy = made(device=pretend.device)
-    path = tmp_path / "policy.onnx"
-    policy.export(path)
-    obs = batch_of(50).obs
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    assert_same(session.run(["action"], {"obs": obs})[0], policy.predict(obs))
-
-
-def test_an_optimizers_state_moves_between_devices(pretend: PretendDevice) -> None:
-    policies = [made(device=device, engine="torch", seed=seed) for device, seed in (("cpu", 0), (pretend.device, 9))]
+def test_an_optimizers_state_moves_between_devices(accelerator: torch.device) -> None:
+    policies = [made(device=device, engine="torch", seed=seed) for device, seed in (("cpu", 0), (accelerator, 9))]
     for start, end in (policies, policies[::-1]):
         start.update(batch_of(16), step=0)
         end.load_training_state(start.training_state())
         assert_same(end.get_weights(), start.get_weights())
         for policy in (start, end):
             policy.update(batch_of(16, seed=1), step=1)
-        assert_close(end.get_weights(), start.get_weights())
+        assert_equal_runs(end.get_weights(), start.get_weights(), tolerance_of(accelerator))

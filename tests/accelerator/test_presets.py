@@ -1,65 +1,96 @@
-"""Every preset on the pretend device: it learns there what it learns on the CPU, and no operation mixes devices."""
+"""Every preset on an accelerator: it learns there what it learns on the CPU, and no operation mixes devices."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from tests.accelerator.runs import N_UPDATES, make
-from tests.helpers.learning import assert_same
+from tests.accelerator.runs import N_UPDATES, Mazes, assert_equal_runs, assert_repeated, make, tolerance_of
+from tests.helpers.learning import assert_same, observations
 from trainkit import load_policy, presets
-from trainkit.testing import PretendDevice
 
 EVERY = pytest.mark.parametrize("name", presets.PRESETS)
+OF_ACTIONS = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name != "sac"])
 
 
-@EVERY
-def test_a_preset_learns_there_as_on_the_cpu(name: str, pretend: PretendDevice) -> None:
+def check_against_cpu(name: str, device: torch.device, **options: Any) -> None:
+    """Train there and on the CPU, and compare all that is reported, and the weights."""
     results = []
-    for device in ("cpu", "pretend"):
-        with make(name, device) as trainer:
+    for place in (torch.device("cpu"), device):
+        with make(name, place, **options) as trainer:
             (epoch,) = list(trainer)
-        assert trainer.policy.device.type == device
-        assert {tensor.device.type for tensor in trainer.policy.state_dict().values()} == {device}
+        assert trainer.policy.device.type == place.type
+        assert {tensor.device.type for tensor in trainer.policy.state_dict().values()} == {place.type}
         assert epoch.info.gradient_step == N_UPDATES
         results.append((epoch.stats, trainer.policy.get_weights()))
     (here, weights), (there, weights_there) = results
-    assert there.update.keys() == here.update.keys()
-    for key in here.update:
-        np.testing.assert_allclose(there.update[key], here.update[key], rtol=1e-5, atol=1e-6, err_msg=key)
+    assert_equal_runs(there.update, here.update, tolerance_of(device))
     assert there.test.returns == here.test.returns
-    for key in weights:
-        np.testing.assert_allclose(weights_there[key], weights[key], rtol=1e-5, atol=1e-6, err_msg=key)
+    assert_equal_runs(weights_there, weights, tolerance_of(device))
+
+
+@EVERY
+def test_a_preset_learns_there_as_on_the_cpu(name: str, accelerator: torch.device) -> None:
+    check_against_cpu(name, accelerator)
+
+
+@pytest.mark.accelerator
+@OF_ACTIONS
+def test_masks_and_dict_observations_are_learned_from_there_as_on_the_cpu(name: str, accelerator: torch.device) -> None:
+    check_against_cpu(name, accelerator, env=Mazes)
 
 
 @pytest.mark.accelerator
 @EVERY
-def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(
-    name: str, pretend: PretendDevice, tmp_path: Path
+def test_normalized_observations_are_learned_from_there_as_on_the_cpu(name: str, accelerator: torch.device) -> None:
+    check_against_cpu(name, accelerator, normalize_obs=True)
+
+
+@pytest.mark.accelerator
+@EVERY
+def test_a_resumed_run_is_the_one_that_was_not_interrupted(
+    name: str, accelerator: torch.device, tmp_path: Path
 ) -> None:
     options = {"max_epoch": 2, "evaluation": None}
-    with make(name, pretend.device, **options, checkpoint=f"{tmp_path}/a") as whole:
+    with make(name, accelerator, **options, checkpoint=f"{tmp_path}/a") as whole:
         whole.run()
-    with make(name, pretend.device, **options, checkpoint=f"{tmp_path}/b") as first:
+    with make(name, accelerator, **options, checkpoint=f"{tmp_path}/b") as first:
         next(iter(first))
-    with make(name, pretend.device, **options, resume_from=f"{tmp_path}/b") as second:
+    with make(name, accelerator, **options, resume_from=f"{tmp_path}/b") as second:
         second.run()
-    assert_same(second.policy.training_state(), whole.policy.training_state())
+    assert_repeated(second.policy.training_state(), whole.policy.training_state(), accelerator)
 
 
 @pytest.mark.accelerator
 @EVERY
 def test_a_saved_policy_moves_to_the_cpu_and_back_with_the_same_bits(
-    name: str, pretend: PretendDevice, tmp_path: Path
+    name: str, accelerator: torch.device, tmp_path: Path
 ) -> None:
-    with make(name, pretend.device, evaluation=None) as trainer:
+    with make(name, accelerator, evaluation=None) as trainer:
         trainer.run()
     there = trainer.policy
     here = load_policy(there.save(f"{tmp_path}/there"), device="cpu")
     here.engine = "torch"  # as there
-    again = load_policy(here.save(f"{tmp_path}/here"), device=str(pretend.device))
+    again = load_policy(here.save(f"{tmp_path}/here"), device=str(accelerator))
     assert_same(here.get_weights(), there.get_weights())
     assert_same(again.get_weights(), there.get_weights())
     obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    assert_same(here.predict(obs), there.predict(obs))
     assert_same(again.predict(obs), there.predict(obs))
+    if accelerator.type == "pretend" or name == "sac":
+        assert_equal_runs({"action": here.predict(obs)}, {"action": there.predict(obs)}, tolerance_of(accelerator))
+
+
+@pytest.mark.accelerator
+@EVERY
+def test_a_policy_is_exported_from_there(name: str, accelerator: torch.device, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
+    with make(name, accelerator, Mazes, evaluation=None) as trainer:
+        policy = trainer.policy
+        policy.export(tmp_path / "policy.onnx")
+    obs = observations(policy.observation_space, 20)
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
+    inputs = obs if isinstance(obs, dict) else {"obs": obs}
+    np.testing.assert_allclose(session.run(["action"], inputs)[0], policy.predict(obs), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,132 @@
+"""Every example on an accelerator, shortened: its trainers learn there what they learn on the CPU."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import trainkit as tk
+from tests.accelerator.runs import assert_equal_runs, tolerance_of
+from tests.test_examples import EXAMPLES, load
+from trainkit.engine.engine import Engine
+from trainkit.policy import base
+
+pytestmark = [pytest.mark.accelerator, pytest.mark.timeout(600)]
+
+TRAINERS = (tk.OffpolicyTrainer, tk.OnpolicyTrainer, tk.OfflineTrainer)
+AT_MOST = {  # of each option
+    "max_epoch": 2,
+    "step_per_epoch": 64,
+    "update_per_epoch": 4,
+    "step_per_collect": 64,
+    "batch_size": 16,
+    "repeat_per_collect": 2,
+    "learning_starts": 48,
+    "episode_per_test": 2,
+}
+
+
+def script(name: str, *arguments: Any, **options: Any) -> Callable[[Path], Any]:
+    """Return what runs an example's `main`; a list of words is its command line."""
+
+    def run(folder: Path) -> None:
+        words = [[str(folder / "run") if word == "LOGDIR" else word for word in words] for words in arguments]
+        load(name).main(*words, **options)
+
+    return run
+
+
+def notebook(name: str) -> Callable[[Path], Any]:
+    """Return what runs the code of a notebook."""
+
+    def run(folder: Path) -> None:
+        cells = json.loads((EXAMPLES / f"{name}.ipynb").read_text())["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        source = "\n".join(code).replace("%matplotlib inline", "").replace("n_step=20_000", "n_step=400")
+        exec(compile(source, name, "exec"), {"__name__": "__main__"})  # noqa: S102 - our own notebook
+
+    return run
+
+
+ATARI = [
+    "--steps", "128", "--epochs", "1", "--capacity", "300", "--learning-starts", "48", "--logdir", "LOGDIR",
+]  # fmt: skip
+TUNING = ["--folder", "LOGDIR", "--trials", "2", "--steps", "128", "--epochs", "2"]
+RUNS = {
+    "dqn_cartpole": script("dqn_cartpole"),
+    "offline_cql": script("offline_cql", n_rows=300, max_epoch=1, update_per_epoch=4),
+    "own_algorithm": script("own_algorithm"),
+    "ppo_cartpole": script("ppo_cartpole"),
+    "rainbow_atari": script("rainbow_atari", ATARI),
+    "rainbow_cartpole": script("rainbow_cartpole"),
+    "sac_pendulum": script("sac_pendulum"),
+    "tune_optuna": script("tune_optuna", TUNING),
+    "two_agents": script("two_agents"),
+    "offline": notebook("offline"),
+    "parts": notebook("parts"),
+    "quickstart": notebook("quickstart"),
+}
+NEEDS = {"rainbow_atari": "ale_py", "tune_optuna": "optuna"}
+
+
+def test_every_example_is_run() -> None:
+    assert sorted(RUNS) == sorted(path.stem for path in EXAMPLES.glob("[!_]*.*"))
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Shorten all trainers, and list those that were made."""
+    trainers: list[Any] = []
+
+    def shortened(trainer: Any) -> Callable[..., None]:
+        original = trainer.__init__
+
+        @functools.wraps(original)
+        def start(self: Any, *arguments: Any, **options: Any) -> None:
+            shorter = {
+                name: min(value, AT_MOST[name]) if name in AT_MOST and value is not None else value
+                for name, value in options.items()
+            }
+            trainers.append(self)
+            original(self, *arguments, **shorter | {"verbose": False, "show_progress": False})
+
+        return start
+
+    for trainer in TRAINERS:
+        monkeypatch.setattr(trainer, "__init__", shortened(trainer))
+    display = ModuleType("IPython.display")
+    display.display = display.clear_output = lambda *given, **options: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    return trainers
+
+
+@pytest.mark.global_rng  # drawing figures does, and so may a user's script
+@pytest.mark.parametrize("name", RUNS)
+def test_an_example_learns_there_as_on_the_cpu(
+    name: str, accelerator: torch.device, trained: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
+    monkeypatch.setattr(Engine, "is_numpy", property(lambda engine: False, lambda engine, value: None), raising=False)
+    results = []
+    for device in (torch.device("cpu"), accelerator):
+        folder = tmp_path / device.type
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(base, "resolve_device", lambda given, device=device: device)
+        RUNS[name](folder)
+        assert {trainer.policy.device for trainer in trained} == {device}
+        results.append([(trainer.policy.n_updates, trainer.policy.get_weights()) for trainer in trained])
+        trained.clear()
+    here, there = results
+    assert len(here) == len(there) >= 1
+    for (n_here, weights), (n_there, weights_there) in zip(here, there, strict=True):
+        assert n_here == n_there > 0
+        assert_equal_runs(weights_there, weights, tolerance_of(accelerator))
