@@ -12,20 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from tests.helpers.learning import MASKED, NEVER, assert_same, batch_of, linear, made, parameters_of, small_net
+from tests.helpers.learning import MASKED, NEVER, assert_same, batch_of, made, parameters_of, small_net
+from tests.helpers.networks import drawn, random, run_by_hand
 from trainkit import Adam, ConfigError, DoubleBackup, DQNPolicy, ImplicitQuantileValue
-from trainkit.nets import MLP, ImplicitQNetwork, NatureCNN, NoisyLinear, Prediction, QNetwork
+from trainkit.nets import ImplicitQNetwork, NoisyLinear, Prediction, QNetwork
 from trainkit.nets.networks import PlainModule
-from trainkit.nets.weights import draw_parameters
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def drawn(module: nn.Module, seed: int = 0) -> Any:
-    draw_parameters(module, torch.Generator().manual_seed(seed))
-    return module
 
 
 def constant(advantages: list[float], state_values: list[float], **options: Any) -> QNetwork:
@@ -91,68 +82,6 @@ class TestDueling:
 
         assert network.heads.state_value is None
         assert_close(network(x).outputs.squeeze(2), functional.linear(x, head.weight, head.bias))
-
-
-def run_by_hand(mlp: MLP, x: Tensor, noise: Tensor | None, *, activate_last: bool) -> Tensor:
-    """Apply an MLP layer by layer, each noisy layer with the next slice of the noise."""
-    start = 0
-    for position, layer in enumerate(mlp.layers):
-        if isinstance(layer, NoisyLinear) and noise is not None:
-            x = layer(x, noise[:, start : start + layer.noise_size])
-            start += layer.noise_size
-        else:
-            x = functional.linear(x, layer.weight, layer.bias)
-        if activate_last or position < len(mlp.layers) - 1:
-            x = x.relu()
-    return x
-
-
-class TestMLP:
-    @pytest.mark.parametrize("activate_last", [False, True])
-    @pytest.mark.parametrize("is_noisy", [False, True])
-    @pytest.mark.parametrize("sizes", [(3, 2), (3, 5, 4, 2), (3,)])
-    def test_is_linear_layers_with_activations_between(
-        self, sizes: tuple[int, ...], is_noisy: bool, activate_last: bool
-    ) -> None:
-        mlp = drawn(MLP(sizes, noisy=is_noisy, activate_last=activate_last))
-        x = random(7, 3)
-
-        assert_close(mlp(x), run_by_hand(mlp, x, None, activate_last=activate_last))
-
-    @pytest.mark.parametrize("rows", [1, 7])
-    def test_deals_every_noisy_layer_its_own_part_of_the_noise(self, rows: int) -> None:
-        mlp = drawn(MLP((3, 5, 4, 2), noisy=True))
-        x, noise = random(7, 3), random(rows, mlp.noise_size, seed=1)
-
-        assert mlp.noise_size == (3 + 5) + (5 + 4) + (4 + 2)
-        assert_close(mlp(x, noise), run_by_hand(mlp, x, noise, activate_last=False))
-
-    def test_takes_other_activations(self) -> None:
-        mlp = MLP((1, 1, 1), activation=torch.tanh)
-        mlp.layers = nn.ModuleList([linear([[2.0]]), linear([[3.0]])])
-
-        assert mlp(torch.tensor([[0.5]])).item() == pytest.approx(3 * math.tanh(1.0))
-
-
-class TestNatureCNN:
-    def test_is_the_papers_three_convolutions(self) -> None:
-        cnn = drawn(NatureCNN((4, 84, 84)))
-        x = random(2, 4, 84, 84).abs()
-        weights = list(cnn.parameters())
-
-        assert [tuple(weight.shape) for weight in weights[::2]] == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
-        expected = functional.conv2d(x, weights[0], weights[1], stride=4).relu()
-        expected = functional.conv2d(expected, weights[2], weights[3], stride=2).relu()
-        expected = functional.conv2d(expected, weights[4], weights[5], stride=1).relu()
-        assert_close(cnn(x), expected.flatten(1))
-        assert cnn.n_features == 3136
-
-    @pytest.mark.parametrize(("height", "width", "n_features"), [(36, 36, 64), (96, 44, 64 * 8 * 2)])
-    def test_counts_its_features(self, height: int, width: int, n_features: int) -> None:
-        cnn = drawn(NatureCNN((1, height, width)))
-
-        assert cnn.n_features == n_features
-        assert cnn(torch.zeros(2, 1, height, width)).shape == (2, n_features)
 
 
 class TestQNetwork:

@@ -3,7 +3,9 @@
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorCriticNetwork, ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import Distribution, SquashedGaussian
-from trainkit.nets.networks import MLP, ImplicitQNetwork, NatureCNN, Prediction, QNetwork
+from trainkit.nets.encoders import ImpalaCNN, NatureCNN, encoder_names, register_encoder
+from trainkit.nets.layers import MLP, activation_names
+from trainkit.nets.networks import ImplicitQNetwork, Prediction, QNetwork
 from trainkit.nets.noisy import NoisyLinear
 from trainkit.nets.preprocess import Preprocess
 
@@ -13,6 +15,7 @@ __all__ = [
     "ActorNetwork",
     "CriticNetwork",
     "Distribution",
+    "ImpalaCNN",
     "ImplicitQNetwork",
     "MLP",
     "NatureCNN",
@@ -21,4 +24,7 @@ __all__ = [
     "Preprocess",
     "QNetwork",
     "SquashedGaussian",
+    "activation_names",
+    "encoder_names",
+    "register_encoder",
 ]

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from trainkit.core import seeding
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
-from trainkit.nets.networks import MLP, Encoder
+from trainkit.nets.encoders import Encoder, EncoderLike
+from trainkit.nets.layers import MLP, Activation, Norm, StackedNorm, activation_function
 from trainkit.nets.weights import SeededModule, draw_orthogonal, draw_uniform
 
 
@@ -34,7 +35,9 @@ class ActorCriticNetwork(SeededModule):
         width: outputs of the actor, `distribution.width`.
         hidden: layers, of each torso.
         shared: let actor and critic share one torso.
-        activation: after each hidden layer.
+        encoder: of each torso: a name such as "impala", a module or a factory, see `Encoder`.
+        activation: after each hidden layer, and of the encoder that is named; default tanh, of convolutions relu.
+        norm: "layer" or "rms", before each activation; None for none.
     """
 
     def __init__(
@@ -44,12 +47,15 @@ class ActorCriticNetwork(SeededModule):
         *,
         hidden: Sequence[int] = (64, 64),
         shared: bool = False,
-        activation: Callable[[Tensor], Tensor] = torch.tanh,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
     ) -> None:
         _check_sizes("ActorCriticNetwork", width=width, hidden=hidden)
         super().__init__()
-        self.actor_torso = Encoder(shapes, hidden, activation)
-        self.critic_torso = None if shared else Encoder(shapes, hidden, activation)
+        how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm, "default": torch.tanh}
+        self.actor_torso = Encoder(shapes, hidden, **how)
+        self.critic_torso = None if shared else Encoder(shapes, hidden, **how)
         self.actor = MLP([self.actor_torso.n_features, width])
         self.critic = MLP([self.actor_torso.n_features, 1])
         self.draw()
@@ -73,7 +79,9 @@ class ActorNetwork(SeededModule):
         shapes: the features' shapes, `Preprocess(space).shapes`.
         width: number of outputs.
         hidden: layers.
-        activation: after each hidden layer; the default works in place.
+        encoder: a name such as "impala", a module or a factory, see `Encoder`.
+        activation: after each hidden layer, and of the encoder that is named; default relu.
+        norm: "layer" or "rms", before each activation; None for none.
     """
 
     def __init__(
@@ -82,11 +90,13 @@ class ActorNetwork(SeededModule):
         width: int,
         *,
         hidden: Sequence[int] = (256, 256),
-        activation: Callable[[Tensor], Tensor] = torch.relu_,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
     ) -> None:
         _check_sizes("ActorNetwork", width=width, hidden=hidden)
         super().__init__()
-        self.encoder = Encoder(shapes, hidden, activation)
+        self.encoder = Encoder(shapes, hidden, activation, default=torch.relu_, encoder=encoder, norm=norm)
         self.head = MLP([self.encoder.n_features, width])
         self.draw()
 
@@ -97,14 +107,16 @@ class ActorNetwork(SeededModule):
 
 @checked
 class CriticNetwork(SeededModule):
-    """Critic networks: `n_critics` values of an action, [B, C]; critics share only the convolutions of images.
+    """Critic networks: `n_critics` values of an action, [B, C]; critics share only the encoder, as of images.
 
     Args:
         shapes: the features' shapes, `Preprocess(space).shapes`.
         n_dimensions: D, of actions [B, D].
         n_critics: C.
         hidden: layers, of each critic.
-        activation: after each hidden layer; the default works in place.
+        encoder: a name such as "impala", a module or a factory, see `Encoder`.
+        activation: after each hidden layer, and of the encoder that is named; default relu.
+        norm: "layer" or "rms", before each activation; None for none.
     """
 
     def __init__(
@@ -114,15 +126,20 @@ class CriticNetwork(SeededModule):
         *,
         n_critics: int = 2,
         hidden: Sequence[int] = (256, 256),
-        activation: Callable[[Tensor], Tensor] = torch.relu_,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
     ) -> None:
         _check_sizes("CriticNetwork", n_dimensions=n_dimensions, n_critics=n_critics, hidden=hidden)
         super().__init__()
-        self.encoder = Encoder(shapes, (), activation)
+        self.encoder = Encoder(shapes, (), activation, encoder=encoder, norm=norm)
         sizes = [self.encoder.n_features + n_dimensions, *hidden, 1]
         self.layers = nn.ModuleList([StackedLinear(n_critics, a, b) for a, b in itertools.pairwise(sizes)])
+        self.norms = None
+        if norm is not None:
+            self.norms = nn.ModuleList([StackedNorm(norm, n_critics, size) for size in hidden])
         self.n_critics = n_critics
-        self.activation = activation
+        self.activation = activation_function(torch.relu_ if activation is None else activation)
         self.draw()
 
     def forward(self, features: Any, action: Tensor) -> Tensor:
@@ -130,7 +147,9 @@ class CriticNetwork(SeededModule):
         x = x.expand(self.n_critics, *x.shape)
         last = len(self.layers) - 1
         for position, layer in enumerate(self.layers):
-            x = layer(x) if position == last else self.activation(layer(x))
+            x = layer(x)
+            if position < last:
+                x = self.activation(x if self.norms is None else self.norms[position](x))
         return x.squeeze(2).T
 
 

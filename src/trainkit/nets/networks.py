@@ -1,20 +1,18 @@
-"""Networks of action values: encoders of observations, heads, `QNetwork` and `ImplicitQNetwork`."""
+"""Networks of action values: heads, `QNetwork` and `ImplicitQNetwork`."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
-from trainkit.nets.noisy import NoisyLinear
-from trainkit.nets.preprocess import feature_sizes
-from trainkit.nets.weights import SeededModule, new_conv2d, new_linear
+from trainkit.nets.encoders import Encoder, EncoderLike
+from trainkit.nets.layers import MLP, Activation, Norm
+from trainkit.nets.weights import SeededModule, new_linear
 
 
 @former_members("Prediction")
@@ -53,109 +51,6 @@ class ActionValues(Protocol):
     ) -> Prediction: ...
 
 
-@checked
-class MLP(SeededModule):
-    """Linear or noisy layers with an activation after each but the last.
-
-    `sizes` are (in, hidden ..., out); with `activate_last` the last layer has an activation too.
-    """
-
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        *,
-        activation: Callable[[Tensor], Tensor] = torch.relu,
-        activate_last: bool = False,
-        noisy: bool = False,
-        sigma0: float = 0.5,
-    ) -> None:
-        with Checks("MLP") as checks:
-            for size in sizes:
-                checks.integer("sizes", size, low=1)
-            checks.require(len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}")  # (in) has no layer
-            checks.number("sigma0", sigma0, low=0)
-            checks.require(callable(activation), f".activation must be callable, got {activation!r}")
-        super().__init__()
-        pairs = list(itertools.pairwise(sizes))
-        layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else new_linear(a, b) for a, b in pairs]
-        self.layers = nn.ModuleList(layers)
-        self.activation = activation
-        self.is_active = [activate_last or position < len(layers) - 1 for position in range(len(layers))]
-        self._noise_sizes = [layer.noise_size if isinstance(layer, NoisyLinear) else 0 for layer in layers]
-        self.noise_size = sum(self._noise_sizes)
-        self.draw()
-
-    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        noises: Iterator[Tensor] | None = None
-        if noise is not None and self.noise_size:
-            noises = iter(torch.split(noise, self._noise_sizes, dim=1))
-        for layer, is_active in zip(self.layers, self.is_active, strict=True):
-            x = layer(x) if noises is None else layer(x, next(noises))
-            if is_active:
-                x = self.activation(x)
-        return x
-
-
-@checked
-class NatureCNN(SeededModule):
-    """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened.
-
-    `channels_last` selects torch's memory format for images, which suits GPUs' tensor cores; parameters and features
-    are the same.
-    """
-
-    def __init__(self, shape: Sequence[int], *, channels_last: bool = False) -> None:
-        with Checks("NatureCNN") as checks:
-            checks.require(len(shape) == 3, f".shape must be (channels, height, width), got {shape!r}")
-            for size in shape:
-                checks.integer("shape", size, low=1)
-        super().__init__()
-        channels, height, width = shape
-        plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        self.convolutions = nn.ModuleList([new_conv2d(*layer) for layer in plan])
-        for _, _, kernel, stride in plan:
-            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        self.n_features = 64 * height * width
-        self.channels_last = channels_last
-        self.draw()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
-        for convolution in self.convolutions:
-            x = torch.relu(convolution(x))
-        return x.flatten(1)
-
-
-class Encoder(nn.Module):
-    """Encoder of a tree of features: images through `NatureCNN`, all leaves concatenated, then hidden layers."""
-
-    def __init__(
-        self,
-        shapes: Any,
-        hidden: Sequence[int],
-        activation: Callable[[Tensor], Tensor],
-        *,
-        channels_last: bool = False,
-    ) -> None:
-        super().__init__()
-        sizes = feature_sizes(shapes)
-        images = [NatureCNN(size, channels_last=channels_last) for size in sizes if len(size) == 3]
-        self.images = nn.ModuleList(images)
-        self._is_image = [len(size) == 3 for size in sizes]
-        flat = sum(size[0] for size in sizes if len(size) == 1)
-        n_inputs = flat + sum(image.n_features for image in self.images if isinstance(image, NatureCNN))
-        self.body = MLP([n_inputs, *hidden], activation=activation, activate_last=True)
-        self.n_features = [n_inputs, *hidden][-1]
-
-    def forward(self, features: Any) -> Tensor:
-        leaves = zip(tree.leaves(features), self._is_image, strict=True)
-        images = iter(self.images)
-        parts = [next(images)(leaf) if is_image else leaf for leaf, is_image in leaves]
-        outputs: Tensor = self.body(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
-        return outputs
-
-
 class ActionHeads(nn.Module):
     """Heads that map F features to W outputs for each of A actions.
 
@@ -168,7 +63,8 @@ class ActionHeads(nn.Module):
             there is a mask, is taken out (Wang et al., 2016, equation 9).
         noisy: make the layers noisy (Fortunato et al., 2018).
         sigma0: the noisy layers' initial noise.
-        activation: after each hidden layer.
+        activation: after each hidden layer; default relu.
+        norm: before each activation.
     """
 
     def __init__(
@@ -181,13 +77,15 @@ class ActionHeads(nn.Module):
         dueling: bool = False,
         noisy: bool = False,
         sigma0: float = 0.5,
-        activation: Callable[[Tensor], Tensor] = torch.relu,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
     ) -> None:
         super().__init__()
         self.n_actions, self.width = n_actions, width
 
         def mlp(outputs: int) -> MLP:
-            return MLP([n_features, *head, outputs], activation=activation, noisy=noisy, sigma0=sigma0)
+            sizes = [n_features, *head, outputs]
+            return MLP(sizes, activation=activation, norm=norm, noisy=noisy, sigma0=sigma0)
 
         self.advantage = mlp(n_actions * width)
         self.state_value = mlp(width) if dueling else None
@@ -222,7 +120,9 @@ class QNetwork(SeededModule):
         n_actions: A.
         width: W, `value.width`.
         hidden: layers shared by all.
-        activation: after each hidden layer.
+        encoder: a name such as "impala", a module or a factory, see `Encoder`.
+        activation: after each hidden layer, and of the encoder that is named; default relu.
+        norm: "layer" or "rms", before each activation; None for none.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
@@ -234,15 +134,18 @@ class QNetwork(SeededModule):
         *,
         width: int = 1,
         hidden: Sequence[int] = (128, 128),
-        activation: Callable[[Tensor], Tensor] = torch.relu,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
         channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
         with Checks("QNetwork") as checks:
             check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
         super().__init__()
-        self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
-        self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, activation=activation, **heads)
+        how: dict[str, Any] = {"activation": activation, "norm": norm}
+        self.encoder = Encoder(shapes, hidden, encoder=encoder, channels_last=channels_last, **how)
+        self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, **how, **heads)
         self.noise_size = self.heads.noise_size
         self.draw()
 
@@ -280,7 +183,9 @@ class ImplicitQNetwork(SeededModule):
         n_actions: A.
         hidden: layers shared by all.
         n_cosines: of the embedding.
-        activation: after each hidden layer.
+        encoder: a name such as "impala", a module or a factory, see `Encoder`.
+        activation: after each hidden layer, and of the encoder that is named; default relu.
+        norm: "layer" or "rms", before each activation; None for none.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
@@ -292,7 +197,9 @@ class ImplicitQNetwork(SeededModule):
         *,
         hidden: Sequence[int] = (128, 128),
         n_cosines: int = 64,
-        activation: Callable[[Tensor], Tensor] = torch.relu,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
         channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
@@ -300,9 +207,10 @@ class ImplicitQNetwork(SeededModule):
             check_layers(checks, n_actions, width=1, hidden=hidden, **heads)
             checks.integer("n_cosines", n_cosines, low=1)
         super().__init__()
-        self.encoder = Encoder(shapes, hidden, activation, channels_last=channels_last)
+        how: dict[str, Any] = {"activation": activation, "norm": norm}
+        self.encoder = Encoder(shapes, hidden, encoder=encoder, channels_last=channels_last, **how)
         self.embedding = CosineEmbedding(self.encoder.n_features, n_cosines)
-        self.heads = ActionHeads(self.encoder.n_features, n_actions, activation=activation, **heads)
+        self.heads = ActionHeads(self.encoder.n_features, n_actions, **how, **heads)
         self.noise_size = self.heads.noise_size
         self.draw()
 

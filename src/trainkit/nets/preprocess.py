@@ -295,21 +295,35 @@ def _image_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
     return [axis for axis in range(len(shape)) if axis not in large], large[0], large[1]
 
 
-def feature_sizes(shapes: Any) -> list[tuple[int, ...]]:
-    """List the shapes of a tree of features, in the tree's order."""
-    found: list[tuple[int, ...]] = []
+def feature_paths(shapes: Any) -> list[tuple[tuple[Any, ...], tuple[int, ...]]]:
+    """List (path, shape) of the leaves of a tree of features' shapes, in the tree's order; a path is keys, indices."""
+    found: list[tuple[tuple[Any, ...], tuple[int, ...]]] = []
 
-    def visit(node: Any) -> None:
+    def visit(node: Any, path: tuple[Any, ...]) -> None:
         if isinstance(node, dict):
             for key in sorted(node):
-                visit(node[key])
+                visit(node[key], (*path, key))
         elif isinstance(node, tuple) and node and all(isinstance(size, int) and size > 0 for size in node):
-            found.append(node)
+            found.append((path, node))
         elif isinstance(node, tuple) and node:
-            for child in node:
-                visit(child)
+            for position, child in enumerate(node):
+                visit(child, (*path, position))
         else:
             raise ConfigError(f"a feature's shape must be a tuple of sizes, got {node!r}: use Preprocess(space).shapes")
 
-    visit(shapes)
+    visit(shapes, ())
     return found
+
+
+def feature_sizes(shapes: Any) -> list[tuple[int, ...]]:
+    """List the shapes of a tree of features, in the tree's order."""
+    return [shape for _, shape in feature_paths(shapes)]
+
+
+def blank_features(shapes: Any, n_rows: int, device: torch.device) -> Any:
+    """Return a tree of zeros [B, ...] for a tree of features' shapes."""
+    if isinstance(shapes, dict):
+        return {key: blank_features(child, n_rows, device) for key, child in shapes.items()}
+    if all(isinstance(size, int) for size in shapes):
+        return torch.zeros(n_rows, *shapes, device=device, dtype=torch.float32)
+    return tuple(blank_features(child, n_rows, device) for child in shapes)

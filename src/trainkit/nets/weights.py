@@ -57,7 +57,7 @@ def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
 
     Weights and biases are uniform in +-1/sqrt(fan_in).
     """
-    for layer in module.modules():
+    for layer in _own_layers(module):
         if isinstance(layer, DrawsItself):
             layer.draw_parameters(generator)
         elif isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -67,10 +67,20 @@ def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
                 draw_uniform(layer.bias, bound, generator)
 
 
+def _own_layers(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield a module and its submodules, without those of a layer that draws itself."""
+    yield module
+    if not isinstance(module, DrawsItself):
+        for child in module.children():
+            yield from _own_layers(child)
+
+
 def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) -> None:
-    """Initialize linear and convolution layers orthogonally, times a gain, and their biases with 0."""
-    for layer in module.modules():
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+    """Initialize linear and convolution layers orthogonally, times a gain, with biases of 0; others as they define."""
+    for layer in _own_layers(module):
+        if isinstance(layer, DrawsItself):
+            layer.draw_parameters(generator)
+        elif isinstance(layer, (nn.Linear, nn.Conv2d)):
             drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
             nn.init.orthogonal_(drawn, gain, generator=generator)
             with torch.no_grad():
@@ -91,7 +101,7 @@ def new_linear(in_features: int, out_features: int) -> nn.Linear:
         return nn.Linear(in_features, out_features, dtype=torch.float32)
 
 
-def new_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
+def new_conv2d(in_channels: int, out_channels: int, kernel: int, stride: int, *, padding: int = 0) -> nn.Conv2d:
     """Return a convolution without initial values, which its owner draws; torch's global generator is not used."""
     with torch.random.fork_rng(devices=[]):
-        return nn.Conv2d(in_channels, out_channels, kernel, stride, dtype=torch.float32)
+        return nn.Conv2d(in_channels, out_channels, kernel, stride, padding, dtype=torch.float32)

@@ -17,6 +17,8 @@ from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
+from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
@@ -92,6 +94,9 @@ class BCPolicy(ActorPolicy):
         envs: EnvSpaces,
         *,
         hidden: Sequence[int] | None = None,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
         normalize_obs: bool = False,
         lr: Any = 1e-3,
         max_grad_norm: float | None = None,
@@ -102,6 +107,7 @@ class BCPolicy(ActorPolicy):
         Args:
             envs: anything with `observation_space` and `action_space`.
             hidden: layers; default (128, 128), for images (512,).
+            encoder, activation, norm: as in `QNetwork`.
             normalize_obs: as `normalize` in `Preprocess`.
             lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
             parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
@@ -109,7 +115,14 @@ class BCPolicy(ActorPolicy):
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
         default = (512,) if preprocess.sees_images else (128, 128)
-        network = QNetwork(preprocess.shapes, distribution.width, hidden=default if hidden is None else hidden)
+        network = QNetwork(
+            preprocess.shapes,
+            distribution.width,
+            hidden=default if hidden is None else hidden,
+            encoder=encoder,
+            activation=activation,
+            norm=norm,
+        )
         defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=lambda: Adam(lr))
         return cls(network, **defaults | {"distribution": distribution} | parts)
 

@@ -17,6 +17,8 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import count_actions, zeros_of
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss, TensorBatch, legal_mask
+from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.backups import QFunction, best_action, pick
@@ -121,19 +123,29 @@ class DiscreteBCQPolicy(DQNPolicy):
     @classmethod
     @recorded
     def for_envs(
-        cls, envs: EnvSpaces, *, hidden: Sequence[int] | None = None, head: Sequence[int] | None = None, **options: Any
+        cls,
+        envs: EnvSpaces,
+        *,
+        hidden: Sequence[int] | None = None,
+        head: Sequence[int] | None = None,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
+        **options: Any,
     ) -> Self:
         """Make a policy for environments from the options of `DQNPolicy.for_envs`.
 
-        The imitation network has hidden layers of the same sizes, `hidden` and `head` together.
+        The imitation network has the same kind of encoder, activation and norm, and hidden layers of the same sizes,
+        `hidden` and `head` together.
         """
         n_actions = count_actions(cls.__name__, envs.action_space)
         preprocess = Preprocess(envs.observation_space)
         layers: tuple[int, ...] = (512,) if preprocess.sees_images else (128, 128)
         if hidden is not None or head is not None:
             layers = (*(hidden or ()), *(head or ()))
-        imitation = QNetwork(preprocess.shapes, n_actions, hidden=layers)
-        return super().for_envs(envs, hidden=hidden, head=head, **{"imitation": imitation, **options})
+        how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm}
+        imitation = QNetwork(preprocess.shapes, n_actions, hidden=layers, **how)
+        return super().for_envs(envs, hidden=hidden, head=head, **how, **{"imitation": imitation, **options})
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that do not fit the networks."""

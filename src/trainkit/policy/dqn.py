@@ -30,6 +30,8 @@ from trainkit.core.spaces import checked_legal, count_actions, joint_actions, ze
 from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
+from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
@@ -144,6 +146,9 @@ class DQNPolicy(Policy):
         *,
         hidden: Sequence[int] | None = None,
         head: Sequence[int] | None = None,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
         dueling: bool = False,
         noisy: bool = False,
         sigma0: float = 0.5,
@@ -162,8 +167,9 @@ class DQNPolicy(Policy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, head, dueling, noisy, sigma0, channels_last: as in `QNetwork`; layers default to (128, 128) shared
-                and none per head, for images to none and (512,) as in the paper; noisy heads explore by themselves.
+            hidden, head, encoder, activation, norm, dueling, noisy, sigma0, channels_last: as in `QNetwork`; layers
+                default to (128, 128) shared and none per head, for images to none and (512,) as in the paper; noisy
+                heads explore by themselves.
             double: `DoubleBackup`.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
@@ -176,6 +182,7 @@ class DQNPolicy(Policy):
         value = ExpectedValue() if value is None else value
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         heads: dict[str, Any] = {"head": head, "dueling": dueling, "noisy": noisy, "sigma0": sigma0}
+        heads |= {"encoder": encoder, "activation": activation, "norm": norm}
         network = default_network(preprocess, n_actions, value, hidden, channels_last=channels_last, **heads)
         defaults = parts_for(
             envs,

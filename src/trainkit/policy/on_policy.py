@@ -20,6 +20,8 @@ from trainkit.engine.loss import Loss, legal_mask
 from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import ActionStd, Distribution, distribution_for
+from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.advantages import RolloutRows, gae
@@ -107,6 +109,9 @@ class OnpolicyPolicy(ActorPolicy):
         *,
         hidden: Sequence[int] | None = None,
         shared: bool | None = None,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
         normalize_obs: bool = False,
         action_bound_method: ActionBound = "clip",
         log_std: float | None = None,
@@ -121,8 +126,8 @@ class OnpolicyPolicy(ActorPolicy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, shared: as in `ActorCriticNetwork`; layers default to (64, 64) in a torso each, for images to
-                (512,) in a shared one.
+            hidden, shared, encoder, activation, norm: as in `ActorCriticNetwork`; layers default to (64, 64) with tanh
+                in a torso each, for images to (512,) with relu in a shared one.
             normalize_obs: as `normalize` in `Preprocess`.
             action_bound_method: how actions of a Box are kept within the bounds: "clip" them, or squash them by
                 "tanh", which needs finite bounds.
@@ -146,7 +151,9 @@ class OnpolicyPolicy(ActorPolicy):
             distribution.width,
             hidden=((512,) if sees_images else (64, 64)) if hidden is None else hidden,
             shared=sees_images if shared is None else shared,
-            activation=torch.relu if sees_images else torch.tanh,
+            encoder=encoder,
+            activation=torch.relu if activation is None and sees_images else activation,
+            norm=norm,
         )
         defaults = parts_for(
             envs,

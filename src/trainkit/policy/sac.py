@@ -20,6 +20,8 @@ from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import ActionStd, SquashedGaussian, bounded_box
+from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
@@ -123,6 +125,9 @@ class SACPolicy(ActorPolicy):
         envs: EnvSpaces,
         *,
         hidden: Sequence[int] = (256, 256),
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
         normalize_obs: bool = False,
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
@@ -137,6 +142,8 @@ class SACPolicy(ActorPolicy):
         Args:
             envs: anything with `observation_space` and `action_space`.
             hidden: layers of the actor and of each critic.
+            encoder, activation, norm: as in `ActorNetwork` and `CriticNetwork`, with an encoder each; actor and critics
+                do not share them.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
             lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
@@ -153,8 +160,9 @@ class SACPolicy(ActorPolicy):
             horizon=lambda: Horizon(n_step, gamma, reward),
             target=lambda: Target(every=1, unit="updates", tau=tau),
         )
-        actor = ActorNetwork(preprocess.shapes, 2 * n_dimensions, hidden=hidden)
-        critics = CriticNetwork(preprocess.shapes, n_dimensions, hidden=hidden)
+        how: dict[str, Any] = {"hidden": hidden, "encoder": encoder, "activation": activation, "norm": norm}
+        actor = ActorNetwork(preprocess.shapes, 2 * n_dimensions, **how)
+        critics = CriticNetwork(preprocess.shapes, n_dimensions, **how)
         return cls(actor, critics, **defaults | parts)
 
     @property

@@ -19,6 +19,8 @@ from trainkit.engine.engine import EngineName
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, has_own_number
 from trainkit.nets import Preprocess
+from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.layers import Activation, Norm
 from trainkit.trainer import Trainer
 from trainkit.trainer.options import Options
 
@@ -47,6 +49,9 @@ class Settings(Options):
     episode_per_test: int = 20
     n_test_envs: int = 10
     env_options: Mapping[str, Any] = field(default_factory=dict)  # of make_envs, for training and evaluation
+    encoder: EncoderLike | None = None  # these three: None is the algorithm's own
+    activation: Activation | None = None
+    norm: Norm | None = None
     normalize_obs: bool = False
     lr: Scheduled | Linear
     adam_eps: float
@@ -338,6 +343,11 @@ def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:
 def make_adam(settings: Settings) -> Adam:
     """Make the optimizer."""
     return Adam(scheduled(settings.lr), eps=settings.adam_eps)
+
+
+def network_options(settings: Settings) -> dict[str, Any]:
+    """Return the arguments that every `for_envs` has for its networks."""
+    return {"encoder": settings.encoder, "activation": settings.activation, "norm": settings.norm}
 
 
 def scheduled(value: Scheduled | Linear) -> Scheduled:

@@ -11,7 +11,7 @@ from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine import DeviceFrames
 from trainkit.envs import Envs
 from trainkit.policy import Noise, SACPolicy
-from trainkit.presets.base import EnvPreset, EnvSettings, P, make_adam, scheduled
+from trainkit.presets.base import EnvPreset, EnvSettings, P, make_adam, network_options, scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.offpolicy import Refresh
 
@@ -111,6 +111,7 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
         return SACPolicy.for_envs(
             envs,
             hidden=settings.hidden,
+            **network_options(settings),
             normalize_obs=settings.normalize_obs,
             n_step=settings.n_step,
             gamma=settings.gamma,

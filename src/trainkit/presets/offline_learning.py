@@ -14,7 +14,7 @@ from trainkit.core.signatures import checked
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec
 from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy
-from trainkit.presets.base import P, Preset, PresetConfig, Settings, make_adam, over_the_run
+from trainkit.presets.base import P, Preset, PresetConfig, Settings, make_adam, network_options, over_the_run
 from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
 from trainkit.trainer import OfflineTrainer
 
@@ -180,6 +180,7 @@ class BCPreset(OfflinePreset[P, BCSettings]):
         return BCPolicy.for_envs(
             spaces,
             hidden=settings.hidden,
+            **network_options(settings),
             normalize_obs=settings.normalize_obs,
             action_scaling=settings.action_scaling,
             loss=settings.loss,
@@ -219,6 +220,7 @@ def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> d
         "hidden": settings.hidden,
         "head": settings.head,
         "dueling": settings.dueling,
+        **network_options(settings),
         "normalize_obs": settings.normalize_obs,
         "value": make_value(preset, settings),
         "exploration": Greedy(),

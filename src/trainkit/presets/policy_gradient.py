@@ -14,7 +14,7 @@ from trainkit.core.spaces import StructuredHybrid
 from trainkit.envs import Envs
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P
+from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P, network_options
 from trainkit.trainer import OnpolicyTrainer
 
 
@@ -143,6 +143,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             envs,
             hidden=settings.hidden,
             shared=settings.shared,
+            **network_options(settings),
             normalize_obs=settings.normalize_obs,
             action_scaling=settings.action_scaling,
             action_bound_method=settings.action_bound_method,

@@ -30,7 +30,7 @@ from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.dqn import Precision
 from trainkit.policy.exploration import Exploration
-from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, make_adam, scheduled
+from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, make_adam, network_options, scheduled
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 
 
@@ -135,6 +135,7 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
             dueling=settings.dueling,
             noisy=settings.noisy,
             sigma0=settings.sigma0,
+            **network_options(settings),
             normalize_obs=settings.normalize_obs,
             value=make_value(self, settings),
             backup=self._backup(settings),
