@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from tests.helpers.networks import drawn, random
 from trainkit import ConfigError
 from trainkit.nets import MLP, ActorCriticNetwork, ImpalaCNN, NatureCNN, QNetwork, encoder_names, register_encoder
-from trainkit.nets.encoders import Encoder, encoder_name
+from trainkit.nets.encoders import Encoder, named_encoder
 
 
 def n_parameters(module: nn.Module) -> int:
@@ -195,7 +195,7 @@ class TestEncoder:
         register_encoder("test_features", Features)  # a module that is imported again
 
         assert encoder_names()[-1] == "test_features"
-        assert encoder_name(Features) == encoder_name("test_features") == "test_features"
+        assert named_encoder({"a": Features, "b": "mlp"}) == {"a": "test_features", "b": "mlp"}
         assert Encoder((3,), (), encoder="test_features").n_features == 7
         with pytest.raises(ConfigError, match="already called 'test_features'"):
             register_encoder("test_features", Fused)

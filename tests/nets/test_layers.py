@@ -14,7 +14,7 @@ from tests.helpers.learning import linear
 from tests.helpers.networks import drawn, random, run_by_hand
 from trainkit import ConfigError
 from trainkit.nets import MLP, activation_names
-from trainkit.nets.layers import ChannelNorm, StackedNorm, activation_function, activation_name, new_norm
+from trainkit.nets.layers import ChannelNorm, StackedNorm, activation_function, named_activation, new_norm
 
 X = [-2.0, -0.5, 0.0, 0.3, 3.0]
 FORMULAS = {
@@ -37,7 +37,7 @@ class TestActivations:
 
     @pytest.mark.parametrize("given", [nn.SiLU, functional.silu, "silu"], ids=["class", "function", "name"])
     def test_what_has_a_name_is_saved_by_it(self, given: Any) -> None:
-        assert activation_name(given) == "silu"
+        assert named_activation(given) == "silu"
         assert activation_function(given) is functional.silu
 
     def test_a_module_is_copied_and_another_class_constructed(self) -> None:
@@ -47,7 +47,7 @@ class TestActivations:
         assert copied is not module
         assert copied(torch.tensor(-50.0)).item() == -0.5
         assert isinstance(made, nn.PReLU)
-        assert activation_name(module) is activation_name(nn.PReLU) is None
+        assert named_activation(module) is module
 
     @pytest.mark.parametrize(
         ("given", "message"),

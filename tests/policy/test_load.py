@@ -153,7 +153,7 @@ def test_an_argument_that_no_file_can_hold_is_named_if_acting_needs_it(tmp_path:
     policy.save(tmp_path)
     with pytest.raises(
         tk.errors.CheckpointError,
-        match=r"cannot restore value=Value\(\) of its policy, which is not trainkit's: make one like it",
+        match=r"cannot restore value=Value\(\) of its policy, which is not trainkit's: give it to load_policy",
     ):
         tk.load_policy(tmp_path)
 

@@ -388,7 +388,7 @@ class Part:
 def to_plain(value: Any) -> Any:
     """Describe an argument in JSON-compatible values; raise TypeError if that is impossible.
 
-    A part becomes {"part": its class's name, "of": its arguments}.
+    A part becomes {"part": its class's name, "of": its arguments}, a mapping with string keys {"mapping": its items}.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -398,6 +398,8 @@ def to_plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (list, tuple)):
         return [to_plain(child) for child in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {"mapping": {key: to_plain(child) for key, child in value.items()}}
     name = type(value).__name__
     if not isinstance(value, Part) or _exported().get(name) is not type(value):
         raise TypeError(f"{value!r} is not a part that trainkit exports")
@@ -411,6 +413,8 @@ def from_plain(plain: Any) -> Any:
     """
     if isinstance(plain, list):
         return tuple(from_plain(child) for child in plain)
+    if isinstance(plain, dict) and "mapping" in plain:
+        return {key: from_plain(child) for key, child in plain["mapping"].items()}
     if isinstance(plain, dict):
         return _exported()[plain["part"]](**{name: from_plain(child) for name, child in plain["of"].items()})
     return plain

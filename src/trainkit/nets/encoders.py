@@ -202,11 +202,11 @@ def encoder_names() -> list[str]:
     return ["mlp", *_OF_IMAGES, *_registered]
 
 
-def encoder_name(encoder: object) -> str | None:
-    """Return the name of an encoder: itself if it is one, or that of a registered factory; None for others."""
-    if isinstance(encoder, str):
-        return encoder
-    return next((name for name, factory in _registered.items() if factory is encoder), None)
+def named_encoder(encoder: Any) -> Any:
+    """Return an encoder with registered factories replaced by their names, also in mappings."""
+    if isinstance(encoder, Mapping):
+        return {key: named_encoder(own) for key, own in encoder.items()}
+    return next((name for name, factory in _registered.items() if factory is encoder), encoder)
 
 
 # ---- a network's encoder ----

@@ -52,13 +52,10 @@ def activation_names() -> list[str]:
     return list(ACTIVATIONS)
 
 
-def activation_name(activation: Activation) -> str | None:
-    """Return the name in `ACTIVATIONS` of a name, a function or a class of modules; None for others."""
-    if isinstance(activation, str):
-        return activation if activation in ACTIVATIONS else None
-    if inspect.isclass(activation):
-        return next((name for kind, name in _MODULES.items() if kind is activation), None)
-    return next((name for name, function in ACTIVATIONS.items() if function is activation), None)
+def named_activation(activation: Any) -> Any:
+    """Return the name in `ACTIVATIONS` of a function or a class of modules; anything else as it is."""
+    pairs = (*((function, name) for name, function in ACTIVATIONS.items()), *_MODULES.items())
+    return next((name for own, name in pairs if own is activation), activation)
 
 
 def activation_function(activation: Activation | None) -> Callable[[Tensor], Tensor]:
@@ -69,9 +66,9 @@ def activation_function(activation: Activation | None) -> Callable[[Tensor], Ten
     """
     if activation is None:
         return torch.relu
-    name = activation_name(activation)
-    if name is not None:
-        return ACTIVATIONS[name]
+    activation = named_activation(activation)
+    if isinstance(activation, str) and activation in ACTIVATIONS:
+        return ACTIVATIONS[activation]
     if inspect.isclass(activation) and issubclass(activation, nn.Module):
         made: nn.Module = activation()
         return made

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, load_tensors, read_manifest
-from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.errors import CheckpointError, Checks, ConfigError, reject_unknown
 from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked, from_plain, options_of, to_plain
 from trainkit.core.spaces import Spaces, space_to_plain
 from trainkit.nets.distributions import SquashedGaussian
+from trainkit.nets.encoders import named_encoder
+from trainkit.nets.layers import named_activation
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ ForEnvs = TypeVar("ForEnvs", bound=Callable[..., Any])
 KeyMap = Mapping[str, str | None] | Callable[[str], str | None]
 
 _MACHINE_OPTIONS = ("device", "seed", "engine", "act_on")  # which a loaded policy chooses again
+_BY_NAME: Mapping[str, Callable[[Any], Any]] = {"encoder": named_encoder, "activation": named_activation}
 
 
 # ---- how a policy was made ----
@@ -60,7 +63,7 @@ def recipe_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
         if name in _MACHINE_OPTIONS:
             continue
         try:
-            arguments[name] = to_plain(value)
+            arguments[name] = to_plain(_BY_NAME[name](value) if name in _BY_NAME else value)
         except TypeError:
             unknown[name] = repr(value)
     return {"class": cls.__name__, "arguments": arguments, "unknown": unknown}
@@ -231,7 +234,12 @@ _LEARNING_OPTIONS = (
 
 @checked
 def load_policy(
-    path: str | Path, *, policy: P | None = None, device: str = "auto", max_bytes: int | None = None
+    path: str | Path,
+    *,
+    policy: P | None = None,
+    device: str = "auto",
+    max_bytes: int | None = None,
+    **arguments: Any,
 ) -> Any:
     """Return the policy of a checkpoint, of the newest checkpoint in a folder, or of a folder of `policy.save`.
 
@@ -241,9 +249,11 @@ def load_policy(
             are not trainkit's, such as a network of yours.
         device: as in `Policy`; not used with `policy`.
         max_bytes: largest size of the weights' file; None is half of the free memory.
+        arguments: of `for_envs`, for those that the file cannot hold, such as `encoder=MyEncoder`.
 
     Raises:
         CheckpointError: it is damaged, it has no recipe of the policy, or `policy` has other parameters.
+        ConfigError: `for_envs` has no such argument, or both a policy and arguments are given.
     """
     found = find_checkpoints(path)
     if not found:
@@ -251,7 +261,9 @@ def load_policy(
     state = load_checkpoint(found[0], ["policy"], max_bytes=max_bytes).get("policy")
     if state is None:
         raise CheckpointError(f"{found[0]} was saved without a policy: name another checkpoint")
-    loaded: Any = _made(found[0], device, state) if policy is None else policy
+    if policy is not None and arguments:
+        raise ConfigError(f"load_policy was given both policy and {', '.join(arguments)}: give one")
+    loaded: Any = _made(found[0], device, state, arguments) if policy is None else policy
     with decoding(found[0], "a policy"):
         counters = [state[name] for name in ("n_updates", "last_step")]
         if any(type(count) is not int or count < 0 for count in counters):
@@ -270,8 +282,8 @@ def _before_scaling(options: Mapping[str, Any], action_space: Space[Any]) -> dic
     return now | ({"action_scaling": False} if isinstance(action_space, spaces.Box) else {})
 
 
-def _made(folder: Path, device: str, state: Mapping[str, Any]) -> Any:
-    """Make a policy by the recipe of the saved one, whose state is `state`."""
+def _made(folder: Path, device: str, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Make a policy by the recipe of the saved one, whose state is `state`, and arguments that override it."""
     manifest = read_manifest(folder)
     recipe = manifest.get("policy")
     give = f"make one like it and give it: load_policy({str(folder)!r}, policy=...)"
@@ -280,11 +292,16 @@ def _made(folder: Path, device: str, state: Mapping[str, Any]) -> Any:
         raise CheckpointError(f"{folder} does not say how its policy was made, which was not by our `for_envs`: {give}")
     remedy = f"it does not say how its policy was made; {give}"
     with decoding(folder, "a policy's recipe", remedy=remedy):
-        unknown: Mapping[str, str] = dict(recipe["unknown"])
-        lost = [f"{name}={value}" for name, value in unknown.items() if name not in _LEARNING_OPTIONS]
+        reject_unknown("load_policy", arguments, options_of(kind.for_envs))
+        unknown = {name: value for name, value in dict(recipe["unknown"]).items() if name not in arguments}
+        lost = {name: value for name, value in unknown.items() if name not in _LEARNING_OPTIONS}
         if lost:
+            what = ", ".join(f"{name}={value}" for name, value in lost.items())
+            how = ", ".join(f"{name}=..." for name in lost)
+            register = "; nets.register_encoder gives an encoder a name for files" if "encoder" in lost else ""
             raise CheckpointError(
-                f"{folder} cannot restore {', '.join(lost)} of its policy, which is not trainkit's: {give}"
+                f"{folder} cannot restore {what} of its policy, which is not trainkit's: give it to "
+                f"load_policy({str(folder)!r}, {how}), or a policy made like it, load_policy(..., policy=...){register}"
             )
         if unknown:
             _log.warning("%s cannot say what %s of its policy was: made without", folder, ", ".join(unknown))
@@ -295,7 +312,7 @@ def _made(folder: Path, device: str, state: Mapping[str, Any]) -> Any:
                 options = {name: from_plain(plain) for name, plain in recipe["arguments"].items() if name != "compile"}
                 if "action_scaling" in options_of(kind.for_envs) and "action_scaling" not in state:
                     options = _before_scaling(options, own_spaces.action_space)
-                return kind.for_envs(own_spaces, device=device, **options)
+                return kind.for_envs(own_spaces, device=device, **{**options, **arguments})
             except ConfigError as error:
                 raise CheckpointError(f"{folder} does not say how its policy was made ({error}): {give}") from error
 

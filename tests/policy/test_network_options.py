@@ -1,0 +1,186 @@
+"""`encoder`, `activation` and `norm` in every policy: it learns, is saved and loaded, and acts as before."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from numpy.testing import assert_array_equal
+from torch import Tensor, nn
+
+from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS, Spaces, batch_of, observations
+from tests.helpers.rollouts import played
+from trainkit import (
+    A2CPolicy,
+    BCPolicy,
+    CategoricalValue,
+    ConfigError,
+    ConservativePenalty,
+    DiscreteBCQPolicy,
+    DQNPolicy,
+    ImplicitQuantileValue,
+    PPOPolicy,
+    ReinforcePolicy,
+    SACPolicy,
+    load_policy,
+)
+from trainkit.errors import CheckpointError
+from trainkit.nets import register_encoder
+
+FORCE = spaces.Box(-1.0, 1.0, (2,), np.float32)
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+MIXED = spaces.Dict({"camera": IMAGE, "speed": FOUR_NUMBERS})
+
+LEARNERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "dqn": (DQNPolicy, THREE_ACTIONS, {}),
+    "rainbow": (DQNPolicy, THREE_ACTIONS, {"dueling": True, "noisy": True, "head": (5,), "value": CategoricalValue(5)}),
+    "iqn": (DQNPolicy, THREE_ACTIONS, {"value": ImplicitQuantileValue(3)}),
+    "cql": (DQNPolicy, THREE_ACTIONS, {"penalty": ConservativePenalty(0.1)}),
+    "bcq": (DiscreteBCQPolicy, THREE_ACTIONS, {}),
+    "sac": (SACPolicy, FORCE, {}),
+    "bc": (BCPolicy, FORCE, {}),
+    "ppo": (PPOPolicy, FORCE, {}),
+    "a2c": (A2CPolicy, THREE_ACTIONS, {"shared": True}),
+    "reinforce": (ReinforcePolicy, THREE_ACTIONS, {}),
+}
+every_learner = pytest.mark.parametrize("name", LEARNERS)
+
+
+class Squares(nn.Module):
+    """An encoder of a user's for vectors."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(*shape, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).square()
+
+
+register_encoder("test_squares", Squares)
+
+
+def learned(name: str, space: Any = FOUR_NUMBERS, n_updates: int = 1, **options: Any) -> Any:
+    """Make a policy and let it learn from made-up rows."""
+    kind, action_space, own = LEARNERS[name]
+    at = Spaces(space, action_space)
+    policy = kind.for_envs(at, **{"hidden": (8,), "device": "cpu", "seed": 3} | own | options)
+    for seed in range(n_updates):
+        if "learn" in policy.learns_by:
+            list(policy.learn(played(policy, space, (6, 6), seed=seed), step=seed))
+        else:
+            rng = np.random.default_rng(seed)
+            action = rng.integers(3, size=12) if action_space is THREE_ACTIONS else rng.uniform(-1, 1, (12, 2))
+            policy.update(batch_of(12, seed=seed, space=space, action=action), step=seed)
+    return policy
+
+
+def assert_acts_alike(one: Any, other: Any, space: Any = FOUR_NUMBERS) -> None:
+    obs = observations(space, 5)
+    for name, column in one.predict(obs, return_extra=True)[1].items():
+        assert_array_equal(column, other.predict(obs, return_extra=True)[1][name])
+
+
+@pytest.mark.global_rng  # a module of the user's
+@every_learner
+@pytest.mark.parametrize(
+    "options",
+    [{"activation": "silu"}, {"norm": "layer", "activation": nn.Mish}, {"norm": "rms"}, {"encoder": Squares}],
+    ids=lambda options: "-".join(options),
+)
+def test_every_policy_learns_with_them_and_is_loaded_by_their_names(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    policy = learned(name, **options)
+
+    loaded = load_policy(policy.save(tmp_path), device="cpu")
+    assert_acts_alike(loaded, policy)
+    assert policy.recipe["unknown"] == {}
+    assert sum(p.numel() for p in policy.parameters()) == sum(p.numel() for p in loaded.parameters())
+
+
+@pytest.mark.parametrize("name", ["iqn", "sac", "ppo"])
+def test_dict_observations_have_an_encoder_per_leaf(name: str, tmp_path: Path) -> None:
+    policy = learned(name, MIXED, encoder={"camera": "impala", "speed": "test_squares"}, norm="layer")
+
+    assert {type(module).__name__ for module in policy.modules()} >= {"ImpalaCNN", "Squares"}
+    assert_acts_alike(load_policy(policy.save(tmp_path), device="cpu"), policy, MIXED)
+
+
+@every_learner
+def test_they_change_the_network_and_none_is_the_default(name: str) -> None:
+    obs = observations(FOUR_NUMBERS, 5)
+    plain, same, other = (
+        learned(name, **options).predict(obs, return_extra=True)[1]
+        for options in ({}, {"activation": None, "norm": None, "encoder": None}, {"activation": "elu"})
+    )
+
+    for column in plain:
+        assert_array_equal(plain[column], same[column])
+    assert any((plain[column] != other[column]).any() for column in plain)
+
+
+@pytest.mark.global_rng
+@every_learner
+def test_an_encoder_that_no_file_can_hold_is_given_to_load_policy(name: str, tmp_path: Path) -> None:
+    def make(shape: Any) -> nn.Module:
+        return nn.Sequential(nn.Linear(*shape, 7), nn.Tanh())
+
+    policy = learned(name, encoder=make, activation=lambda x: x.sin())
+    folder = policy.save(tmp_path)
+
+    with pytest.raises(CheckpointError, match=r"cannot restore encoder=.*, activation=.* of its policy.*give") as error:
+        load_policy(folder, device="cpu")
+    assert "encoder=..., activation=...)" in str(error.value)
+    assert "register_encoder" in str(error.value)
+    loaded = load_policy(folder, device="cpu", encoder=make, activation=torch.sin)
+    assert_acts_alike(loaded, policy)
+    with pytest.raises(CheckpointError, match="other parameters than those given"):
+        load_policy(folder, device="cpu", encoder="mlp", activation=torch.sin)
+
+
+def test_load_policy_rejects_arguments_that_for_envs_does_not_have(tmp_path: Path) -> None:
+    folder = learned("dqn").save(tmp_path)
+
+    with pytest.raises(ConfigError, match="load_policy: unknown option 'encodr', did you mean 'encoder'"):
+        load_policy(folder, encodr="mlp")
+    with pytest.raises(ConfigError, match="both policy and encoder: give one"):
+        load_policy(folder, policy=learned("dqn"), encoder="mlp")
+
+
+def test_a_seed_decides_the_weights_of_an_encoder_of_ones_own() -> None:
+    one, same, other = (learned("ppo", encoder=Squares, n_updates=0, seed=seed) for seed in (1, 1, 2))
+
+    for name, weight in one.get_weights().items():
+        assert_array_equal(weight, same.get_weights()[name])
+    key = "network.actor_torso.images.0.module.layer.weight"
+    assert (one.get_weights()[key] != other.get_weights()[key]).all()
+    assert (one.get_weights()[key] != one.get_weights()[key.replace("actor", "critic")]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder": "impala_x3"}, "got 'impala_x3', did you mean 'impala'"),
+        ({"encoder": "nature"}, "encoder 'nature' is for images"),
+        ({"activation": "rellu"}, "got 'rellu', did you mean 'relu'"),
+        ({"norm": "batch"}, "norm must be 'layer' or 'rms' or None, got 'batch'"),
+        ({"nrom": "layer"}, "unknown option 'nrom', did you mean 'norm'"),
+    ],
+)
+@pytest.mark.parametrize("name", ["dqn", "sac", "bc", "ppo"])
+def test_what_is_misspelled_is_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        learned(name, **options)
+
+
+@every_learner
+def test_the_numpy_engine_executes_them(name: str, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    for activation in ("gelu", "mish"):
+        policy = learned(name, n_updates=4, activation=activation, norm="layer", engine="numpy")
+
+        assert str(policy.engine) == "numpy (as requested)"
