@@ -1,6 +1,6 @@
 """Protocols between packages: policies, buffers, loggers and environments as other packages use them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -111,6 +111,10 @@ class UpdateResult(Protocol):
 
     def read_priority(self) -> NDArray[np.float32] | None:
         """Wait for the device and return the priorities [B], None where there are none or the update was skipped."""
+        ...
+
+    def copy_priority(self) -> Callable[[], NDArray[np.float32] | None]:
+        """Start to copy the priorities to the CPU; return `read_priority` of this copy, which waits for it alone."""
         ...
 
 

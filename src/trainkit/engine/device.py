@@ -124,6 +124,40 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     return {name: tensor.numpy() for name, tensor in copies.items()}
 
 
+class CopyToCpu:
+    """A copy of a tensor to the CPU, started at construction; reading it waits for nothing that was started later.
+
+    torch keeps the pinned memory that copies are made to for later ones.
+
+    Args:
+        tensor: on a device. Nothing may write to it before it was read, unless the copy is on the current stream.
+        stream: makes the copy, while the current stream continues; None is the current one.
+    """
+
+    def __init__(self, tensor: Tensor, stream: torch.Stream | None = None) -> None:
+        current = torch.accelerator.current_stream(tensor.device)
+        self._source = tensor  # its memory must not be used for other tensors meanwhile
+        if stream is None:
+            self._copy = tensor.to(CPU, non_blocking=True)
+            self._copied = current.record_event()
+            return
+        stream.wait_stream(current)
+        with stream:
+            self._copy = tensor.to(CPU, non_blocking=True)
+        self._copied = stream.record_event()
+
+    def read(self) -> Tensor:
+        """Wait for the copy and return it."""
+        self._copied.synchronize()
+        return self._copy
+
+
+@cache
+def copy_stream(device: torch.device) -> torch.Stream:
+    """Return the stream for copies that shall not delay a device's other work."""
+    return torch.Stream(device)
+
+
 class DelayedRead:
     """A number on a device that is read without waiting: each call returns the number of the call before.
 
@@ -131,18 +165,12 @@ class DelayedRead:
     """
 
     def __init__(self) -> None:
-        self._copy: Tensor | None = None
-        self._copied: torch.Event | None = None
+        self._copy: CopyToCpu | None = None
 
     def __call__(self, number: Tensor) -> float:
         """Start to copy a number [] to the CPU, and return the previous one; 0 at first."""
-        before = 0.0
-        if self._copy is not None and self._copied is not None:
-            self._copied.synchronize()
-            before = float(self._copy)
-        self._copy = number.to(CPU, non_blocking=True)
-        self._copied = torch.Event(number.device)
-        self._copied.record(torch.accelerator.current_stream(number.device))
+        before = 0.0 if self._copy is None else float(self._copy.read())
+        self._copy = CopyToCpu(number)
         return before
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:

@@ -1,6 +1,6 @@
 """Results of updates: priorities, mean metrics, and the detection of losses and gradients that are not finite."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core.errors import ConfigError, DivergedError
-from trainkit.engine.device import DelayedRead
+from trainkit.engine.device import CopyToCpu, DelayedRead, copy_stream
 from trainkit.engine.gradient_step import Scalar, Taken
 
 OnNan = Literal["raise", "skip"]
@@ -24,13 +24,34 @@ class UpdateResult:
     """The result of an update, on the device."""
 
     priority: Tensor | NDArray[np.float32] | None  # [B]
-    is_lost: Scalar | None = None  # whether the update was skipped; None where it cannot be
+    is_lost: Tensor | None = None  # whether the update was skipped; None where it cannot be
 
     def read_priority(self) -> NDArray[np.float32] | None:
         """Wait for the device and return the priorities [B]; None if there are none or the update was skipped."""
+        if isinstance(self.priority, Tensor) and not self.priority.is_cpu:
+            return self._unpacked(self._packed(self.priority).cpu())
         if self.priority is None or (self.is_lost is not None and bool(self.is_lost)):
             return None
-        return self.priority if isinstance(self.priority, np.ndarray) else self.priority.cpu().numpy()
+        return self.priority if isinstance(self.priority, np.ndarray) else self.priority.numpy()
+
+    def copy_priority(self) -> Callable[[], NDArray[np.float32] | None]:
+        """Start to copy the priorities to the CPU; return `read_priority` of this copy, which waits for it alone.
+
+        One more update may be started before it is called, which the device then computes in the meantime.
+        """
+        if not isinstance(self.priority, Tensor) or self.priority.is_cpu:
+            return self.read_priority
+        copy = CopyToCpu(self._packed(self.priority), copy_stream(self.priority.device))
+        return lambda: self._unpacked(copy.read())
+
+    def _packed(self, priority: Tensor) -> Tensor:
+        """Return the priorities [B] and, in the same tensor, whether the update was skipped, where it can be."""
+        return priority if self.is_lost is None else torch.cat([priority, self.is_lost.view(1)])
+
+    def _unpacked(self, packed: Tensor) -> NDArray[np.float32] | None:
+        if self.is_lost is None:
+            return packed.numpy()
+        return None if packed[-1] else packed[:-1].numpy()
 
 
 class MeanMetrics:

@@ -14,6 +14,7 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -29,7 +30,7 @@ const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
 
 // ---- what is reported ----
 
-enum Event { kOperation, kWait, kToDevice, kToDeviceFromPageable, kToDeviceBlocking, kToCpu, kToCpuBlocking, kPin, kEventWait };
+enum Event { kOperation, kWait, kToDevice, kToDeviceFromPageable, kToDeviceBlocking, kToCpu, kToCpuBlocking, kPin, kEventWait, kEventRecord, kRace };
 std::atomic<int (*)(int, const char*)> listener{nullptr};  // returns whether the event is rejected
 
 void report(Event event, const char* operation) {
@@ -39,18 +40,26 @@ void report(Event event, const char* operation) {
 
 // ---- memory ----
 
+thread_local c10::StreamId current_stream = 0;
+
+struct Memory {
+  Storage cpu;  // kept alive
+  c10::StreamId stream;  // whose work may use the memory again as soon as it is freed
+  bool is_recorded = false;  // for work on other streams, too
+};
+
 struct Allocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t n_bytes) override {
     return of_device(Storage(Storage::use_byte_size_t(), n_bytes, c10::GetCPUAllocator()->allocate(n_bytes)));
   }
-  static c10::DataPtr of_device(const Storage& cpu) {  // keeps the CPU's storage alive
-    return {cpu.mutable_data(), new Storage(cpu), [](void* kept) { delete static_cast<Storage*>(kept); }, kDevice};
+  static c10::DataPtr of_device(const Storage& cpu) {
+    return {cpu.mutable_data(), new Memory{cpu, current_stream}, [](void* kept) { delete static_cast<Memory*>(kept); }, kDevice};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t n_bytes) const override { default_copy_data(to, from, n_bytes); }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream) override { static_cast<Memory*>(data.get_context())->is_recorded = true; }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex) override {}
@@ -113,9 +122,100 @@ TORCH_LIBRARY(pretend, m) {
   m.def("manual_seed(int seed) -> ()", [](int64_t seed) { default_generator().set_current_seed(seed); });
 }
 
+// ---- copies that take until the CPU waits for them ----
+//
+// All other work is done at once. A delayed copy to the CPU reads the device's memory as late as its stream allows: when
+// the stream has other work, or another stream or the CPU waits for it. It writes when the CPU waits. A delayed copy to
+// the device is made at once; its source is compared when the CPU waits, and must not have changed.
+
+using Clock = std::map<c10::StreamId, uint64_t>;  // of each stream, the last copy that is done
+
+struct Copy {
+  c10::StreamId stream;
+  uint64_t number;
+  std::function<void()> read, finish;
+  bool was_read = false;
+};
+
+class Delays {
+ public:
+  void set(bool is_on) {
+    if (!is_on) finish([](const Copy&) { return true; });
+    is_on_ = is_on;
+    n_to_device_ = 0;
+  }
+  bool is_on() const { return is_on_; }
+
+  void add(std::function<void()> read, std::function<void()> finish) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    copies_.push_back({current_stream, streams_[current_stream][current_stream] = ++n_copies_, std::move(read), std::move(finish)});
+  }
+  int64_t count_to_device() { return n_to_device_++; }
+
+  void start_work() {  // on the current stream
+    if (is_on_) read([](const Copy& copy) { return copy.stream == current_stream; });
+  }
+  Clock of(c10::StreamId stream) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return streams_[stream];
+  }
+  void order(const Clock& event, c10::StreamId stream) {  // the stream's next work comes after the event
+    if (!is_on_) return;
+    read([&](const Copy& copy) { return is_before(copy, event); });
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto [other, number] : event) streams_[stream][other] = std::max(streams_[stream][other], number);
+  }
+  void wait(const Clock& event) {
+    if (is_on_) finish([&](const Copy& copy) { return is_before(copy, event); });
+  }
+  void wait(c10::StreamId stream) { wait(of(stream)); }
+  void wait_for_all() { finish([](const Copy&) { return true; }); }
+
+ private:
+  static bool is_before(const Copy& copy, const Clock& event) {
+    auto found = event.find(copy.stream);
+    return found != event.end() && copy.number <= found->second;
+  }
+  template <typename F>
+  void read(F applies) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& copy : copies_) {
+      if (!std::exchange(copy.was_read, copy.was_read || applies(copy)) && copy.was_read) copy.read();
+    }
+  }
+  template <typename F>
+  void finish(F applies) {
+    read(applies);
+    std::vector<Copy> left, done;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (auto& copy : copies_) (applies(copy) ? done : left).push_back(std::move(copy));
+      copies_ = std::move(left);
+    }
+    for (auto& copy : done) copy.finish();
+  }
+
+  std::mutex mutex_;
+  std::atomic<bool> is_on_{false};
+  std::atomic<int64_t> n_to_device_{0};
+  uint64_t n_copies_ = 0;
+  std::map<c10::StreamId, Clock> streams_;  // what the next work of each comes after
+  std::vector<Copy> copies_;
+};
+Delays& delays = *new Delays;  // never destroyed: tensors may be, when the process ends
+
+void wait(const char* operation) {
+  report(kWait, operation);
+  delays.wait(current_stream);
+}
+
 // ---- the device, its streams and events ----
 
-thread_local c10::StreamId current_stream = 0;
+struct DeviceEvent {
+  uint64_t number;
+  Clock copies;
+  std::string name() const { return "event " + std::to_string(number); }
+};
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kDevice.type(); }
@@ -135,16 +235,36 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream next) const override {
     return stream(std::exchange(current_stream, next.id()));
   }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { report(kWait, "synchronize"); }
-  void synchronizeDevice(c10::DeviceIndex) const override { report(kWait, "synchronize"); }
-  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
-    *event = const_cast<c10::Device*>(&kDevice);  // the work is done already
+  bool queryStream(const c10::Stream& stream) const override { return delays.wait(stream.id()), true; }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    report(kWait, "synchronize");
+    delays.wait(stream.id());
   }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override { report(kEventWait, "Event.synchronize"); }
-  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
+  void synchronizeDevice(c10::DeviceIndex) const override {
+    report(kWait, "synchronize");
+    delays.wait_for_all();
+  }
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    static std::atomic<uint64_t> n_records{0};
+    if (!*event) *event = new DeviceEvent;
+    auto& own = *static_cast<DeviceEvent*>(*event);
+    own = {++n_records, delays.of(stream.id())};
+    report(kEventRecord, own.name().c_str());
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event) delays.order(static_cast<DeviceEvent*>(event)->copies, stream.id());
+  }
+  bool queryEvent(void* event) const override {
+    if (event) delays.wait(static_cast<DeviceEvent*>(event)->copies);
+    return true;
+  }
+  void synchronizeEvent(void* event) const override {
+    if (!event) return;  // it was never recorded
+    auto& own = *static_cast<DeviceEvent*>(event);
+    report(kEventWait, own.name().c_str());
+    delays.wait(own.copies);
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<DeviceEvent*>(event); }
   double elapsedTime(void*, void*, c10::DeviceIndex) const override { return 0.0; }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
@@ -271,7 +391,8 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t start = stack->size() - schema.arguments().size();
   const auto& returns = schema.returns();
   const bool is_view = returns.size() && returns[0].alias_info() && !returns[0].alias_info()->isWrite();
-  if (kWaiting.count(name)) report(kWait, name.c_str());
+  delays.start_work();
+  if (kWaiting.count(name)) wait(name.c_str());
   if (!is_view && !kFree.count(name) && name != "aten::_local_scalar_dense") report(kOperation, name.c_str());
 
   Lending lending;
@@ -289,6 +410,7 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       if (is_ours(tensor)) return lending.to_cpu(tensor);
       if (kIndexing.count(name) && argument.name() == "indices") {
         report(kToDeviceBlocking, name.c_str());
+        delays.wait(current_stream);
       } else {
         TORCH_CHECK(tensor.dim() == 0 && !is_written,
             "Expected all tensors to be on the same device, but found at least two devices, pretend:0 and ", tensor.device(), "! (",
@@ -313,6 +435,7 @@ void require_ours(const Tensor& tensor, const char* operation) {
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
                    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups) {
   const char* name = "aten::convolution";
+  delays.start_work();
   report(kOperation, name);
   for (const auto& tensor : {input, weight, bias.value_or(Tensor())}) require_ours(tensor, name);
   Lending lending;
@@ -324,6 +447,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& grad, const Tensor& input, const Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
     bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
+  delays.start_work();
   report(kOperation, "aten::convolution_backward");
   Lending lending;
   const int64_t bias_sizes[] = {transposed ? weight.size(1) * groups : weight.size(0)};
@@ -334,18 +458,70 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   return {back(to_input), back(to_weight), back(to_bias)};
 }
 
-Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
-  const bool to_device = is_ours(to), is_pinned_copy = is_pinned((to_device ? from : to).const_data_ptr());
-  if (to_device && is_ours(from)) {
-    report(kOperation, "aten::copy_");
-  } else if (to_device) {
-    report(!non_blocking ? kToDeviceBlocking : is_pinned_copy ? kToDevice : kToDeviceFromPageable, "aten::copy_");
-  } else {
-    report(non_blocking && is_pinned_copy ? kToCpu : kToCpuBlocking, "aten::copy_");
-  }
+void copy_now(const Tensor& from, const Tensor& to) {
   Lending lending;
   auto cpu = [&](const Tensor& tensor) { return is_ours(tensor) ? lending.to_cpu(tensor) : tensor; };
   cpu(to).copy_(cpu(from));
+}
+
+Tensor detached(const Tensor& tensor) { return tensor_in(tensor.storage(), DispatchKey::CPU, tensor); }
+
+void delay_to_cpu(const Tensor& from, const Tensor& to) {
+  struct Source {
+    c10::weak_intrusive_ptr<c10::StorageImpl> memory;
+    Storage kept;  // for as long as torch keeps it
+    Tensor like;
+  };
+  auto& memory = *static_cast<Memory*>(from.storage().data_ptr().get_context());
+  const bool is_kept = memory.stream == current_stream || memory.is_recorded;
+  auto source = std::make_shared<Source>(Source{from.storage().getWeakStorageImpl(), is_kept ? from.storage() : Storage(), {}});
+  source->like = tensor_in(Storage(Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, at::kCPU)), DispatchKey::CPU, from);
+  auto target = detached(to), value = target.clone(at::MemoryFormat::Contiguous);
+  auto invalidate = [](const Tensor& tensor) {
+    if (tensor.is_non_overlapping_and_dense()) std::memset(tensor.mutable_data_ptr(), tensor.scalar_type() == at::kBool ? 1 : 0xff, tensor.nbytes());
+  };
+  invalidate(target);
+  invalidate(value);
+  auto read = [source, value]() {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    if (auto memory = source->memory.lock()) {  // else another tensor may have its memory by now
+      copy_now(tensor_in(Storage(std::move(memory)), DispatchKey::PrivateUse1, source->like), value);
+    }
+    source->kept = Storage();
+  };
+  auto finish = [target, value]() {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    target.copy_(value);
+  };
+  delays.add(std::move(read), std::move(finish));
+}
+
+void delay_to_device(const Tensor& from) {
+  auto source = detached(from), before = source.clone();
+  delays.add([] {}, [source, before, index = std::to_string(delays.count_to_device())]() {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    if (source.nbytes() && std::memcmp(source.contiguous().const_data_ptr(), before.contiguous().const_data_ptr(), before.nbytes())) {
+      report(kRace, index.c_str());
+    }
+  });
+}
+
+Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
+  const bool to_device = is_ours(to), is_asynchronous = non_blocking && is_pinned((to_device ? from : to).const_data_ptr());
+  delays.start_work();
+  if (to_device && is_ours(from)) {
+    report(kOperation, "aten::copy_");
+  } else if (to_device) {
+    report(!non_blocking ? kToDeviceBlocking : is_asynchronous ? kToDevice : kToDeviceFromPageable, "aten::copy_");
+  } else {
+    report(is_asynchronous ? kToCpu : kToCpuBlocking, "aten::copy_");
+  }
+  if (is_asynchronous && delays.is_on() && is_ours(to) != is_ours(from)) {
+    if (!to_device) return delay_to_cpu(from, to), to;
+    delay_to_device(from);
+  }
+  copy_now(from, to);
+  if (is_ours(to) != is_ours(from) && !(to_device && non_blocking)) delays.wait(current_stream);  // it blocked
   return to;
 }
 
@@ -412,3 +588,4 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 }  // namespace
 
 extern "C" void pretend_listen(int (*listen)(int, const char*)) { listener.store(listen); }
+extern "C" void pretend_delay(int is_on) { delays.set(is_on); }

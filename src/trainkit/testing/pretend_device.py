@@ -45,6 +45,12 @@ class _Event(IntEnum):
     TO_CPU_BLOCKING = 6
     PIN = 7
     EVENT_WAIT = 8
+    EVENT_RECORD = 9
+    RACE = 10
+
+    @property
+    def words(self) -> str:
+        return self.name.lower().replace("_", " ")
 
 
 _TO_DEVICE = {_Event.TO_DEVICE, _Event.TO_DEVICE_FROM_PAGEABLE, _Event.TO_DEVICE_BLOCKING}
@@ -65,6 +71,8 @@ class DeviceCounts:
         copies_to_device, copies_to_cpu: copies in each direction, blocking or not.
         pinned_allocations: allocations of pinned memory.
         lines: {(operation, file and line of the caller): waits there}.
+        log: all of it in its order: "operation aten::mul", "to device aten::copy_", "event record event 7", "event wait
+            event 7", "wait aten::_local_scalar_dense".
     """
 
     operations: Counter[str] = field(default_factory=Counter)
@@ -74,9 +82,11 @@ class DeviceCounts:
     copies_to_cpu: int = 0
     pinned_allocations: int = 0
     lines: Counter[tuple[str, str]] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
 
     def _add(self, event: _Event, operation: str) -> bool:
         """Count an event, and reject none."""
+        self.log.append(f"{event.words} {operation}")
         if event is _Event.OPERATION:
             self.operations[operation] += 1
         self.waits += event in _WAITS
@@ -145,8 +155,7 @@ class PretendDevice:
 
         def reject(event: _Event, operation: str) -> bool:
             if event in _REJECTED_IN_CAPTURE:
-                what = event.name.lower().replace("_", " ")
-                rejected.append((f"{operation} ({what})", _line_of_the_user()))
+                rejected.append((f"{operation} ({event.words})", _line_of_the_user()))
             return event in _REJECTED_IN_CAPTURE
 
         cause: BaseException | None = None
@@ -160,6 +169,41 @@ class PretendDevice:
         if rejected:
             operation, line = rejected[0]
             raise DeviceError(f"a CUDA graph cannot record {operation}, called at {line}") from cause
+
+    @contextlib.contextmanager
+    def delaying(self) -> Iterator[None]:
+        """Let copies that do not block take until the CPU waits for them, and run everything else as usual.
+
+        Their results on the CPU are invalid until it has waited for their event, their stream or the device, by
+        `item()` or by a copy that blocks: all bits are 1, which is nan in floats. A copy on a second stream reads the
+        device's memory as late as events allow, so that it finds what overwrote it. Blocks cannot be nested.
+
+        Raises:
+            DeviceError: at the block's end: memory was changed before it had been copied to the device; names the line
+                that copied it.
+        """
+        lines: list[str] = []  # that copied to the device
+        changed: list[str] = []
+
+        def note(event: _Event, operation: str) -> bool:
+            if event is _Event.TO_DEVICE:
+                lines.append(_line_of_the_user())
+            elif event is _Event.RACE:
+                changed.append(lines[int(operation)])
+            return False
+
+        library = _library()
+        with _listening(note):
+            library.pretend_delay(1)
+            try:
+                yield
+            finally:
+                library.pretend_delay(0)
+        if changed:
+            raise DeviceError(
+                f"pinned memory was changed before its copy to the device was done, which was started at {changed[0]}: "
+                "wait for an event recorded after the copy, or write to other memory"
+            )
 
 
 # ---- listening ----

@@ -77,8 +77,8 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         learning_starts: environment steps before the first update, at least `batch_size` or 1; the collect that reaches
             it is the first that updates follow from.
         warmup: who acts before learning starts: the exploring "policy", or "random" legal actions.
-        refresh_priorities: when priorities are written: after each "update", exact; "late", when the next batch has
-            been drawn, so that drawing does not wait for a GPU; after a "round".
+        refresh_priorities: when priorities are written: after each "update", exact; "late", when the next update has
+            been started, so that a GPU computes it while the CPU writes, and samples; after a "round".
         updates_per_round: with "round", the number of updates that are accumulated, and whose batches are drawn in one
             pass; those pending at an epoch's end are performed then. For uniform buffers too. 16 is a good number;
             else 1.
@@ -198,7 +198,6 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _update(self) -> None:
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
         policy, buffer, step = self.policy, self.buffer, self._collector.env_step
-        is_late = self.refresh_priorities == "late"
         if not self._batches:
             n_batches = min(self._pending.count, self.updates_per_round)
             horizon, columns = policy.horizon, policy.columns
@@ -210,14 +209,16 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                     assert self.batch_size is not None, "`check_replay` rejects rounds of it"
                     drawn = buffer.sample_round(n_batches, self.batch_size, horizon=horizon, step=step, columns=columns)
                     self._batches.extend(drawn)
-            if is_late:
-                self._write_priorities()
         batch = self._callbacks.transform(self, self._batches[0])
         self._batches.popleft()  # only now: an exception in a callback must not lose it
         result = policy.update(batch, step=step)
         if buffer.prioritized:
-            self._unwritten.append((batch.slots, result.read_priority))
-        if not (self._batches or is_late):
+            is_read_at_once = self.refresh_priorities == "update"
+            read_priority = result.read_priority if is_read_at_once else result.copy_priority()
+            self._unwritten.append((batch.slots, read_priority))
+        if self.refresh_priorities == "late":
+            self._write_priorities(n_kept=1)
+        elif not self._batches:
             self._write_priorities()
         self._metrics.recent.n_replayed += len(batch.reward)
         self._pending.n_updates += 1
@@ -225,13 +226,14 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             self._share_left -= 1
         self._callbacks.fire("on_update_end", self)
 
-    def _write_priorities(self) -> None:
-        """Write all new priorities at once; if a row was sampled twice, its last priority stays."""
-        if not self._unwritten:
+    def _write_priorities(self, *, n_kept: int = 0) -> None:
+        """Write new priorities at once, except the last `n_kept` updates'; if a row was sampled twice, its last stays."""
+        n_written = len(self._unwritten) - n_kept
+        if n_written <= 0:
             return
         with self._metrics.stopwatch.measure("priorities"):
-            read = [(slots, read_priority()) for slots, read_priority in self._unwritten]
-            self._unwritten.clear()
+            read = [(slots, read_priority()) for slots, read_priority in self._unwritten[:n_written]]
+            del self._unwritten[:n_written]
             known = [(slots, priority) for slots, priority in read if priority is not None]
             if known:
                 slots, priorities = zip(*known, strict=True)
