@@ -1,6 +1,10 @@
-"""How often the CPU waits for the device and what it sends there: exact numbers, each of which was a choice."""
+"""How often the CPU waits for the device and what is copied: exact numbers, each of which was a choice.
 
-from collections.abc import Callable
+`TABLE` is printed in docs/howto/pretend_device.md, where its columns are explained.
+"""
+
+from collections import defaultdict
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,109 +12,246 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.accelerator.runs import make
+from tests.accelerator.runs import Corridor, make
 from tests.helpers.learning import PARTS, batch_of, made
+from tests.helpers.pages import ROOT
+from trainkit.envs.process import Worker
 from trainkit.errors import ConfigError
 from trainkit.policy.update_result import MeanMetrics
 from trainkit.testing import DeviceCounts, PretendDevice
 
-OBS = np.zeros((4, 4), np.float32)
-BATCH = batch_of(16)
-
 
 class Cost(NamedTuple):
-    """Of one call: waits, waits for an event that is long over, copies to the device, copies to the CPU."""
+    """Waits for the device, waits for an event, copies to the device, copies to the CPU."""
 
     waits: int = 0
-    event_waits: int = 0
-    to_device: int = 0
-    to_cpu: int = 0
+    events: int = 0
+    sent: int = 0
+    read: int = 0
+
+    def __str__(self) -> str:
+        units = {"waits": "wait", "events": "event", "sent": "sent", "read": "read"}
+        return ", ".join(f"{n} {units[name]}" for name, n in self._asdict().items() if n) or "0"
+
+    def times(self, n: int) -> "Cost":
+        return Cost(*(n * one for one in self))
+
+    def plus(self, other: "Cost") -> "Cost":
+        return Cost(*map(sum, zip(self, other, strict=True)))
+
+    def minus(self, other: "Cost") -> "Cost":
+        return Cost(*(one - two for one, two in zip(self, other, strict=True)))
 
 
 def cost_of(counts: DeviceCounts) -> Cost:
     return Cost(counts.waits, counts.event_waits, counts.copies_to_device, counts.copies_to_cpu)
 
 
-def update(policy: Any) -> None:
-    policy.update(BATCH, step=5)
+# ---- the table ----
 
 
-CALLS: dict[str, tuple[Callable[[Any], Any], Cost]] = {
-    "act": (lambda policy: policy.act(OBS), Cost(waits=1, to_device=1, to_cpu=1)),
-    "explore": (lambda policy: policy.act(OBS, step=10**9, explore=True), Cost(waits=1, to_device=1, to_cpu=1)),
-    "update": (update, Cost(to_device=1)),
-    "update and priorities": (
-        lambda policy: policy.update(BATCH, step=5).read_priority(),
-        Cost(waits=1, to_device=1, to_cpu=1),
-    ),
-    "check for divergence": (lambda policy: policy.check_divergence(), Cost(event_waits=1, to_cpu=1)),
-    "report": (lambda policy: policy.read_metrics(), Cost(waits=1, to_cpu=1)),
-}
+class Row(NamedTuple):
+    """The costs of each vector step, collect, rollout, update and report of presets with some options."""
+
+    presets: str
+    order: str
+    options: dict[str, Any]
+    step: Cost | None
+    collect: Cost | None
+    rollout: Cost | None
+    update: Cost
+    report: Cost = Cost(waits=1, read=1)
 
 
-@pytest.mark.parametrize("on_nan", ["raise", "skip"])
-@pytest.mark.parametrize("call", CALLS)
+VALUE_BASED = "dqn double_dqn dueling_dqn noisy_dqn munchausen_dqn c51 qrdqn iqn rainbow"
+ACT = Cost(waits=1, sent=1, read=1)
+CHECK = Cost(events=1, read=1)  # for divergence
+PRIORITIZED: dict[str, Any] = {"prioritized": True}
+LATE = PRIORITIZED | {"refresh_priorities": "late"}
+ROUND: dict[str, Any] = {"refresh_priorities": "round", "updates_per_round": 3, "update_per_step": 1.5}
+SENT, AT_ONCE, LATER = Cost(sent=1), Cost(waits=1, sent=1, read=1), Cost(events=1, sent=1, read=1)
+# fmt: off
+TABLE = [
+    Row(VALUE_BASED, "uniform", {"prioritized": False}, ACT, CHECK, None, SENT),
+    Row(VALUE_BASED, "uniform, round", ROUND | {"prioritized": False}, ACT, CHECK, None, SENT),
+    Row(VALUE_BASED, "prioritized", PRIORITIZED, ACT, CHECK, None, AT_ONCE),
+    Row(VALUE_BASED, "prioritized, late", LATE, ACT, CHECK, None, LATER),
+    Row(VALUE_BASED, "prioritized, round", PRIORITIZED | ROUND, ACT, CHECK, None, LATER),
+    Row("sac", "uniform", {}, Cost(1, 0, 1, 2), CHECK, None, SENT),
+    Row("sac", "prioritized", PRIORITIZED, Cost(1, 0, 1, 2), CHECK, None, AT_ONCE),
+    Row("sac", "prioritized, late", LATE, Cost(1, 0, 1, 2), CHECK, None, LATER),
+    Row("ppo a2c reinforce", "", {}, Cost(1, 0, 1, 4), CHECK, SENT, Cost()),
+    Row("bc bcq cql", "", {}, None, None, None, SENT),
+]
+# fmt: on
+
+
+class Ledger(tk.Callback):
+    """Record the costs between events of one epoch; `counts` starts it."""
+
+    counts: DeviceCounts | None = None
+
+    def __init__(self) -> None:
+        self.costs: defaultdict[str, list[Cost]] = defaultdict(list)  # by the event that ended an interval
+        self.n_vector_steps: list[int] = []  # of each collect
+        self._before = Cost()
+
+    def _end_interval(self, name: str) -> None:
+        if self.counts is not None:
+            now = cost_of(self.counts)
+            self.costs[name].append(now.minus(self._before))
+            self._before = now
+
+    def on_collect_start(self, trainer: tk.Trainer) -> None:
+        self._end_interval("between")
+
+    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        self._end_interval("collect")
+        if self.counts is not None:
+            self.n_vector_steps.append(stats.n_step // 2)
+
+    def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> None:
+        self._end_interval("between")
+        self._is_first = True
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self._end_interval("first update" if self._is_first else "update")
+        self._is_first = False
+
+    def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+        self._end_interval("report")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.presets.split()[-1]} {row.order}".strip())
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.accelerator)], ids=["one", "all"])
+def test_presets_cost_what_the_table_says(row: Row, is_whole: bool, pretend: PretendDevice) -> None:
+    names = row.presets.split()
+    for name in names[:-1] if is_whole else names[-1:]:
+        ledger = Ledger()
+        options = row.options | ({"repeat_per_collect": 2} if row.rollout is not None else {})
+        with make(name, pretend.device, evaluation=None, max_epoch=2, callbacks=[ledger], **options) as trainer:
+            next(trainer)  # parameters are laid out, a first flag is on its way
+            with pretend.counting() as ledger.counts:
+                next(trainer)
+        costs, lines = ledger.costs, ledger.counts.lines
+        assert set(costs.pop("between")) == {Cost()}, lines
+        assert costs.pop("report") == [row.report], lines
+        if row.step is not None and row.collect is not None:
+            steps = [row.step.times(n) for n in ledger.n_vector_steps]
+            after_the_report, *others = costs.pop("collect")
+            assert after_the_report == steps[0], lines  # which has checked for divergence
+            assert others == [cost.plus(row.collect) for cost in steps[1:]], lines
+        if "round" in row.order:  # priorities are read when the last update of a round has been started
+            updates = costs.pop("first update")
+            assert Cost(*map(sum, zip(*updates, strict=True))) == row.update.times(len(updates)), lines
+        elif row.rollout is not None:
+            assert set(costs.pop("first update")) == {row.rollout.plus(row.update)}, lines
+            assert set(costs.pop("update")) == {row.update}, lines
+        else:
+            assert set(costs.pop("first update")) == {row.update}, lines
+        assert not costs
+
+
+def test_the_page_has_the_table() -> None:
+    heading = ("presets", "order", "vector step", "collect", "rollout", "update", "report")
+    cells = [(row.presets.replace(" ", ", "), row.order, *row[3:]) for row in TABLE]
+    lines = [heading, ("---",) * len(heading), *cells]
+    table = "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines)
+    assert table in (ROOT / "docs" / "howto" / "pretend_device.md").read_text(), table
+
+
+# ---- single calls ----
+
+
 @pytest.mark.parametrize("parts", PARTS)
-def test_a_q_learner_costs(parts: Any, call: str, on_nan: Any, pretend: PretendDevice) -> None:
+@pytest.mark.parametrize("on_nan", ["raise", "skip"])
+def test_a_q_learner_of_any_parts_costs_the_same(parts: Any, on_nan: Any, pretend: PretendDevice) -> None:
     policy = made(**parts, device=pretend.device)
     policy.on_nan = on_nan
-    for _ in range(3):  # parameters are laid out at the first
-        update(policy)
-        policy.check_divergence()
-        policy.act(OBS, step=10**9, explore=True)
-    work, expected = CALLS[call]
-    if call == "update and priorities" and on_nan == "skip":
-        expected = Cost(waits=2, to_device=1, to_cpu=1)  # one for whether the update was skipped
-    with pretend.counting() as counts:
-        work(policy)
-    assert cost_of(counts) == expected, counts.lines
-
-
-@pytest.mark.parametrize(
-    ("buffer", "per_update", "per_round"),
-    [
-        (tk.ReplayBuffer(200), Cost(to_device=1), Cost(waits=1, event_waits=1, to_device=1, to_cpu=2)),
-        (tk.PrioritizedReplayBuffer(200), Cost(1, 0, 1, 1), Cost(waits=1, event_waits=1, to_device=1, to_cpu=2)),
-    ],
-    ids=["uniform", "prioritized"],
-)
-def test_a_run_costs_so_much_for_each_update_and_each_step_of_the_environments(
-    buffer: Any, per_update: Cost, per_round: Cost, pretend: PretendDevice
-) -> None:
-    def total(n_updates_per_round: int, n_rounds: int) -> np.ndarray[Any, Any]:
-        envs = tk.make_envs("CartPole-v1", 4)
-        policy = tk.DQNPolicy.for_envs(
-            envs, hidden=(8,), device=pretend.device, seed=1, exploration=tk.EpsilonGreedy(0.01)
-        )
-        buffer.clear()
-        trainer = tk.OffpolicyTrainer(
-            policy,
-            tk.Collector(policy, envs, buffer),
-            max_epoch=2,
-            step_per_epoch=4 * n_rounds,
-            step_per_collect=4,
-            update_per_step=n_updates_per_round / 4,
-            batch_size=8,
-            log_every=10**9,
-            seed=1,
-            verbose=False,
-            show_progress=False,
-        )
-        with trainer:
-            next(trainer)
+    batch, obs = batch_of(16), np.zeros((4, 4), np.float32)
+    for _ in range(3):
+        costs = []
+        for call in (
+            lambda: policy.act(obs, step=10**9, explore=True),
+            lambda: policy.update(batch, step=5),
+            lambda: policy.update(batch, step=5).read_priority(),
+            lambda: policy.update(batch, step=5).copy_priority()(),
+            policy.check_divergence,
+            policy.read_metrics,
+        ):
             with pretend.counting() as counts:
-                next(trainer)
-        return np.array(cost_of(counts))
-
-    np.testing.assert_array_equal((total(2, 40) - total(1, 40)) / 40, per_update)
-    np.testing.assert_array_equal((total(1, 80) - total(1, 40)) / 40 - per_update, per_round)
+                call()
+            costs.append(cost_of(counts))
+    assert costs == [ACT, SENT, AT_ONCE, LATER, CHECK, Cost(waits=1, read=1)]
 
 
-@pytest.mark.parametrize(("name", "n_waits"), [("ppo", 24), ("sac", 2)])
-def test_other_learners_wait_to_act_and_to_report_only(name: str, n_waits: int, pretend: PretendDevice) -> None:
-    with make(name, pretend.device, evaluation=None) as trainer, pretend.counting() as counts:
-        trainer.run()
-    assert counts.waits == n_waits + 1, counts.lines
+# ---- the order of operations ----
+
+
+def logged_run(pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
+    """Return the log of a second epoch, with marks where the trainer starts updates and writes priorities."""
+    policy, buffer = made(device=pretend.device), tk.PrioritizedReplayBuffer(100)
+    envs = tk.make_envs(Corridor, 2, backend="async" if options.get("overlap") else "sync")
+    common: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 48, "batch_size": 8, "log_every": 10**9, "seed": 1}
+    common |= {"refresh_priorities": "late", "verbose": False, "show_progress": False}
+    counts = DeviceCounts()
+
+    def mark(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            counts.log.append(f"start of {name}")
+            result = original(*args, **kwargs)
+            counts.log.append(f"end of {name}")
+            return result
+
+        monkeypatch.setattr(owner, name, marked)
+
+    for owner, name in ((policy, "act"), (policy, "update"), (buffer, "update_priorities"), (Worker, "receive")):
+        mark(owner, name)
+    with tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, buffer), **common, **options) as trainer:
+        next(trainer)
+        with pretend.counting() as counts:
+            next(trainer)
+    return counts.log
+
+
+def between(log: list[str], start: str, end: str) -> list[list[str]]:
+    """Return the parts of the log from each `start` to the next `end`."""
+    starts = [i for i, entry in enumerate(log) if entry == start and end in log[i:]]
+    return [log[i : log.index(end, i) + 1] for i in starts]
+
+
+def waits_in(log: list[str]) -> list[str]:
+    return [entry for entry in log if entry.startswith(("wait", "event wait"))]
+
+
+def test_late_priorities_are_waited_for_when_the_next_update_has_been_started(
+    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logged_run(pretend, monkeypatch, step_per_collect=8, update_per_step=0.5)
+    steps = between(log, "start of update", "end of update_priorities")
+    assert len(steps) == 24
+    for previous, step in pairwise(steps):
+        (wait,) = waits_in(step)
+        assert "operation aten::_fused_adam_" in step[: step.index("end of update")]
+        assert step.index("end of update") < step.index(wait) < step.index("start of update_priorities")
+        assert wait.replace("wait", "record") in previous
+        assert wait.replace("wait", "record") not in step
+
+
+@pytest.mark.accelerator
+def test_overlapped_updates_are_started_while_environments_step_and_wait_for_earlier_ones_only(
+    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logged_run(pretend, monkeypatch, overlap=True, step_per_collect=8, update_per_step=1.0)
+    steps = between(log, "end of act", "start of receive")  # the actions have been sent
+    assert [step.count("end of update") for step in steps] == [0] * 4 + [2] * 20  # the last 8 are at the epoch's end
+    for step in steps[4:]:
+        started = step.index("end of update", step.index("end of update") + 1)
+        for wait in waits_in(step):
+            assert wait.startswith("event wait")
+            assert wait.replace("wait", "record") not in step[started:]
 
 
 def test_metrics_of_other_names_than_before_are_an_error_where_sums_stay_on_the_device(pretend: PretendDevice) -> None:

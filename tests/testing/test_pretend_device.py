@@ -264,3 +264,94 @@ def test_a_capture_tells_of_a_rejection_that_the_code_inside_has_caught(pretend:
 def test_other_errors_pass_a_capture(pretend: PretendDevice) -> None:
     with pytest.raises(RuntimeError, match="own"), pretend.capturing():
         raise RuntimeError("own")
+
+
+# ---- delayed copies ----
+
+
+def test_the_log_has_the_order_of_operations_and_the_number_of_each_event(pretend: PretendDevice) -> None:
+    x = grid(pretend.device)
+    with pretend.counting() as counts:
+        event = torch.accelerator.current_stream().record_event()
+        x.add_(1)
+        event.synchronize()
+        x.sum().item()
+    *log, last = [entry for entry in counts.log if "event" not in entry]
+    assert (log, last) == (["operation aten::add", "operation aten::sum"], "wait aten::_local_scalar_dense")
+    recorded, waited = (entry for entry in counts.log if "event" in entry)
+    assert waited == recorded.replace("record", "wait")
+    assert counts.log.index(waited) == 2
+
+
+WAITS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "event": lambda x: torch.accelerator.current_stream().record_event().synchronize(),
+    "query": lambda x: torch.accelerator.current_stream().record_event().query(),
+    "stream": lambda x: torch.accelerator.current_stream().synchronize(),
+    "device": lambda x: torch.accelerator.synchronize(),
+    "item": lambda x: x.sum().item(),
+    "copy to the cpu": lambda x: x.cpu(),
+    "copy to the device": lambda x: torch.ones(2).to(x.device),
+    "copied indices": lambda x: x[torch.tensor([0, 1])],
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_a_delayed_copy_to_the_cpu_has_the_source_of_its_time_once_the_cpu_has_waited(
+    wait: Any, pretend: PretendDevice
+) -> None:
+    x = grid(pretend.device)
+    before = torch.accelerator.current_stream().record_event()
+    with pretend.delaying():
+        copy = x.to("cpu", non_blocking=True)
+        x.add_(1)
+        before.synchronize()  # was recorded too early
+        assert copy.isnan().all()
+        wait(x)
+        torch.testing.assert_close(copy, grid("cpu"))
+    assert not x.to("cpu", non_blocking=True).isnan().any()
+
+
+def test_a_copy_on_another_stream_reads_as_late_as_events_allow(pretend: PretendDevice) -> None:
+    other, current = torch.Stream(pretend.device), torch.accelerator.current_stream()
+
+    def copied(x: torch.Tensor) -> tuple[torch.Tensor, torch.Event]:
+        with other:
+            return x.to("cpu", non_blocking=True), other.record_event()
+
+    with pretend.delaying():
+        x = grid(pretend.device)
+        raced, event = copied(x)
+        x.zero_()
+        event.synchronize()
+        ordered, event = copied(x)
+        current.wait_event(event)
+        x.add_(1)
+        event.synchronize()
+        freed, event = copied(x + 1)
+        event.synchronize()
+        with other:
+            kept = (x + 1).to("cpu", non_blocking=True)
+        other.synchronize()
+    assert (raced == 0).all()
+    assert (ordered == 0).all()
+    assert freed.isnan().all()  # another tensor may have had the memory
+    assert (kept == 2).all()
+
+
+def test_memory_that_changes_before_it_was_sent_is_an_error_that_names_the_line(pretend: PretendDevice) -> None:
+    x = grid(pretend.device)
+    block = torch.zeros(3, 4).pin_memory()
+    with pretend.delaying():
+        x.copy_(block, non_blocking=True)
+        torch.accelerator.synchronize()
+        block.fill_(1.0)
+
+    def change_too_early() -> None:
+        with pretend.delaying():
+            x.copy_(block, non_blocking=True)
+            block.fill_(2.0)
+
+    with pytest.raises(DeviceError, match=rf"before its copy to the device was done, .* started at {__file__}:\d+:"):
+        change_too_early()
+    with pytest.raises(DeviceError, match="cannot be nested"), pretend.delaying(), pretend.delaying():
+        pass

@@ -106,7 +106,7 @@ class ActorPolicy(Policy):
         noise = self.distribution.draw_noise(n_rows, self.generator)
         if self._noise_sequences is not None and (env_ids is not None or starts is not None):
             correlated = self._noise_sequences.step(n_rows, env_ids, starts, self.rng)
-            noise[:, -correlated.shape[1] :] = torch.from_numpy(correlated)
+            noise[:, -correlated.shape[1] :] = to_device(correlated, noise.device)
         return noise
 
     def start_streams(self, root: int) -> None:

@@ -270,7 +270,7 @@ class DQNPolicy(Policy):
 
     def _actions(self, index: Tensor) -> Tensor:
         """Return indices of actions [B] as the environments' actions [B, ...]."""
-        return index if self._joint is None else torch.as_tensor(self._joint.table, device=index.device)[index]
+        return index if self._joint is None else to_device(self._joint.table, index.device)[index]
 
     def return_distribution(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the returns [K, A, W] and their probabilities [K, A, W] for raw observations [K, ...], without noise.

@@ -235,7 +235,6 @@ class OnpolicyPolicy(ActorPolicy):
         """Return the rows of a rollout on the device with their advantages; [T, N] becomes [B]."""
         is_row = rollout.is_row
         flat = np.flatnonzero(is_row)
-        on_device = to_device(tree.map_tree(lambda leaf: _flat(leaf)[flat], rollout.obs), self.device)
         missing = [name for name in (*self.columns, *self.extras_spec) if name not in rollout.extras]
         if missing:
             raise ConfigError(
@@ -244,32 +243,32 @@ class OnpolicyPolicy(ActorPolicy):
             )
         own_columns = {name: np.asarray(rollout.extras[name], spec.dtype) for name, spec in self.extras_spec.items()}
         ended = rollout.ended | ~is_row
-        columns = np.asarray(rollout.reward, np.float32), own_columns["value"], rollout.terminated, ended
-        columns_and_indices = *columns, flat, np.asarray(rollout.last_rows)
-        reward, value, terminated, ended, index, last_index = to_device(columns_and_indices, self.device)
+        unit = rollout.action if self.action_scale is None else own_columns[POLICY_ACTION]
+        extras = {name: rollout.extras[name] for name in self.columns}
+        of_rows = tree.map_tree(lambda leaf: _flat(leaf)[flat], (rollout.obs, unit, own_columns["log_prob"], extras))
+        steps = np.asarray(rollout.reward, np.float32), own_columns["value"], rollout.terminated, ended
+        sent = to_device((*of_rows, *steps, flat, np.asarray(rollout.last_rows), rollout.last_obs), self.device)
+        obs, action, log_prob, extras, reward, value, terminated, ended, index, last_index, last_obs = sent
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
-                last = self._values(rollout.last_obs)
-                legal = legal_mask(to_device(rollout.last_obs, self.device))
+                last = self._values(rollout.last_obs if self.device == CPU else last_obs)
+                legal = legal_mask(last_obs)
                 if legal is not None:
                     last = last * legal.any(dim=1)  # without a legal action the episode is over
                 next_value.view(-1)[last_index] = last
             advantage = self._advantages(reward, value, next_value, terminated, ended)
-        unit = rollout.action if self.action_scale is None else own_columns[POLICY_ACTION]
-        action, log_prob = to_device((_flat(unit)[flat], _flat(own_columns["log_prob"])[flat]), self.device)
         advantage, value = advantage.view(-1)[index], value.view(-1)[index]
-        extras = to_device({name: _flat(rollout.extras[name])[flat] for name in self.columns}, self.device)
         with torch.no_grad():
-            features = self.preprocess(on_device)
+            features = self.preprocess(obs)
         returns = advantage + value
-        return RolloutRows(features, legal_mask(on_device), action, log_prob, value, advantage, returns, extras)
+        return RolloutRows(features, legal_mask(obs), action, log_prob, value, advantage, returns, extras)
 
     def _values(self, obs: Obs) -> Tensor:
-        """Return the values [K] of raw observations, without gradients."""
+        """Return the values [K] of raw observations, on a device of tensors there, without gradients."""
         if self.device != CPU:
             with torch.no_grad():
-                return self._value_of(to_device(obs, self.device))["value"]
+                return self._value_of(obs)["value"]
         return torch.from_numpy(self._engine.call("values", self._value_of, obs)["value"])
 
     def _value_of(self, obs: Any) -> dict[str, Tensor]:

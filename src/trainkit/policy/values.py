@@ -458,13 +458,13 @@ class ImplicitQuantileValue(ReturnValue):
 
     def loss(self, chosen: Tensor, target: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return (loss [B], priority [B]) of quantiles at `fractions` [B, W], the midpoints by default."""
-        at = midpoints(chosen.shape[1]).to(chosen) if fractions is None else fractions
+        at = midpoints(chosen.shape[1], chosen.device) if fractions is None else fractions
         return quantile_huber(chosen, target, at, self.kappa)
 
 
-def midpoints(n: int) -> Tensor:
+def midpoints(n: int, device: torch.device | None = None) -> Tensor:
     """Return the middle fraction of each of n equal parts, [1, n]."""
-    return ((2 * torch.arange(n, dtype=torch.float32) + 1) / (2 * n)).unsqueeze(0)
+    return ((2 * torch.arange(n, dtype=torch.float32, device=device) + 1) / (2 * n)).unsqueeze(0)
 
 
 def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> tuple[Tensor, Tensor]:

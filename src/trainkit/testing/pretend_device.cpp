@@ -589,3 +589,4 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 
 extern "C" void pretend_listen(int (*listen)(int, const char*)) { listener.store(listen); }
 extern "C" void pretend_delay(int is_on) { delays.set(is_on); }
+extern "C" int pretend_is_delaying() { return delays.is_on(); }

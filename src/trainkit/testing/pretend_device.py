@@ -176,12 +176,16 @@ class PretendDevice:
 
         Their results on the CPU are invalid until it has waited for their event, their stream or the device, by
         `item()` or by a copy that blocks: all bits are 1, which is nan in floats. A copy on a second stream reads the
-        device's memory as late as events allow, so that it finds what overwrote it. Blocks cannot be nested.
+        device's memory as late as events allow, so that it finds what overwrote it.
 
         Raises:
             DeviceError: at the block's end: memory was changed before it had been copied to the device; names the line
-                that copied it.
+                that copied it. Or the block is inside another one.
         """
+        if _library().pretend_is_delaying():
+            raise DeviceError(
+                "PretendDevice.delaying() is active already, and its blocks cannot be nested: leave it first"
+            )
         lines: list[str] = []  # that copied to the device
         changed: list[str] = []
 
