@@ -227,7 +227,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._callbacks.fire("on_update_end", self)
 
     def _write_priorities(self, *, n_kept: int = 0) -> None:
-        """Write the new priorities of all but the last `n_kept` updates; a row sampled twice keeps its last priority."""
+        """Write the new priorities of all but the last `n_kept` updates; a row sampled twice keeps its last one."""
         n_written = len(self._unwritten) - n_kept
         if n_written <= 0:
             return
