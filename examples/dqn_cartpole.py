@@ -34,9 +34,7 @@ def main() -> None:
     )
     with trainer:
         for epoch, stats, info in trainer:
-            returns = stats.train.returns
-            shown = "none yet" if returns.is_empty else f"{returns.mean:.1f}"
-            print(f"{epoch}: {info.env_step:,} steps, training returns {shown}, test {stats.test.returns.mean:.1f}")
+            print(f"{epoch}: {info.env_step:,} steps, training {stats.train.returns}, test {stats.test.returns}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Statistics are exact, say None for what did not happen, and are read by their path."""
 
+import copy
 import json
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
@@ -232,6 +233,24 @@ def test_notebooks_show_a_table() -> None:
     assert "<tr><td>seconds</td><td>1.2346</td></tr>" in shown
     assert "&lt;script&gt;" in shown
     assert "last_test" not in shown
+
+
+def test_printed_statistics_are_short_and_readable() -> None:
+    assert str(Summary.of([10.0, 20.0])) == "15 +- 5 (10 to 20, n = 2)"
+    assert str(NONE) == "none"
+    shown = str(epoch_stats()).splitlines()
+    assert shown[1] == "test    30 steps | returns 15 +- 5 (10 to 20, n = 2) | lengths 15 +- 10 (5 to 25, n = 2)"
+    assert shown[-1].startswith("time    seconds=4, collect=0.5, update=0.25")
+    assert max(map(len, shown)) <= 120
+
+
+def test_a_statistic_without_its_group_is_an_error_that_has_the_tag() -> None:
+    stats = epoch_stats()
+    with pytest.raises(AttributeError, match=r"EpochStats has no attribute 'loss': give stats\['update/loss'\]"):
+        stats.loss  # noqa: B018
+    with pytest.raises(AttributeError, match="'updates', did you mean 'update'"):
+        stats.updates  # noqa: B018
+    assert copy.deepcopy(stats) == stats
 
 
 def test_a_table_shows_five_digits_and_escapes() -> None:

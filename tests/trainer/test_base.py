@@ -32,6 +32,26 @@ def numbers_of(results: list[EpochResult]) -> list[dict[str, float]]:
     return [untimed(result) for result in results]
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"), [("learn", "run"), ("fit", "run"), ("train", "run"), ("histories", "history"), ("xyz", None)]
+)
+def test_an_attribute_of_another_library_is_an_error_that_names_ours(name: str, ours: str | None) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(make_trainer(), name)
+    hint = "" if ours is None else f", did you mean {ours!r}?"
+    assert str(caught.value) == f"OffpolicyTrainer has no attribute {name!r}{hint}"
+
+
+def test_a_printed_trainer_and_its_info_say_how_far_it_is() -> None:
+    trainer = make_trainer()
+    next(trainer)
+    done = f"24 steps, {trainer.gradient_step:,} updates"
+    assert str(trainer) == f"OffpolicyTrainer({type(trainer.policy).__name__}, epoch 1 of 3, {done})"
+    shown = str(trainer.info).splitlines()
+    assert shown[0].startswith(f"epoch   1: {done}, ")
+    assert shown[-1] == "state   running, not logged"
+
+
 # ---- iterating ----
 
 

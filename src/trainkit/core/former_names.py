@@ -64,6 +64,7 @@ _TABLE: dict[str, dict[str, str]] = {  # {old module: {new module: names}}
         "trainkit.core.data": "ArraySpec Frames Lookup RecordedEpisode RowSpec",
     },
     "trainkit.logger": {"trainkit.loggers": "JsonlLogger TensorboardLogger"},
+    "trainkit.presets.atari": {"trainkit.presets.base": "ATARI_ENVS"},
     "trainkit.protocols": {
         "trainkit.buffer": "Buffer Dataset RoundBuffer",
         "trainkit.envs": "EnvSpaces",

@@ -212,6 +212,11 @@ EVENTS_ELSEWHERE = _by_theirs(
     }
 )
 
+# Attributes of other libraries' trainers and algorithms, after ours.
+ATTRIBUTES_ELSEWHERE = _by_theirs(
+    {"env_step": "num_timesteps", "evaluate": "evaluate_policy test", "policy": "agent model", "run": "fit learn train"}
+)
+
 # Classes and functions of Tianshou, Stable-Baselines3, RLlib and CleanRL, after the attribute of `trainkit` to use.
 CLASSES_ELSEWHERE = _by_theirs(
     {

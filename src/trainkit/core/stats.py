@@ -2,9 +2,10 @@
 
 import html
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -26,6 +27,11 @@ class Summary:
     def is_empty(self) -> bool:
         """Whether there were no numbers to summarize."""
         return self.count == 0
+
+    def __str__(self) -> str:
+        if self.is_empty:
+            return "none"
+        return f"{self.mean:.4g} +- {self.std:.4g} ({self.min:.4g} to {self.max:.4g}, n = {self.count:,})"
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Summary":
@@ -210,6 +216,27 @@ class EpochStats:
             value = getattr(value, name)
         return None if is_missing or _is_missing(value) else value
 
+    if not TYPE_CHECKING:  # a checker knows the fields
+
+        def __getattr__(self, name: str) -> NoReturn:
+            known = [] if name.startswith("_") else [*scalars(self)]
+            tags = [tag for tag in known if tag.split("/")[1:2] == [name]]
+            hint = f": give stats[{tags[0]!r}]" if tags else did_you_mean(name, [item.name for item in fields(self)])
+            raise AttributeError(f"EpochStats has no attribute {name!r}{hint}")
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name:8}{part.n_step:,} steps | returns {part.returns} | lengths {part.lengths}"
+            for name, part in (("train", self.train), ("test", self.test))
+            if not part.is_empty
+        ]
+        for name in ("update", "explore", "buffer", "custom", "time"):
+            numbers = scalars(getattr(self, name))
+            if numbers:
+                body = ", ".join(f"{tag}={value:.4g}" for tag, value in numbers.items())
+                lines.append(textwrap.fill(body, 110, initial_indent=f"{name:8}", subsequent_indent=" " * 8))
+        return "\n".join(lines)
+
     def _repr_html_(self) -> str:
         return html_table("epoch", scalars(self).items())
 
@@ -239,6 +266,21 @@ class RunInfo:
     updates_per_second: float | None  # over `update_seconds`
     stop_reason: str | None  # None while the run continues
     run_dir: str | None
+
+    def __str__(self) -> str:
+        best = "none yet" if self.best_score is None else f"{self.best_score:.4g} in epoch {self.best_epoch}"
+        times = {"collect": self.collect_seconds, "update": self.update_seconds, "evaluate": self.evaluate_seconds}
+        shares = ", ".join(f"{name} {seconds:.4g}" for name, seconds in times.items())
+        state = "running" if self.stop_reason is None else f"stopped by {self.stop_reason}"
+        done = f"{self.env_step:,} steps, {self.gradient_step:,} updates, {self.n_episode:,} episodes"
+        return "\n".join(
+            [
+                f"epoch   {self.epoch}: {done}",
+                f"test    best {best} | last returns {self.last_test.returns}",
+                f"time    {self.seconds:.4g} s ({shares}, other {self.other_seconds:.4g})",
+                f"state   {state}, {'not logged' if self.run_dir is None else f'logged to {self.run_dir}'}",
+            ]
+        )
 
     def _repr_html_(self) -> str:
         rows = [(item.name, getattr(self, item.name)) for item in fields(self) if item.name != "last_test"]

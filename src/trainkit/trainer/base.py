@@ -5,7 +5,7 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NoReturn, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from trainkit.core import seeding
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import BusyError, Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
+from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
 from trainkit.core.protocols import Seedable, Store, Trainee
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
@@ -321,6 +322,17 @@ class Trainer(Generic[TraineeT]):
         raise TypeError(
             f"a {type(self).__name__} cannot be pickled or copied: save() writes it, resume_from= resumes it"
         )
+
+    if not TYPE_CHECKING:  # a checker knows the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            ours = [own for own in dir(self) if not own.startswith("_")]
+            hint = "" if name.startswith("_") else did_you_mean(ATTRIBUTES_ELSEWHERE.get(name, name), ours)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
+
+    def __repr__(self) -> str:
+        done = f"{self.env_step:,} steps, {self.gradient_step:,} updates"
+        return f"{type(self).__name__}({type(self.policy).__name__}, epoch {self.epoch} of {self.max_epoch}, {done})"
 
     def __enter__(self) -> Self:
         return self
