@@ -54,7 +54,7 @@ class Squares(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.layer = nn.Linear(*shape, 6)
+        self.layer = nn.Linear(*shape, 8)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).square()

@@ -60,6 +60,11 @@ class ActorCriticNetwork(SeededModule):
         self.critic = MLP([self.actor_torso.n_features, 1])
         self.draw()
 
+    @property
+    def encoder(self) -> Encoder:
+        """The torso of the actor, and of the critic if it is shared."""
+        return self.actor_torso
+
     def forward(self, features: Any) -> ActorCriticOutput:
         x = self.actor_torso(features)
         y = x if self.critic_torso is None else self.critic_torso(features)

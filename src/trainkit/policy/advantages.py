@@ -88,6 +88,11 @@ class RolloutRows(NamedTuple):
     inputs: Any = {}  # noqa: RUF012  # what the policy's `loss_inputs` returned
     weight: Tensor | None = None  # rows have equal weights
 
+    @property
+    def obs(self) -> Any:
+        """The features, by the name that they have in a `TensorBatch`."""
+        return self.features
+
     def at(self, index: Tensor) -> "RolloutRows":
         """Return the rows at these indices."""
         return self._map(lambda column: column[index])

@@ -31,6 +31,7 @@ from trainkit.engine.loss import Loss, TensorBatch, objective, tensor_batch
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
+from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of
 from trainkit.policy.checks import check_same_spaces, read_observations
 from trainkit.policy.export import Exportable, export_onnx
 from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
@@ -50,6 +51,7 @@ class PolicyOptions(TypedDict, total=False):
     device: str | torch.device
     seed: int | None
     engine: EngineName
+    auxiliary: Auxiliary | None
 
 
 def parts_for(
@@ -95,6 +97,8 @@ class Policy(nn.Module):
         seed: root of initial weights, noise and exploration; None uses the trainer's. You initialize your own modules.
         engine: executes losses and forward passes: "auto", "torch", "numpy", "compile" or "cuda_graph", see
             `trainkit.engine`. May be set between any two steps.
+        auxiliary: a function or a module, (features [B, F], rows) -> [B], which is added to the loss of each row; the
+            features are those of the encoder that learns from rewards. Parameters of a module are trained along.
 
     Attributes:
         columns: names of stored columns that updates need in addition to the usual ones: of `extras_spec`, of
@@ -125,11 +129,14 @@ class Policy(nn.Module):
         device: str | torch.device = "auto",
         seed: int | None = None,
         engine: EngineName = "auto",
+        auxiliary: Auxiliary | None = None,
     ) -> None:
         name = type(self).__name__
         check_overrides("Policy", type(self))
         with Checks(name) as checks:
             checks.integer("seed", seed, low=0, optional=True)
+            rule = f".auxiliary must be a function or a module (features, rows) -> [B], got {auxiliary!r}"
+            checks.require(auxiliary is None or callable(auxiliary), rule)
             with checks.gather():
                 tree.check_keys(f"{name}.observation_space", leaf_spaces(observation_space))
         super().__init__()
@@ -147,6 +154,8 @@ class Policy(nn.Module):
         self.start_streams(seeding.fresh_root() if seed is None else seed)
         self.n_updates = self.last_step = 0
         self._gradient_steps: dict[str, GradientStep] = {}
+        self._drawn: dict[str, nn.Module] = {}  # whose initial weights are drawn, by the names of random streams
+        self.auxiliary = auxiliary
         self._targets: dict[str, TargetNetwork] = {}
         self._metrics = MeanMetrics()
         self._divergence = DivergenceGuard(name, self.device)
@@ -257,6 +266,13 @@ class Policy(nn.Module):
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
+        if self.auxiliary is not None and not any(
+            isinstance(one.loss, AuxiliaryLoss) for one in self._gradient_steps.values()
+        ):
+            raise ConfigError(
+                f"{type(self).__name__}.auxiliary has no effect: name the network that has the encoder, "
+                "add_gradient_step(..., features_of=network)"
+            )
         check_same_spaces(self, observation_space, action_space)
         self.check_networks(observation_space, action_space)
         self.observation_space, self.action_space = observation_space, flat_actions(action_space)
@@ -365,6 +381,7 @@ class Policy(nn.Module):
         *,
         loss: Callable[[Any], Loss] | None = None,
         flush_denormals: bool = True,
+        features_of: nn.Module | None = None,
     ) -> None:
         """Add a gradient step on a module's parameters to every update, after those added before.
 
@@ -373,13 +390,23 @@ class Policy(nn.Module):
             module: is moved to the device; its initial weights are drawn if the policy is seeded.
             optimizer, clip, flush_denormals: as in `GradientStep`.
             loss: rows -> `Loss`; None for a step that your `update` takes by `minimize`.
+            features_of: the network whose `encoder` gives the features of the policy's `auxiliary`, which is added to
+                this loss; None adds nothing.
         """
         module.to(self.device)
+        self._drawn[name] = trained = module
+        if self.auxiliary is not None and features_of is not None:
+            assert loss is not None, "an auxiliary loss is added to another"
+            loss = AuxiliaryLoss(loss, self.auxiliary, encoder_of(type(self).__name__, features_of))
+            if isinstance(self.auxiliary, nn.Module) and self.auxiliary not in set(module.modules()):
+                self._drawn["auxiliary"] = self.auxiliary.to(self.device)
+                trained = nn.ModuleList([module, self.auxiliary])
         is_compiled = self._engine.wanted == "compile"
-        step = GradientStep(module, optimizer, clip, loss=loss, flush_denormals=flush_denormals, compile=is_compiled)
+        step = GradientStep(trained, optimizer, clip, loss=loss, flush_denormals=flush_denormals, compile=is_compiled)
         self._gradient_steps[name] = step
         if self._seed is not None:
-            self._draw_weights(name, self._seed)
+            for own_name in {name, "auxiliary"} & self._drawn.keys():
+                self._draw_weights(own_name, self._drawn[own_name], self._seed)
 
     def add_target(self, name: str, online: nn.Module, spec: Target) -> nn.Module:
         """Return a target network of a module, which updates move as specified; store it as an attribute."""
@@ -592,12 +619,12 @@ class Policy(nn.Module):
         self._seed = root
         self.start_streams(root)
         self.is_seeded = True
-        for name in self._gradient_steps:
-            self._draw_weights(name, root)
+        for name, module in self._drawn.items():
+            self._draw_weights(name, module, root)
 
-    def _draw_weights(self, name: str, root: int) -> None:
-        """Draw the untouched parts of a gradient step's module, each from a stream of its own."""
-        for path, part in seeded_parts(self._gradient_steps[name].module):
+    def _draw_weights(self, name: str, module: nn.Module, root: int) -> None:
+        """Draw the untouched parts of a trained module, each from a stream of its own."""
+        for path, part in seeded_parts(module):
             if part.is_untouched:
                 part.draw(seeding.derive(root, "policy", "weights", name + path))
                 for target in self._targets.values():

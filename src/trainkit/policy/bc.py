@@ -47,7 +47,7 @@ class BCPolicy(ActorPolicy):
         optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
-        options: observation_space, preprocess, horizon, device, seed and engine, as in `Policy`.
+        options: observation_space, preprocess, horizon, device, seed, engine and auxiliary, as in `Policy`.
 
     Metrics: loss, accuracy (share of rows whose action is the most probable, in all discrete columns; not for Box),
     entropy, weight_mean, effective_share (of the weights), grad_norm, lr.
@@ -84,7 +84,8 @@ class BCPolicy(ActorPolicy):
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
-        self.add_gradient_step("model", self, adam, clip, loss=self.loss, flush_denormals=flush_denormals)
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
+        self.add_gradient_step("model", self, adam, clip, loss=self.loss, **how)
         self.eval()
 
     @classmethod

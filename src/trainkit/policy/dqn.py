@@ -80,7 +80,7 @@ class DQNPolicy(Policy):
         act_on: "policy", the policy's device, or "cpu", a copy that is kept up to date; the same for one on the CPU.
         store_action_prob: store the probability of each action, as `action_prob`.
         store_q_values: store the values [A] that each action was chosen by, also of illegal actions, as `q_values`.
-        options: observation_space, preprocess, horizon, device, seed and engine, as in `Policy`.
+        options: observation_space, preprocess, horizon, device, seed, engine and auxiliary, as in `Policy`.
 
     Metrics: loss, q_mean, q_max, q_min (of the chosen actions of a batch), weight_mean, effective_share (of the
     weights), grad_norm (before the clip), lr, target_followed, penalty_mean (if there is a penalty), and the value
@@ -132,7 +132,8 @@ class DQNPolicy(Policy):
         self._joint = joint_actions(name, action_space)
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
-        self.add_gradient_step("network", self.network, adam, clip, loss=self.loss, flush_denormals=flush_denormals)
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
+        self.add_gradient_step("network", self.network, adam, clip, loss=self.loss, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_ours = type(self).action_values is DQNPolicy.action_values
         self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=is_ours)

@@ -57,8 +57,8 @@ class OnpolicyPolicy(ActorPolicy):
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
         action_space: of one environment.
-        options: observation_space, preprocess, horizon (gamma, and the rule of rewards), device, seed and engine, as in
-            `Policy`.
+        options: observation_space, preprocess, horizon (gamma, and the rule of rewards), device, seed, engine and
+            auxiliary (on the features of the actor's torso, which `shared` makes the critic's too), as in `Policy`.
     """
 
     _scheduled: tuple[str, ...] = ()  # schedules whose values the loss reads in `rows.inputs`
@@ -95,7 +95,8 @@ class OnpolicyPolicy(ActorPolicy):
         self.network = network
         self.to(self.device)
         adam = Adam() if optimizer is None else optimizer
-        self.add_gradient_step("model", self, adam, clip, loss=self.loss, flush_denormals=flush_denormals)
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
+        self.add_gradient_step("model", self, adam, clip, loss=self.loss, **how)
         self._action_std = ActionStd(self.distribution)
         self.exploration = exploration
         self.eval()

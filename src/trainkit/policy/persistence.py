@@ -228,7 +228,7 @@ def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 _LEARNING_OPTIONS = (
     *("lr", "adam_eps", "max_grad_norm", "optimizer", "critic_optimizer", "temperature_optimizer", "clip", "target"),
     *("imitation_optimizer", "reward", "horizon", "backup", "penalty", "exploration", "temperature", "tau"),
-    *("clip_ratio", "entropy_weight"),
+    *("clip_ratio", "entropy_weight", "auxiliary"),
 )
 
 
@@ -269,7 +269,10 @@ def load_policy(
         if any(type(count) is not int or count < 0 for count in counters):
             raise ValueError(f"its counters are {counters!r:.80}")
         check_action_units(loaded, state)
-        loaded.load_weights(state["weights"])
+        weights = state["weights"]
+        if policy is None and loaded.auxiliary is None:  # whose parameters acting does not need
+            weights = {name: weight for name, weight in weights.items() if not name.startswith("auxiliary.")}
+        loaded.load_weights(weights)
         loaded.n_updates, loaded.last_step = counters
     return loaded
 

@@ -56,8 +56,8 @@ class SACPolicy(ActorPolicy):
         clip: of the actor's and the critics' gradients; None clips nothing.
         action_space: a Box of floats, bounded in every dimension.
         flush_denormals: see `GradientStep`.
-        options: observation_space, preprocess, horizon (of n steps only the last one's entropy counts), device, seed
-            and engine, as in `Policy`.
+        options: observation_space, preprocess, horizon (of n steps only the last one's entropy counts), device, seed,
+            engine and auxiliary (on the features of the critics' encoder), as in `Policy`.
 
     Metrics: critic_loss, actor_loss, temperature_loss (if it is learned), grad_norm and lr of each, q_mean, q_max,
     q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
@@ -107,7 +107,7 @@ class SACPolicy(ActorPolicy):
         adam = Adam(3e-4) if optimizer is None else optimizer
         critic_adam = adam if critic_optimizer is None else critic_optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals}
-        self.add_gradient_step("critic", critics, critic_adam, clip, loss=self.critic_loss, **how)
+        self.add_gradient_step("critic", critics, critic_adam, clip, loss=self.critic_loss, features_of=critics, **how)
         self.add_gradient_step("actor", actor, adam, clip, loss=self.actor_loss, **how)
         if self.learned_temperature is not None:
             own_adam = adam if temperature_optimizer is None else temperature_optimizer

@@ -1,5 +1,6 @@
 """A preset: a table of settings for each domain, and how a table becomes a trainer."""
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +22,7 @@ from trainkit.envs.make import EnvSpec, has_own_number
 from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
+from trainkit.policy.auxiliary import Auxiliary
 from trainkit.trainer import Trainer
 from trainkit.trainer.options import Options
 
@@ -52,6 +54,7 @@ class Settings(Options):
     encoder: EncoderLike | None = None  # these three: None is the algorithm's own
     activation: Activation | None = None
     norm: Norm | None = None
+    auxiliary: Auxiliary | None = None  # a function or a module (features, rows) -> a further loss per row
     normalize_obs: bool = False
     lr: Scheduled | Linear
     adam_eps: float
@@ -346,8 +349,9 @@ def make_adam(settings: Settings) -> Adam:
 
 
 def network_options(settings: Settings) -> dict[str, Any]:
-    """Return the arguments that every `for_envs` has for its networks."""
-    return {"encoder": settings.encoder, "activation": settings.activation, "norm": settings.norm}
+    """Return the arguments that every `for_envs` has for its networks; each run trains a copy of a module."""
+    how = {"encoder": settings.encoder, "activation": settings.activation, "norm": settings.norm}
+    return {**how, "auxiliary": copy.deepcopy(settings.auxiliary)}
 
 
 def scheduled(value: Scheduled | Linear) -> Scheduled:
