@@ -346,12 +346,16 @@ def test_memory_that_changes_before_it_was_sent_is_an_error_that_names_the_line(
         torch.accelerator.synchronize()
         block.fill_(1.0)
 
-    def change_too_early() -> None:
+    def change_too_early(value: float) -> None:
         with pretend.delaying():
             x.copy_(block, non_blocking=True)
-            block.fill_(2.0)
+            block.fill_(value)
 
-    with pytest.raises(DeviceError, match=rf"before its copy to the device was done, .* started at {__file__}:\d+:"):
-        change_too_early()
-    with pytest.raises(DeviceError, match="cannot be nested"), pretend.delaying(), pretend.delaying():
-        pass
+    def nested() -> None:
+        with pretend.delaying():
+            x.copy_(torch.zeros(3, 4).pin_memory(), non_blocking=True)
+            change_too_early(3.0)
+
+    for work in (lambda: change_too_early(2.0), nested):
+        with pytest.raises(DeviceError, match=rf"before its copy to the device was done, .* at {__file__}:\d+:"):
+            work()

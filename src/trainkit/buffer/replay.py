@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,11 +16,21 @@ from trainkit.buffer.nstep import Windows, read_return_to_go, read_windows
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler, checked_priority
-from trainkit.buffer.storage import Gather, Storage, checked_slots, rewrite_columns, row_spec, storage_size, take_rows
+from trainkit.buffer.storage import (
+    Gather,
+    Storage,
+    checked_slots,
+    rewrite_columns,
+    row_spec,
+    storage_size,
+    take_rows,
+    take_rows_into,
+)
 from trainkit.core import files, seeding, tree
 from trainkit.core.data import (
     ROW_COLUMNS,
     WINDOW_COLUMNS,
+    Allocate,
     Horizon,
     Lookup,
     Obs,
@@ -92,6 +103,7 @@ class ReplayBuffer(HasSpaces):
         self._sampler = UniformSampler()
         self._bound: Storage | None = None
         self._mirror: FrameMirror | None = None
+        self._allocate: Allocate | None = None
         self.is_seeded = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "buffer")
 
@@ -219,6 +231,8 @@ class ReplayBuffer(HasSpaces):
         if self._mirror is not None:
             self._mirror.update()
             gather = self._mirror.gather
+        elif self._allocate is not None and n_batches == 1:  # a round's batches are not contiguous
+            gather = partial(take_rows_into, self._allocate)
         windows = read_windows(storage, rows, horizon, self._rng)
         extras = {name: self._column(name, rows, windows, horizon, step) for name in columns}
         if batch_size is None and "weight" in extras:
@@ -234,6 +248,10 @@ class ReplayBuffer(HasSpaces):
             extras=extras,
         )
         return [batch] if n_batches == 1 else _split_batch(batch, n_batches)
+
+    def use_batch_memory(self, allocate: Allocate | None) -> None:
+        """Write the observations of the next batches to arrays that this function makes; None: to numpy's."""
+        self._allocate = allocate
 
     # ---- rows by slot ----
 

@@ -24,7 +24,17 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit.buffer.recorded import Block
 from trainkit.buffer.rings import Rings, Rows
 from trainkit.core import tree
-from trainkit.core.data import ACTION_MASK, ArraySpec, Lookup, Obs, RecordedEpisode, RowSpec, Transition, any_true
+from trainkit.core.data import (
+    ACTION_MASK,
+    Allocate,
+    ArraySpec,
+    Lookup,
+    Obs,
+    RecordedEpisode,
+    RowSpec,
+    Transition,
+    any_true,
+)
 from trainkit.core.errors import ConfigError
 from trainkit.core.files import copy_into, decoding
 
@@ -34,6 +44,12 @@ Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or
 def take_rows(column: NDArray[Any], rows: Rows) -> NDArray[Any]:
     """Return rows of a column; rows past its end wrap around."""
     return column.take(rows, axis=0, mode="wrap")
+
+
+def take_rows_into(allocate: Allocate, column: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    """Return rows of a column in an array that `allocate` makes; rows past the column's end wrap around."""
+    out = allocate((*rows.shape, *column.shape[1:]), column.dtype)
+    return column.take(rows, axis=0, out=out, mode="wrap")  # any other mode would copy them once more
 
 
 class Storage:

@@ -60,6 +60,9 @@ class ActOutput(NamedTuple):
     state: Any  # passed to the next `act`, opaque to the caller
 
 
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]  # (shape, dtype) -> an uninitialized array
+
+
 class Frames(Protocol):
     """Images stored on a device, by places that count from 0."""
 
@@ -148,7 +151,7 @@ class Lookup:
 class TransitionBatch:
     """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` until the next one.
 
-    `copy()` keeps them, in arrays.
+    `copy()` keeps them, in arrays. A device may read them for some time after an update: do not write to them then.
     """
 
     obs: Obs  # [B, ...]

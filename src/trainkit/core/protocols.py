@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trainkit.core.data import (
     ActOutput,
+    Allocate,
     ArraySpec,
     Frames,
     Horizon,
@@ -231,6 +232,25 @@ class FrameStore(Protocol):
 
     def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> Frames:
         """Allocate memory for `n_places` images of a shape; an error names the owner."""
+        ...
+
+
+@runtime_checkable
+class HasBatchMemory(Protocol):
+    """A policy with memory for batches from which its device reads them."""
+
+    @property
+    def batch_memory(self) -> Allocate | None:
+        """Makes arrays in it; None if numpy's are as good."""
+        ...
+
+
+@runtime_checkable
+class UsesBatchMemory(Protocol):
+    """A buffer that can write sampled observations to given memory."""
+
+    def use_batch_memory(self, allocate: Allocate | None) -> None:
+        """Write the observations of the next batches to arrays that this function makes; None: to numpy's."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Devices, and how batches get there: in one asynchronous copy, from one block of pinned memory."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Self, TypeVar
 
@@ -196,27 +197,32 @@ class PinnedBatch:
 
     Args:
         arrays: a tree; tensors and None in it stay.
+        memory: has some of the arrays already, which are not copied if all others fit behind them.
 
     Attributes:
         block: all bytes.
         layout: what blocks with the same arrangement have in common.
     """
 
-    def __init__(self, arrays: Any) -> None:
+    def __init__(self, arrays: Any, memory: "BatchMemory | None" = None) -> None:
         self._arrays = arrays
-        self._starts: dict[int, int] = {}  # in the block, by id of the array: one that occurs twice is sent once
         leaves = [(path, leaf) for path, leaf in tree.named_leaves(arrays) if _is_array(leaf)]
-        n_bytes = 0
+        given, end, block = ({}, 0, None) if memory is None else memory.take([leaf for _, leaf in leaves])
+        self._starts = dict(given)  # in the block, by id of the array: one that occurs twice is sent once
         for _, leaf in leaves:
             if id(leaf) not in self._starts:
-                self._starts[id(leaf)] = n_bytes
-                n_bytes += -(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT
+                self._starts[id(leaf)] = end
+                end += _aligned(leaf.nbytes)
         self.layout = tuple((path, leaf.shape, leaf.dtype, self._starts[id(leaf)]) for path, leaf in leaves)
-        self.block = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
-        memory = self.block.numpy()
+        if memory is not None:
+            memory.n_bytes = max(memory.n_bytes, end)
+        if block is None or len(block) < end:
+            given, block = {}, _pinned_block(end)
+        self.block = block[:end]
+        content = self.block.numpy()
         for _, leaf in leaves:
-            start = self._starts[id(leaf)]
-            np.copyto(memory[start : start + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape), leaf)
+            if id(leaf) not in given:
+                np.copyto(_array_in(content, self._starts[id(leaf)], leaf.shape, leaf.dtype), leaf)
 
     def on(self, device: torch.device) -> Any:
         """Return the tree as tensors on the device, without waiting for it."""
@@ -237,7 +243,70 @@ class PinnedBatch:
         return tree.map_tree(view, self._arrays)
 
 
+class BatchMemory:
+    """Pinned memory that a buffer writes the large arrays of a batch to, from where `PinnedBatch` need not copy them.
+
+    Each batch has a block of its own, as the device may still read those before. If another batch is sampled first,
+    this one's arrays are copied like any others.
+
+    Attributes:
+        n_bytes: that the largest batch so far needed; the size of the next block.
+    """
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self._start_block(None)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an uninitialized array, as `np.empty`; a large one is in the block of the next batch."""
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if n_bytes < _LARGE:
+            return np.empty(shape, dtype)
+        if self._block is None or self._end + n_bytes > len(self._block):
+            self._start_block(_pinned_block(max(n_bytes, self.n_bytes)))
+        assert self._block is not None, "it was started just now"
+        array = _array_in(self._block.numpy(), self._end, shape, dtype)
+        self._given[id(array)] = self._end, array
+        self._end += _aligned(n_bytes)
+        return array
+
+    def take(self, arrays: Sequence[NDArray[Any]]) -> tuple[dict[int, int], int, Tensor | None]:
+        """Return what is known of a batch's arrays, and start another block; nothing if none is from this block.
+
+        Returns:
+            Where those from the block start, by their id; the first free byte; the block.
+        """
+        given = {id(array): self._given[id(array)][0] for array in arrays if id(array) in self._given}
+        if not given:
+            return {}, 0, None
+        end, block = self._end, self._block
+        self._start_block(None)
+        return given, end, block
+
+    def _start_block(self, block: Tensor | None) -> None:
+        self._block, self._end = block, 0
+        self._given: dict[int, tuple[int, NDArray[Any]]] = {}  # start, array; kept, so that its id stays its own
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """Leave out of copies what is written now."""
+        return type(self), ()
+
+
 _ALIGNMENT = 64  # bytes, at which each array of a block starts
+_LARGE = 1 << 15  # bytes, from which copying an array takes longer than finding a place for it
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _pinned_block(n_bytes: int) -> Tensor:
+    return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
+
+
+def _array_in(block: NDArray[np.uint8], start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    array: NDArray[Any] = block[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+    return array
 
 
 @cache

@@ -15,7 +15,17 @@ from torch import Tensor, nn
 
 from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
-from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Horizon, Obs, ReturnScale, Transition, TransitionBatch
+from trainkit.core.data import (
+    ACTION_PROB,
+    ActOutput,
+    Allocate,
+    ArraySpec,
+    Horizon,
+    Obs,
+    ReturnScale,
+    Transition,
+    TransitionBatch,
+)
 from trainkit.core.errors import Checks, ConfigError, all_made, check_flag
 from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.protocols import Dataset, EnvSpaces
@@ -23,7 +33,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
 from trainkit.engine.cuda_graph import CudaGraph
-from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device, with_room
+from trainkit.engine.device import CPU, BatchMemory, PinnedBatch, resolve_device, to_device, with_room
 from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
@@ -159,6 +169,7 @@ class Policy(nn.Module):
         self._targets: dict[str, TargetNetwork] = {}
         self._metrics = MeanMetrics()
         self._divergence = DivergenceGuard(name, self.device)
+        self._memory = BatchMemory()
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._graph: CudaGraph | None = None
         own = {"_engine", "_ignored", "recipe"}
@@ -323,7 +334,14 @@ class Policy(nn.Module):
 
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device with observations as features, for a custom `update`."""
-        return tensor_batch(to_device(self._columns(batch), self.device), self.preprocess, frames_of(batch))
+        columns = self._columns(batch)
+        sent = columns if self.device == CPU else PinnedBatch(columns, self._memory)
+        return tensor_batch(to_device(sent, self.device), self.preprocess, frames_of(batch))
+
+    @property
+    def batch_memory(self) -> Allocate | None:
+        """Makes arrays for batches in memory that the device reads; None on the CPU."""
+        return None if self.device == CPU else self._memory.empty
 
     def _columns(self, batch: TransitionBatch) -> Any:
         """Return a batch's columns."""
@@ -455,8 +473,8 @@ class Policy(nn.Module):
             batch, frames = gathered(batch), None
         columns = self._columns(batch)
         if self.device != CPU:
-            send = PinnedBatch if self._graph is not None else partial(to_device, device=self.device)
-            columns = self._with_room(partial(send, columns), step)
+            pinned = PinnedBatch(columns, self._memory)
+            columns = pinned if self._graph is not None else self._with_room(partial(pinned.on, self.device), step)
         given = columns, self.loss_inputs(len(batch), step=step)
         results = (self._take_steps if self._graph is None else self._replay)(given, frames, step=step)
         return self.end_update(step=step, priority=results.pop("priority", None), **results)

@@ -139,34 +139,34 @@ struct Copy {
 
 class Delays {
  public:
-  void set(bool is_on) {
-    if (!is_on) finish([](const Copy&) { return true; });
-    is_on_ = is_on;
-    n_to_device_ = 0;
+  int start_or_end(bool is_start) {  // blocks may be nested
+    wait_for_all();
+    n_blocks_ += is_start ? 1 : -1;
+    return n_to_device_;
   }
-  bool is_on() const { return is_on_; }
+  bool is_on() const { return n_blocks_; }
 
   void add(std::function<void()> read, std::function<void()> finish) {
     std::lock_guard<std::mutex> lock(mutex_);
     copies_.push_back({current_stream, streams_[current_stream][current_stream] = ++n_copies_, std::move(read), std::move(finish)});
   }
-  int64_t count_to_device() { return n_to_device_++; }
+  int count_to_device() { return n_to_device_++; }
 
   void start_work() {  // on the current stream
-    if (is_on_) read([](const Copy& copy) { return copy.stream == current_stream; });
+    if (is_on()) read([](const Copy& copy) { return copy.stream == current_stream; });
   }
   Clock of(c10::StreamId stream) {
     std::lock_guard<std::mutex> lock(mutex_);
     return streams_[stream];
   }
   void order(const Clock& event, c10::StreamId stream) {  // the stream's next work comes after the event
-    if (!is_on_) return;
+    if (!is_on()) return;
     read([&](const Copy& copy) { return is_before(copy, event); });
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto [other, number] : event) streams_[stream][other] = std::max(streams_[stream][other], number);
   }
   void wait(const Clock& event) {
-    if (is_on_) finish([&](const Copy& copy) { return is_before(copy, event); });
+    if (is_on()) finish([&](const Copy& copy) { return is_before(copy, event); });
   }
   void wait(c10::StreamId stream) { wait(of(stream)); }
   void wait_for_all() { finish([](const Copy&) { return true; }); }
@@ -196,8 +196,7 @@ class Delays {
   }
 
   std::mutex mutex_;
-  std::atomic<bool> is_on_{false};
-  std::atomic<int64_t> n_to_device_{0};
+  std::atomic<int> n_blocks_{0}, n_to_device_{0};
   uint64_t n_copies_ = 0;
   std::map<c10::StreamId, Clock> streams_;  // what the next work of each comes after
   std::vector<Copy> copies_;
@@ -588,5 +587,4 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 }  // namespace
 
 extern "C" void pretend_listen(int (*listen)(int, const char*)) { listener.store(listen); }
-extern "C" void pretend_delay(int is_on) { delays.set(is_on); }
-extern "C" int pretend_is_delaying() { return delays.is_on(); }
+extern "C" int pretend_delay(int is_start) { return delays.start_or_end(is_start); }

@@ -180,25 +180,21 @@ class PretendDevice:
 
         Raises:
             DeviceError: at the block's end: memory was changed before it had been copied to the device; names the line
-                that copied it. Or the block is inside another one.
+                that copied it.
         """
-        if _library().pretend_is_delaying():
-            raise DeviceError(
-                "PretendDevice.delaying() is active already, and its blocks cannot be nested: leave it first"
-            )
         lines: list[str] = []  # that copied to the device
         changed: list[str] = []
 
         def note(event: _Event, operation: str) -> bool:
             if event is _Event.TO_DEVICE:
                 lines.append(_line_of_the_user())
-            elif event is _Event.RACE:
-                changed.append(lines[int(operation)])
+            elif event is _Event.RACE and int(operation) >= n_before:
+                changed.append(lines[int(operation) - n_before])
             return False
 
         library = _library()
         with _listening(note):
-            library.pretend_delay(1)
+            n_before = library.pretend_delay(1)  # copies to the device so far
             try:
                 yield
             finally:

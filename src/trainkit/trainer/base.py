@@ -17,7 +17,7 @@ from trainkit.core.data import EpochResult
 from trainkit.core.errors import BusyError, Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
-from trainkit.core.protocols import Seedable, Store, Trainee
+from trainkit.core.protocols import HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.loggers.logger import as_logger
@@ -187,6 +187,8 @@ class Trainer(Generic[TraineeT]):
         """Check that the parts fit together, then apply the options that concern them."""
         collectors = {"train_collector": self.train_collector, "test_collector": self.test_collector}
         check_parts(type(self).__name__, self.policy, self.learns_by, collectors, self.buffer)
+        if isinstance(self.policy, HasBatchMemory) and isinstance(self.buffer, UsesBatchMemory):
+            self.buffer.use_batch_memory(self.policy.batch_memory)
         options = self._options
         if options.threads is not None and not hasattr(self.policy, "n_threads"):
             name = type(self.policy).__name__

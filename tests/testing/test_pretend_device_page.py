@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.helpers.accelerator import load_pretend_device
 from tests.helpers.pages import ROOT, Example, examples
 
 PAGE = ROOT / "docs" / "howto" / "pretend_device.md"
@@ -10,5 +9,4 @@ PAGE = ROOT / "docs" / "howto" / "pretend_device.md"
 
 @pytest.mark.parametrize("example", examples(PAGE), ids=lambda example: str(example.line))
 def test_the_pages_code_runs(example: Example) -> None:
-    load_pretend_device()
     exec(compile(example.source, str(PAGE), "exec"), {})  # noqa: S102 - our own page
