@@ -38,6 +38,43 @@ class EnvSpaces(Protocol):
         ...
 
 
+@runtime_checkable
+class Simulator(EnvSpaces, Protocol):
+    """N environments that stay on a device: tensors in, tensors out.
+
+    All tensors are on `device`, have N rows, and may be overwritten by the next call. Optional members: `state_dict()`
+    and `load_state_dict(state)`, of tensors and plain values, with which a resumed run continues with the same bits;
+    `close()`.
+    """
+
+    @property
+    def n(self) -> int:
+        """Number of environments."""
+        ...
+
+    @property
+    def device(self) -> Any:
+        """The torch device, or its name."""
+        ...
+
+    def reset(self, seed: int) -> Obs:
+        """Reset every environment and all random streams; return the observations [N, ...]."""
+        ...
+
+    def step(self, action: Any) -> tuple[Obs, Any, Any, Any, Obs]:
+        """Step every environment, and reset those whose episode ended, within the same step.
+
+        Args:
+            action: [N, ...].
+
+        Returns:
+            obs [N, ...], to act on next: where an episode ended, the first of the next episode;
+            reward [N], of floats; terminated [N] and truncated [N], of bools;
+            final_obs [N, ...], before any reset: read only where an episode ended.
+        """
+        ...
+
+
 class Stateful(Protocol):
     """A part whose state goes into a checkpoint."""
 
@@ -195,8 +232,8 @@ class RolloutLearner(Trainee, Protocol):
         ...
 
 
-class Store(Stateful, Protocol):
-    """A buffer as a collector and every trainer use it.
+class Memory(Stateful, Protocol):
+    """What was collected, as every trainer uses it.
 
     A trainer gives `load_state_dict` large arrays as `trainkit.core.files.StoredArray`s, which are read when they are
     copied (`trainkit.core.files.copy_into`) or converted (`np.asarray`), and only until it returns.
@@ -212,6 +249,12 @@ class Store(Stateful, Protocol):
         """The names of the columns that a policy's updates may read in `extras`."""
         ...
 
+    def metrics(self, step: int) -> dict[str, float]: ...
+
+
+class Store(Memory, Protocol):
+    """A buffer as a collector uses it."""
+
     def bind(self, spec: RowSpec) -> None: ...
 
     def add(self, transition: Transition) -> NDArray[np.int64]: ...
@@ -219,8 +262,6 @@ class Store(Stateful, Protocol):
     def cut(self, env_ids: ArrayLike) -> None: ...
 
     def drop(self, env_ids: ArrayLike) -> int: ...
-
-    def metrics(self, step: int) -> dict[str, float]: ...
 
 
 @runtime_checkable

@@ -419,17 +419,18 @@ class ActionStd:
 
     def __init__(self, distribution: object) -> None:
         self._distribution = normal_part(distribution)
-        self._pending: list[NDArray[Any]] = []  # log standard deviations [K, D]
+        self._pending: list[NDArray[Any] | Tensor] = []  # log standard deviations [K, D]
         self._summary = NO_VALUES
 
-    def add(self, outputs: NDArray[Any]) -> None:
-        """Add the network's outputs [K, W] of one draw."""
+    def add(self, outputs: NDArray[Any] | Tensor) -> None:
+        """Add the network's outputs [K, W] of one draw; without waiting, where they are on a device."""
         if self._distribution is None:
             return
         if self._distribution.log_std is None:
-            self._pending.append(outputs[:, outputs.shape[1] // 2 :].copy())
+            log_std = outputs[:, outputs.shape[1] // 2 :]
+            self._pending.append(log_std.clone() if isinstance(log_std, Tensor) else log_std.copy())
         elif not self._pending:  # a parameter, the same for all rows
-            self._pending.append(self._distribution.log_std.detach().cpu().numpy().copy()[None])
+            self._pending.append(self._distribution.log_std.detach().clone()[None])
         if len(self._pending) == _MAX_PENDING:
             self._summarize()
 
@@ -442,6 +443,7 @@ class ActionStd:
     def _summarize(self) -> None:
         if self._distribution is None or not self._pending:
             return
-        log_std, self._pending = np.concatenate(self._pending), []
+        arrays = [one.cpu().numpy() if isinstance(one, Tensor) else one for one in self._pending]
+        log_std, self._pending = np.concatenate(arrays), []
         std = np.exp(np.clip(log_std, *LOG_STD_RANGE) if self._distribution.log_std is None else log_std)
         self._summary = Summary.merge([self._summary, Summary.of(std.ravel().tolist())])

@@ -71,9 +71,27 @@ class ActorPolicy(Policy):
             row = int(np.argmin(is_finite))
             env = row if env_ids is None else int(env_ids[row])
             raise DivergedError(f"{type(self).__name__} gives {outputs[row].tolist()} for env {env} at step {step}")
+        return ActOutput(*self._output(results), state)
+
+    def act_on_device(self, obs: Any, *, explore: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
+        """Act as `act` does, on tensors [K, ...] on the policy's device, without waiting for it.
+
+        Returns:
+            (actions [K, ...] in the units of the space, columns of `extras_spec`), which nothing has checked: of a row
+            that is not finite, or whose mask allows no action, log_prob or value is not finite.
+        """
+        self.enter(training=False)
+        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        with torch.no_grad():
+            results = self._act((obs, noise))
+            if explore and self._action_std is not None:
+                self._action_std.add(results["outputs"])
+            return self._output(results)
+
+    def _output(self, results: Mapping[str, Actions]) -> tuple[Actions, dict[str, Actions]]:
+        """Return the actions in the units of the space, and the columns to store."""
         stored = {**results, POLICY_ACTION: results["action"]}
-        extras = {name: stored[name] for name in self._extras_spec}
-        return ActOutput(self._in_space(results["action"]), extras, state)
+        return self._in_space(results["action"]), {name: stored[name] for name in self._extras_spec}
 
     def _act(self, given: Any) -> dict[str, Tensor]:
         """Act on raw observations on the device with noise [K, N] or None; actions of a Box are in policy units."""

@@ -1,11 +1,12 @@
-"""Advantages and returns of rollouts, and the rows that on-policy losses take.
+"""Advantages and returns of rollouts, rollouts on the device, and the rows that on-policy losses take.
 
 `gae` and `discounted_returns` are pure functions of tensors [T, N] of T steps in N environments. `terminated` means
 that no value follows; `truncated` means that the episode continues outside of the rollout, after a time limit or the
 rollout's end. Both end the sum; only the first drops the next value.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -72,6 +73,30 @@ def normalized(advantage: Tensor) -> Tensor:
     """Return advantages [..., B] with mean 0 and population standard deviation 1 over B; 0 if all are equal."""
     deviation, mean = torch.std_mean(advantage, dim=-1, correction=0, keepdim=True)
     return (advantage - mean) / (deviation + 1e-8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRollout:
+    """A rollout on the device: B rows in the order of their positions t * N + n in T steps of N environments."""
+
+    obs: Any  # [B, ...]
+    action: Tensor  # [B, ...], in policy units
+    log_prob: Tensor  # [B], of the action when it was taken
+    reward: Tensor  # [T, N]
+    value: Tensor  # [T, N], of the critic when the action was taken
+    terminated: Tensor  # [T, N]
+    ended: Tensor  # [T, N], terminated, truncated, cut, or without a row
+    last_rows: Tensor  # [E], positions of the rows that ended without termination
+    last_obs: Any  # [E, ...], the true observations after them, to bootstrap from
+    extras: Mapping[str, Tensor]  # {name: [B, ...]}, those that the policy's `columns` names
+    positions: Tensor | None = None  # [B]; None where every position has a row
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def by_row(self, column: Tensor) -> Tensor:
+        """Return a column [T, N] by row, [B]."""
+        return column.flatten() if self.positions is None else column.flatten()[self.positions]
 
 
 class RolloutRows(NamedTuple):

@@ -24,7 +24,7 @@ from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
-from trainkit.policy.advantages import RolloutRows, gae
+from trainkit.policy.advantages import RolloutRows, TensorRollout, gae
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
@@ -194,7 +194,7 @@ class OnpolicyPolicy(ActorPolicy):
         self.statistics.observe(transition)
 
     def learn(
-        self, rollout: Rollout, *, step: int, batch_size: int | None = None, repeat: int = 1
+        self, rollout: Rollout | TensorRollout, *, step: int, batch_size: int | None = None, repeat: int = 1
     ) -> Iterator[UpdateResult]:
         """Learn from all rows `repeat` times, each time in another order, in batches of about `batch_size`.
 
@@ -204,7 +204,7 @@ class OnpolicyPolicy(ActorPolicy):
         yield from self._updates(rollout, step, batch_size, repeat)
         self.statistics.fold()
 
-    def _updates(self, rollout: Rollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
+    def _updates(self, rollout: Rollout | TensorRollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
         rows = self._rows(rollout)
         n_rows = len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
@@ -232,45 +232,61 @@ class OnpolicyPolicy(ActorPolicy):
         columns, inputs = given
         return RolloutRows(*columns)._replace(inputs=inputs)
 
-    def _rows(self, rollout: Rollout) -> RolloutRows:
-        """Return the rows of a rollout on the device with their advantages; [T, N] becomes [B]."""
-        is_row = rollout.is_row
-        flat = np.flatnonzero(is_row)
+    def _rows(self, rollout: Rollout | TensorRollout) -> RolloutRows:
+        """Return the rows of a rollout with their advantages."""
+        if isinstance(rollout, Rollout):
+            rollout = self._on_device(rollout)
+        reward, value, terminated, ended = rollout.reward, rollout.value, rollout.terminated, rollout.ended
+        with torch.no_grad():
+            next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
+            if len(rollout.last_rows):
+                last = self._values(rollout.last_obs)
+                legal = legal_mask(rollout.last_obs)
+                if legal is not None:
+                    last = last * legal.any(dim=1)  # without a legal action the episode is over
+                next_value.view(-1)[rollout.last_rows] = last
+            advantage = rollout.by_row(self._advantages(reward, value, next_value, terminated, ended))
+            features = self.preprocess(rollout.obs)
+        value, legal, action = rollout.by_row(value), legal_mask(rollout.obs), rollout.action
+        extras = {name: rollout.extras[name] for name in self.columns}
+        return RolloutRows(features, legal, action, rollout.log_prob, value, advantage, advantage + value, extras)
+
+    def _on_device(self, rollout: Rollout) -> TensorRollout:
+        """Send a rollout to the device by one copy, without positions that have no row."""
         missing = [name for name in (*self.columns, *self.extras_spec) if name not in rollout.extras]
         if missing:
             raise ConfigError(
                 f"{type(self).__name__} needs the columns {missing}, which the rollout does not have: read it with "
                 "columns=policy.columns"
             )
-        own_columns = {name: np.asarray(rollout.extras[name], spec.dtype) for name, spec in self.extras_spec.items()}
-        ended = rollout.ended | ~is_row
-        unit = rollout.action if self.action_scale is None else own_columns[POLICY_ACTION]
-        extras = {name: rollout.extras[name] for name in self.columns}
-        of_rows = tree.map_tree(lambda leaf: _flat(leaf)[flat], (rollout.obs, unit, own_columns["log_prob"], extras))
-        steps = np.asarray(rollout.reward, np.float32), own_columns["value"], rollout.terminated, ended
-        sent = to_device((*of_rows, *steps, flat, np.asarray(rollout.last_rows), rollout.last_obs), self.device)
-        obs, action, log_prob, extras, reward, value, terminated, ended, index, last_index, last_obs = sent
-        with torch.no_grad():
-            next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
-            if len(rollout.last_rows):
-                last = self._values(rollout.last_obs if self.device == CPU else last_obs)
-                legal = legal_mask(last_obs)
-                if legal is not None:
-                    last = last * legal.any(dim=1)  # without a legal action the episode is over
-                next_value.view(-1)[last_index] = last
-            advantage = self._advantages(reward, value, next_value, terminated, ended)
-        advantage, value = advantage.view(-1)[index], value.view(-1)[index]
-        with torch.no_grad():
-            features = self.preprocess(obs)
-        returns = advantage + value
-        return RolloutRows(features, legal_mask(obs), action, log_prob, value, advantage, returns, extras)
+        is_row = rollout.is_row
+        positions = np.flatnonzero(is_row)
+        stored = {name: np.asarray(rollout.extras[name], spec.dtype) for name, spec in self.extras_spec.items()}
+        by_row = {
+            "obs": rollout.obs,
+            "action": rollout.action if self.action_scale is None else stored[POLICY_ACTION],
+            "log_prob": stored["log_prob"],
+            "extras": {name: rollout.extras[name] for name in self.columns},
+        }
+        arrays = {
+            **tree.map_tree(lambda leaf: _flat(leaf)[positions], by_row),
+            "positions": positions,
+            "reward": np.asarray(rollout.reward, np.float32),
+            "value": stored["value"],
+            "terminated": rollout.terminated,
+            "ended": rollout.ended | ~is_row,
+            "last_rows": np.asarray(rollout.last_rows),
+            "last_obs": rollout.last_obs,
+        }
+        return TensorRollout(**to_device(arrays, self.device))
 
-    def _values(self, obs: Obs) -> Tensor:
-        """Return the values [K] of raw observations, on a device of tensors there, without gradients."""
+    def _values(self, obs: Any) -> Tensor:
+        """Return the values [K] of raw observations on the device, without gradients."""
         if self.device != CPU:
             with torch.no_grad():
                 return self._value_of(obs)["value"]
-        return torch.from_numpy(self._engine.call("values", self._value_of, obs)["value"])
+        arrays = tree.map_tree(np.asarray, obs)
+        return torch.from_numpy(self._engine.call("values", self._value_of, arrays)["value"])
 
     def _value_of(self, obs: Any) -> dict[str, Tensor]:
         return {"value": self.network(self.preprocess(obs))[1]}
