@@ -23,13 +23,15 @@ LAYERS = [
     {"errors", "schedules"},  # namespaces, which re-export
     {"envs", "buffer", "nets", "engine"},
     {"collector", "policy", "datasets", "loggers"},
+    {"simulators"},
     {"trainer"},
     {"callbacks"},  # a namespace
     {"presets", "plot", "testing"},
     {"cli"},
     {"trainkit", "__main__"},  # the package itself re-exports
 ]
-TORCH_PACKAGES = {"engine", "nets", "policy", "core.checkpoint", "loggers.tensorboard", "testing.pretend_device"}
+TORCH_PACKAGES = {"engine", "nets", "policy", "simulators"}
+TORCH_PACKAGES |= {"core.checkpoint", "loggers.tensorboard", "testing.pretend_device"}
 CORE = {"torch", "gymnasium", "numpy", "threadpoolctl", "tqdm", "tensorboard", "typing_extensions"}
 NOT_EVERYWHERE = {"fcntl"}  # of the standard library: Windows has none
 SLOW_TO_LOAD = {

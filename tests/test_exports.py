@@ -18,7 +18,8 @@ TOP = """
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip Linear
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
     evaluate load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
-    buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules testing trainer
+    buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
+    trainer
 """.split()
 NAMESPACES = {
     "buffer": """
@@ -57,6 +58,9 @@ NAMESPACES = {
         discounted_returns gae load_policy
     """,
     "schedules": "Constant Linear Piecewise Schedule",
+    "simulators": """
+        CartPole Pendulum Simulator SimulatorVectorEnv TensorCollector TensorEnvs TensorRolloutBuffer check_simulator
+    """,
     "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """
         Callback Checkpoint CollectStats Curriculum DatasetWriter EpochResult EpochStats Evaluation Histograms History

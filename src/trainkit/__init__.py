@@ -1,8 +1,8 @@
 """trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch.
 
 The names of everyday use are here; the others in the namespaces `tk.nets`, `tk.envs`, `tk.datasets`, `tk.schedules`,
-`tk.callbacks`, `tk.errors`, `tk.engine`, `tk.loggers`, `tk.testing`, `tk.policy`, `tk.buffer`, `tk.collector` and
-`tk.trainer`.
+`tk.simulators`, `tk.callbacks`, `tk.errors`, `tk.engine`, `tk.loggers`, `tk.testing`, `tk.policy`, `tk.buffer`,
+`tk.collector` and `tk.trainer`.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from trainkit import (
     policy,
     presets,
     schedules,
+    simulators,
     testing,
     trainer,
 )
@@ -148,6 +149,7 @@ __all__ = [
     "presets",
     "scalars",
     "schedules",
+    "simulators",
     "testing",
     "trainer",
 ]

@@ -16,7 +16,6 @@ from trainkit.core.data import (
     Horizon,
     Obs,
     RecordedEpisode,
-    Rollout,
     RowSpec,
     Transition,
     TransitionBatch,
@@ -75,6 +74,7 @@ class Simulator(EnvSpaces, Protocol):
         ...
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """A part whose state goes into a checkpoint."""
 
@@ -227,8 +227,11 @@ class Learner(Trainee, Protocol):
 class RolloutLearner(Trainee, Protocol):
     """A policy as an on-policy trainer uses it."""
 
-    def learn(self, rollout: Rollout, *, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
-        """Learn from all rows `repeat` times, in batches; one item per update, taken when the iterator advances."""
+    def learn(self, rollout: Any, *, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
+        """Learn from all rows `repeat` times, in batches; one item per update, taken when the iterator advances.
+
+        `rollout` is a `Rollout`, or a `TensorRollout` of a simulator.
+        """
         ...
 
 

@@ -30,7 +30,7 @@ from trainkit.envs.ownership import check_free
 from trainkit.envs.validation import DISCRETE, ActionValidator, Ranges, RowReader
 
 Level = Literal["error", "warning", "note"]
-_LEVELS: list[Level] = ["error", "warning", "note"]
+LEVELS: list[Level] = ["error", "warning", "note"]
 _MIN_ASYNC_MS = 0.5  # per step; a message between processes costs about a tenth of that
 
 
@@ -90,7 +90,7 @@ def check_env(
         env = check.check_spaces(env, validate_env)
         check.play_twice(env, n_steps, seed)
         check.check_rendering(env)
-    return sorted(check.findings, key=lambda finding: _LEVELS.index(finding.level))
+    return sorted(check.findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 class _StopError(Exception):

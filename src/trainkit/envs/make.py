@@ -12,6 +12,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
 from trainkit.envs.agents import GamesBackend, is_game
 from trainkit.envs.backends import Backend
@@ -169,7 +170,13 @@ def _check_spec(
         checks.require(on_error != "restart", f'.on_error "restart" needs {rule}')
         checks.require(single.validate_env is None, f".validate_env is called with {rule}")
     late: dict[str, Any] = {name: getattr(single, name) for name in ("wrappers", "max_episode_steps", "env_kwargs")}
-    if isinstance(spec, (VectorEnv, Envs)):
+    if isinstance(spec, Simulator):
+        checks.require(
+            False,
+            f".spec is the simulator {type(spec).__name__}: give tk.simulators.SimulatorVectorEnv(simulator), whose "
+            "steps are copied to arrays, or use it in a tk.simulators.TensorCollector",
+        )
+    elif isinstance(spec, (VectorEnv, Envs)):
         n_envs = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
         checks.require(n in (1, n_envs), f".n is {n}, but {n_envs} environments were given: leave n out")
         if isinstance(spec, Envs):

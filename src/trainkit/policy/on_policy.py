@@ -204,7 +204,9 @@ class OnpolicyPolicy(ActorPolicy):
         yield from self._updates(rollout, step, batch_size, repeat)
         self.statistics.fold()
 
-    def _updates(self, rollout: Rollout | TensorRollout, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
+    def _updates(
+        self, rollout: Rollout | TensorRollout, step: int, batch_size: int | None, repeat: int
+    ) -> Iterator[UpdateResult]:
         rows = self._rows(rollout)
         n_rows = len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)

@@ -17,10 +17,11 @@ from trainkit.core.data import EpochResult
 from trainkit.core.errors import BusyError, Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
-from trainkit.core.protocols import HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
+from trainkit.core.protocols import HasBatchMemory, Memory, Seedable, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.loggers.logger import as_logger
+from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Dispatcher
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.history import History
@@ -132,8 +133,8 @@ class Trainer(Generic[TraineeT]):
     def __init__(
         self,
         policy: TraineeT,
-        train_collector: Collector | None,
-        buffer: Store,
+        train_collector: Collector | TensorCollector | None,
+        buffer: Memory,
         *,
         max_epoch: int,
         step_per_epoch: int,
@@ -176,7 +177,7 @@ class Trainer(Generic[TraineeT]):
             raise
 
     @property
-    def _collectors(self) -> list[Collector]:
+    def _collectors(self) -> list[Collector | TensorCollector]:
         return [one for one in (self.train_collector, self.test_collector) if one is not None]
 
     @property

@@ -13,8 +13,9 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_PROB, Transition
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Store, Trainee
+from trainkit.core.protocols import Buffer, Dataset, FrameStore, Memory, RoundBuffer, Seedable, Trainee
 from trainkit.core.spaces import StructuredHybrid, array_specs, legal_actions
+from trainkit.simulators import TensorCollector
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,11 @@ _TRAINEE_MEMBERS = (
 
 
 def check_parts(
-    trainer: str, policy: Trainee, learns_by: str, collectors: Mapping[str, Collector | None], buffer: Store
+    trainer: str,
+    policy: Trainee,
+    learns_by: str,
+    collectors: Mapping[str, Collector | TensorCollector | None],
+    buffer: Memory,
 ) -> None:
     """Raise a `ConfigError` unless the policy can learn from this buffer, and the collectors have the same policy."""
     methods = getattr(policy, "learns_by", {learns_by})

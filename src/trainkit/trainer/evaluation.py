@@ -11,11 +11,12 @@ from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
-from trainkit.core.protocols import Policy
+from trainkit.core.protocols import Policy, Simulator
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
+from trainkit.simulators import SimulatorVectorEnv
 from trainkit.trainer.callbacks.base import Dispatcher, n_periods
 from trainkit.trainer.metrics import Stopwatch
 
@@ -345,7 +346,7 @@ class EvaluationSchedule:
 @checked
 def evaluate(
     policy: Policy,
-    env: EnvSpec,
+    env: EnvSpec | Simulator,
     *,
     n_episode: int = 10,
     n_envs: int | None = None,
@@ -358,8 +359,8 @@ def evaluate(
 
     Args:
         policy: any policy.
-        env: as in `make_envs`, whose further options are `env_options`. An `Envs` or a vector environment stays open,
-            and must have no other owner, such as a training collector.
+        env: as in `make_envs`, whose further options are `env_options`, or a simulator. An `Envs`, a vector environment
+            or a simulator stays open, and must have no other owner, such as a training collector.
         n_episode: episodes in all, a fixed quota per environment.
         n_envs: environments to play in; default: the number that `env` has itself, else that of episodes, at most 16.
         explore: whether the policy explores.
@@ -372,6 +373,8 @@ def evaluate(
     with Checks("evaluate") as checks:
         checks.integer("n_episode", n_episode, low=1)
         checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
+    if isinstance(env, Simulator):
+        env = SimulatorVectorEnv(env)
     if n_envs is None:
         n_envs = 1 if has_own_number(env) else min(n_episode, 16)
     if isinstance(env, str):

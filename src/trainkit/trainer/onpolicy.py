@@ -11,6 +11,7 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.protocols import RolloutLearner, UpdateResult
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
+from trainkit.simulators import TensorCollector, TensorRolloutBuffer
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.options import KeywordOptions, Options
 
@@ -23,13 +24,14 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
 
     Args:
         policy: learns; its `horizon` says what rewards and discount count.
-        train_collector: has a `RolloutBuffer`.
+        train_collector: has a `RolloutBuffer`, or is a `TensorCollector`.
         test_collector: see `Options`.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
         step_per_collect: steps per rollout, in all environments together; steps in excess are subtracted from
             the next.
-        episode_per_collect: instead of it, whole episodes per rollout, a fixed quota per environment.
+        episode_per_collect: instead of it, whole episodes per rollout, a fixed quota per environment. Not with a
+            `TensorCollector`.
         repeat_per_collect: how often each row is learned from.
         batch_size: rows per update, about: a rollout is divided into equal batches. None is all of it.
         common: see `Options`.
@@ -37,12 +39,12 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
 
     learns_by: ClassVar[str] = "learn"
 
-    buffer: RolloutBuffer
+    buffer: RolloutBuffer | TensorRolloutBuffer
 
     def __init__(
         self,
         policy: RolloutLearnerT,
-        train_collector: Collector,
+        train_collector: Collector | TensorCollector,
         test_collector: Collector | None = None,
         *,
         max_epoch: int,
@@ -55,7 +57,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     ) -> None:
         name = type(self).__name__
         buffer = train_collector.buffer
-        if not isinstance(buffer, RolloutBuffer):
+        if not isinstance(buffer, RolloutBuffer | TensorRolloutBuffer):
             raise ConfigError(
                 f"{name}.train_collector must have a RolloutBuffer, got {buffer!r}: "
                 "Collector(policy, envs, RolloutBuffer())"
@@ -64,6 +66,8 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
             one = (step_per_collect is None) != (episode_per_collect is None)
             checks.require(one, " needs exactly one of step_per_collect and episode_per_collect")
             given = {"step_per_collect": step_per_collect, "episode_per_collect": episode_per_collect}
+            is_step = step_per_collect is not None or isinstance(buffer, RolloutBuffer)
+            checks.require(is_step, ".episode_per_collect needs a Collector: with a TensorCollector step_per_collect")
             for option, count in (given | {"batch_size": batch_size}).items():
                 checks.integer(option, count, low=1, optional=True)
             checks.integer("repeat_per_collect", repeat_per_collect, low=1)

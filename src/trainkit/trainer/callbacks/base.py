@@ -38,21 +38,23 @@ import numpy as np
 
 from trainkit.collector import Collector, Episode, EpisodeEvents
 from trainkit.core import tree
-from trainkit.core.data import EpochResult, Lookup, Rollout, TransitionBatch
+from trainkit.core.data import EpochResult, Rollout, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.names import EVENTS_ELSEWHERE, did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
+from trainkit.policy.advantages import TensorRollout
+from trainkit.simulators import TensorCollector
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
 _log = logging.getLogger(__name__)
 
-TrainBatch = TransitionBatch | Rollout
-BatchT = TypeVar("BatchT", TransitionBatch, Rollout)
+TrainBatch = TransitionBatch | Rollout | TensorRollout
+BatchT = TypeVar("BatchT", TransitionBatch, Rollout | TensorRollout)
 Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event in addition to the trainer, one tuple per occurrence
 
 
@@ -224,12 +226,23 @@ class Dispatcher:
                 with checks.gather():
                     callback.check(trainer)
 
-    def subscribe(self, trainer: "Trainer", collector: Collector, *, in_evaluation: bool) -> None:
-        """Subscribe to the episodes of a collector, if any callback receives their events."""
+    def subscribe(self, trainer: "Trainer", collector: Collector | TensorCollector, *, in_evaluation: bool) -> None:
+        """Subscribe to the episodes of a collector, if any callback receives their events.
+
+        Raises:
+            ConfigError: it has no such events.
+        """
         wanted = ("all", "evaluation" if in_evaluation else "training")
         receivers = {event: [c for c in self.receivers[event] if c.episodes in wanted] for event in _COLLECTOR_EVENTS}
         receivers["on_env_created"] = self.receivers["on_env_created"]
         received = [event for event, callbacks in receivers.items() if callbacks]
+        if isinstance(collector, TensorCollector):
+            for event in received:
+                raise ConfigError(
+                    f"{_label(receivers[event][0], event)}: a TensorCollector has no events of single episodes: use "
+                    "on_collect_end, whose statistics have every return and length"
+                )
+            return
 
         def deliver(event: str, occurrences: Occurrences) -> None:
             self._deliver(event, trainer, occurrences, receivers[event])
@@ -238,10 +251,12 @@ class Dispatcher:
             EpisodeEvents(collector.envs.n, deliver, received, in_evaluation=in_evaluation) if received else None
         )
 
-    def start(self, trainer: "Trainer", collectors: Sequence[Collector]) -> None:
+    def start(self, trainer: "Trainer", collectors: Sequence[Collector | TensorCollector]) -> None:
         """Fire the start of training, and then every environment there is."""
         self._undelivered.append(("on_train_start", trainer, [()], self.receivers["on_train_start"]))
         for collector in collectors:
+            if isinstance(collector, TensorCollector):
+                continue
             for env_id in collector.envs.all_ids.tolist():
                 occurrences = [(collector.envs, env_id)]
                 self._undelivered.append(("on_env_created", trainer, occurrences, self.receivers["on_env_created"]))
@@ -344,8 +359,7 @@ def _check_rows(name: str, before: TrainBatch, after: TrainBatch) -> None:
         other = given[path]
         if (other.shape[first:], other.dtype) != (leaf.shape[first:], leaf.dtype):
             raise ConfigError(
-                f"{name} must leave {path} as {leaf.dtype.name}{list(leaf.shape)}, got "
-                f"{other.dtype.name}{list(other.shape)}"
+                f"{name} must leave {path} as {leaf.dtype}{list(leaf.shape)}, got {other.dtype}{list(other.shape)}"
             )
 
 
@@ -353,7 +367,7 @@ def _columns(rows: TrainBatch) -> dict[str, Any]:
     """Return the columns that callbacks must keep, by the paths of their leaves: all except the extra ones."""
     named = {field.name: getattr(rows, field.name) for field in fields(rows) if field.name != "extras"}
     leaves = {f"{name} {path}".rstrip(): leaf for name, own in named.items() for path, leaf in tree.named_leaves(own)}
-    return {path: leaf if isinstance(leaf, Lookup) else np.asarray(leaf) for path, leaf in leaves.items()}
+    return {path: leaf if hasattr(leaf, "ndim") else np.asarray(leaf) for path, leaf in leaves.items()}
 
 
 def _label(callback: Callback, event: str) -> str:

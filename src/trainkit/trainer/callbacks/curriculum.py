@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trainkit.collector import Collector
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
@@ -69,5 +70,6 @@ class Curriculum(Callback):
             self._task = dict(task)
 
     def _set(self, trainer: "Trainer") -> None:
-        assert trainer.train_collector is not None, "`check` rejects runs without"
-        trainer.train_collector.envs.options = self._task
+        collector = trainer.train_collector
+        assert isinstance(collector, Collector), "`check` rejects runs without"
+        collector.envs.options = self._task

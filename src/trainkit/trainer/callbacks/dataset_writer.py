@@ -99,9 +99,11 @@ class DatasetWriter(Callback):
         self.close()
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        if trainer.train_collector is None:
-            raise ConfigError(f"DatasetWriter: {type(trainer).__name__} has no training collector to record")
-        self.record(trainer.train_collector)
+        collector = trainer.train_collector
+        if not isinstance(collector, Collector):
+            has = "no training collector" if collector is None else f"a {type(collector).__name__}"
+            raise ConfigError(f"DatasetWriter records a Collector, and {type(trainer).__name__} has {has}")
+        self.record(collector)
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
         self._writer.flush()

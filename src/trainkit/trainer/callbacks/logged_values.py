@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.buffer import PrioritizedReplayBuffer
-from trainkit.collector import Episode
+from trainkit.collector import Collector, Episode
 from trainkit.core.data import Transition, any_true
-from trainkit.core.errors import Checks
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
+from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -113,10 +114,15 @@ class Histograms(Callback):
         self._next_step: int | None = None
         self._recorder: _Recorder | None = None
 
+    def check(self, trainer: "Trainer") -> None:
+        """Raise a `ConfigError` for a run whose steps are not on the host."""
+        if isinstance(trainer.train_collector, TensorCollector):
+            raise ConfigError("Histograms reads every step of a Collector, got a TensorCollector: use trainer.log")
+
     def on_train_start(self, trainer: "Trainer") -> None:
         self._next_step = trainer.clock + self.every
         collector = trainer.train_collector
-        if collector is not None and self._recorder is None:
+        if isinstance(collector, Collector) and self._recorder is None:
             self._recorder = _Recorder(collector.envs.n)
             collector.recorders.append(self._recorder)
 
@@ -127,7 +133,7 @@ class Histograms(Callback):
         self._log_if_due(trainer)
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        if trainer.train_collector is not None and self._recorder is not None:
+        if isinstance(trainer.train_collector, Collector) and self._recorder is not None:
             trainer.train_collector.recorders.remove(self._recorder)
             self._recorder = None
 

@@ -1,0 +1,291 @@
+"""The collector of rollouts from a simulator, none of which visits the host."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainkit.core import seeding, tree
+from trainkit.core.errors import BadEnvDataError, Checks, ConfigError, DivergedError
+from trainkit.core.protocols import Simulator
+from trainkit.core.signatures import checked
+from trainkit.core.stats import NO_VALUES, CollectStats, Summary, html_table
+from trainkit.engine.device import to_arrays
+from trainkit.policy.on_policy import OnpolicyPolicy
+from trainkit.simulators.tensor_envs import TensorEnvs
+from trainkit.simulators.tensor_rollout_buffer import TensorRolloutBuffer, shaped
+
+_log = logging.getLogger(__name__)
+
+
+@checked
+class TensorCollector:
+    """Collect the rollouts of an on-policy policy from a simulator, without waiting for the device between steps.
+
+    An `OnpolicyTrainer` uses it as it uses a `Collector`. What a callback could receive of single episodes and steps
+    would wait for the device, so that there are no such events; `on_collect_end` receives the statistics. At the end of
+    a collect the CPU waits once, for the episodes' statistics and for whether all numbers were finite.
+
+    Args:
+        policy: chooses the actions; on the simulator's device.
+        simulator: belongs to the collector until `release` or `close`.
+        reward_metric: maps the returns [episodes] of finished episodes to those reported in statistics.
+        seed: root of the seeds of resets; None: the trainer's.
+
+    Attributes:
+        envs: the simulator's environments.
+        buffer: the rollout.
+        env_step: the clock: steps ever stored.
+        between_steps: called before every vector step when set; after an exception of it `resume` continues.
+        is_interrupted: whether a collect has not returned, because of an exception or because it still runs.
+        n_episode: total number of finished episodes.
+    """
+
+    def __init__(
+        self,
+        policy: OnpolicyPolicy,
+        simulator: Simulator,
+        *,
+        reward_metric: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        with Checks("TensorCollector") as checks:
+            checks.integer("seed", seed, low=0, optional=True)
+            checks.require(
+                isinstance(policy, OnpolicyPolicy),
+                f".policy must learn from rollouts, as PPOPolicy, got {type(policy).__name__}: for a replay buffer, "
+                "tk.Collector(policy, tk.make_envs(tk.simulators.SimulatorVectorEnv(simulator)), buffer)",
+            )
+        self.envs = envs = TensorEnvs(simulator)
+        try:
+            policy.check_spaces(envs.observation_space, envs.action_space)
+            if policy.device != envs.device:
+                raise ConfigError(
+                    f"TensorCollector: {type(policy).__name__} is on {policy.device}, {envs.name} on {envs.device}: "
+                    f"make the policy with device={str(envs.device)!r}"
+                )
+            shaped(policy.horizon.reward, torch.zeros(0))
+        except BaseException:
+            envs.release()
+            raise
+        self.policy = policy
+        self.buffer = TensorRolloutBuffer(envs, policy.extras_spec)
+        self.env_step = self.n_episode = 0
+        self.between_steps: Callable[[], None] | None = None
+        self.is_interrupted = False
+        self._root, self.is_seeded = (seeding.fresh_root(), False) if seed is None else (seed, True)
+        self._n_resets = 0
+        self._needs_reset = True
+        self._n_left = 0  # steps of the current collect; negative where the last one made more
+        self._metric = reward_metric
+        self._recent: deque[float] = deque(maxlen=100)
+        self._running = torch.zeros((2, envs.n), device=envs.device)  # return and length of the current episodes
+        self._finished: list[Tensor] = []  # [2, N] of each step of this collect, nan where no episode ended
+        self._seconds = dict.fromkeys(("all", "act", "env", "store"), 0.0)  # of this collect
+
+    def _repr_html_(self) -> str:
+        rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
+        return html_table(
+            type(self).__name__, (rows | {"env_step": self.env_step, "n_episode": self.n_episode}).items()
+        )
+
+    def use_reward_metric(self, metric: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> None:
+        """Use `metric(returns [episodes])` for the reported returns of episodes that finish from now on."""
+        self._metric = metric
+
+    def seed(self, root: int) -> None:
+        """Set the root of the seeds of resets."""
+        self._root, self.is_seeded = root, True
+
+    def release(self) -> None:
+        """Release the simulator, for an evaluation or another collector; a later collect claims and resets it."""
+        self._needs_reset = True
+        self.envs.release()
+
+    def close(self) -> None:
+        """Close the simulator; a later collect raises a ConfigError."""
+        self.envs.close()
+
+    def require_reset(self) -> None:
+        """Make the next collect cut the open episodes and reset every environment."""
+        self._needs_reset = True
+
+    # ---- collecting ----
+
+    def collect(self, *, n_step: int | None = None, n_episode: int | None = None) -> CollectStats:
+        """Collect a number of steps in all environments together, exploring.
+
+        It ends with the vector step that reaches the number; the excess is subtracted from the next call.
+
+        Raises:
+            ConfigError: `n_episode` was given: a rollout of tensors has equally many steps of every environment.
+            BadEnvDataError: the simulator returned other tensors than its contract says, or a number that is not
+                finite; the next collect resets it.
+            DivergedError: the policy returned one.
+        """
+        with Checks("TensorCollector.collect") as checks:
+            checks.require(n_episode is None, " collects steps, not episodes: give n_step instead of n_episode")
+            checks.integer("n_step", n_step, low=1, optional=n_episode is not None)
+        self._n_left += n_step or 0
+        self._finished.clear()
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self.is_interrupted = True
+        return self.resume()
+
+    def resume(self) -> CollectStats:
+        """Continue a collect that an exception interrupted; the statistics cover all of it."""
+        started = time.perf_counter()
+        self.buffer.reserve(max(0, -(-self._n_left // self.envs.n)))
+        try:
+            while self._n_left > 0:
+                if self.between_steps is not None:
+                    self.between_steps()
+                if self._needs_reset:
+                    self._reset()
+                self._vector_step()
+            read = self._read()
+        finally:
+            self._seconds["all"] += time.perf_counter() - started
+        self.is_interrupted = False
+        return self._stats(read)
+
+    def _reset(self) -> None:
+        """Cut the open episodes, and reset every environment."""
+        self.envs.claim()
+        self.buffer.cut()
+        self._running.zero_()
+        seed = seeding.derive(self._root, "simulator", self._n_resets) % 2**31  # simulators accept no larger one
+        self._n_resets += 1
+        self.buffer.reserve(0)
+        self.buffer.start(self.envs.reset(seed))
+        self._needs_reset = False
+
+    def _vector_step(self) -> None:
+        """Act, step and store once in every environment."""
+        clock = time.perf_counter
+        started = clock()
+        action, extras = self.policy.act_on_device(self.buffer.obs)
+        acted = clock()
+        self._needs_reset = True  # should anything fail before the step is whole
+        step = self.envs.step(action)
+        stepped = clock()
+        self.buffer.add(action, extras, step)
+        self._running[0] += step.reward
+        self._running[1] += 1
+        self._finished.append(self._running.masked_fill(~step.over, torch.nan))
+        self._running.masked_fill_(step.over, 0.0)
+        self._needs_reset = False
+        self._n_left -= self.envs.n
+        self.env_step += self.envs.n
+        for name, seconds in (("act", acted - started), ("env", stepped - acted), ("store", clock() - stepped)):
+            self._seconds[name] += seconds
+
+    def _read(self) -> dict[str, NDArray[Any]]:
+        """Return the ends of episodes, [T, 2, N], and where numbers are not finite, after one wait for the device."""
+        if not self._finished:  # the last collect exceeded its steps by as many as this one was to make
+            return {}
+        return to_arrays({"finished": torch.stack(self._finished), **self.buffer.find_invalid(len(self._finished))})
+
+    def _stats(self, read: dict[str, NDArray[Any]]) -> CollectStats:
+        """Return the statistics of this collect; discard it and raise if a number of it is not finite."""
+        if not read:
+            return CollectStats(recent_returns=self._recent_returns)
+        finished, n_steps, seconds = read.pop("finished"), len(self._finished), self._seconds
+        self._check(n_steps, {name: int(position) for name, position in read.items()})
+        has_ended = ~np.isnan(finished[:, 1])
+        returns, lengths = (finished[:, i][has_ended].astype(np.float64) for i in range(2))
+        if self._metric is not None and len(returns):
+            returns = np.asarray(self._metric(returns), np.float64)
+            if returns.shape != lengths.shape:
+                raise ConfigError(
+                    f"reward_metric must give one number per episode [{len(lengths)}], got {returns.shape}"
+                )
+        self._recent.extend(returns.tolist())
+        self.n_episode += len(returns)
+        per_step = 1e3 / n_steps
+        parts_seconds = seconds["act"] + seconds["env"] + seconds["store"]
+        return CollectStats(
+            n_step=n_steps * self.envs.n,
+            n_episode=len(returns),
+            returns=Summary.of(returns.tolist()) if len(returns) else NO_VALUES,
+            lengths=Summary.of(lengths.tolist()) if len(returns) else NO_VALUES,
+            recent_returns=self._recent_returns,
+            seconds=seconds["all"],
+            n_vector_step=n_steps,
+            action_std=self.policy.read_action_std(),
+            episode_returns=tuple(returns.tolist()),
+            episode_lengths=tuple(lengths.astype(np.int64).tolist()),
+            act_ms=seconds["act"] * per_step,
+            env_ms=seconds["env"] * per_step,
+            store_ms=seconds["store"] * per_step,
+            other_ms=(seconds["all"] - parts_seconds) * per_step,
+        )
+
+    @property
+    def _recent_returns(self) -> Summary:
+        return Summary.of(self._recent) if self._recent else NO_VALUES
+
+    def _check(self, n_steps: int, invalid: dict[str, int]) -> None:
+        """Raise for the first number that is not finite."""
+        order = ("obs", "extras", "reward", "final_obs")  # in which a step computes them
+        found = [(invalid[name], order.index(name), name) for name in order if invalid[name] >= 0]
+        if not found:
+            return
+        self.buffer.clear()
+        self._needs_reset, self.is_interrupted = True, False
+        position, _, name = min(found)
+        step, env_id = divmod(position, self.envs.n)
+        where = f"env {env_id}, vector step {step + 1} of the {n_steps} of this collect"
+        if name == "extras":
+            raise DivergedError(
+                f"{type(self.policy).__name__} gives a log_prob or value that is not finite for {where}: it diverged, "
+                "or the observation's action_mask allows no action"
+            )
+        raise BadEnvDataError(
+            f"{self.envs.name} returned {name} that is not finite in {where}: the rollout is discarded, and the next "
+            "collect resets the simulator",
+            env_id=env_id,
+        )
+
+    # ---- saving and resuming ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counts, the open episodes and the simulator's state, with the rest of a collect."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
+        state |= {"recent": list(self._recent), "running": self._running.clone(), "finished": [*self._finished]}
+        if not self._needs_reset:
+            state["obs"] = tree.to_plain(tree.map_tree(torch.clone, self.buffer.obs))
+            if self.envs.stateful is not None:
+                state["simulator"] = self.envs.stateful.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state, after the buffer's.
+
+        Where the simulator cannot restore its own, the next collect cuts the open episodes and starts others.
+        """
+        for name in _SAVED:
+            setattr(self, name, state[name])
+        self._recent = deque(state["recent"], maxlen=100)
+        self._running.copy_(state["running"])
+        self._finished = [one.to(self.envs.device) for one in state["finished"]]
+        if "obs" in state:
+            self.buffer.reserve(0)
+            self.buffer.start(tree.from_plain(state["obs"]))
+        if "simulator" in state and self.envs.stateful is not None:
+            self.envs.stateful.load_state_dict(state["simulator"])
+        elif not self._needs_reset:
+            self._needs_reset = True
+            _log.warning(
+                "%s has no state_dict and load_state_dict: the episodes that ran are cut and others begin",
+                self.envs.name,
+            )
+
+
+_SAVED = ("env_step", "n_episode", "is_interrupted", "_root", "_n_resets", "_needs_reset", "_n_left")
