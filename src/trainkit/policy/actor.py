@@ -14,7 +14,7 @@ from trainkit.core.data import POLICY_ACTION, ActOutput, Obs
 from trainkit.core.errors import DivergedError, SpaceMismatchError, check_flag
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import NO_VALUES, Summary
-from trainkit.engine.device import to_device
+from trainkit.engine.device import CPU, to_device
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.action_scale import Actions
 from trainkit.nets.distributions import ActionStd, Categorical, Distribution, normal_part
@@ -83,7 +83,11 @@ class ActorPolicy(Policy):
         self.enter(training=False)
         noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
         with torch.no_grad():
-            results = self._act((obs, noise))
+            if self.device == CPU:  # where nothing waits, and the engine is faster
+                arrays = self._engine.call("act", self._act, (tree.map_tree(np.asarray, obs), noise))
+                results = {name: torch.from_numpy(column) for name, column in arrays.items()}
+            else:
+                results = self._act((obs, noise))
             if explore and self._action_std is not None:
                 self._action_std.add(results["outputs"])
             return self._output(results)

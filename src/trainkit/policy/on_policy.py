@@ -290,6 +290,7 @@ class OnpolicyPolicy(ActorPolicy):
         arrays = tree.map_tree(np.asarray, obs)
         return torch.from_numpy(self._engine.call("values", self._value_of, arrays)["value"])
 
+
     def _value_of(self, obs: Any) -> dict[str, Tensor]:
         return {"value": self.network(self.preprocess(obs))[1]}
 
