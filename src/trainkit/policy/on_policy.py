@@ -202,6 +202,8 @@ class OnpolicyPolicy(ActorPolicy):
         are updated at the end.
         """
         yield from self._updates(rollout, step, batch_size, repeat)
+        if isinstance(rollout, TensorRollout):  # its collector cannot show single steps to `observe`
+            self.statistics.observe_obs(rollout.obs)
         self.statistics.fold()
 
     def _updates(

@@ -81,11 +81,15 @@ class ObservedStatistics:
 
     def observe(self, transition: Transition) -> None:
         """Add K rows; features do not depend on them before `fold`."""
-        if self._of_obs is not None:
-            self._of_obs.observe(to_device(transition.obs, self._device))
+        self.observe_obs(transition.obs)
         if self._of_returns is not None:
             ended = transition.terminated | transition.truncated
             self._of_returns.observe(transition.reward, ended, transition.env_ids)
+
+    def observe_obs(self, obs: Any) -> None:
+        """Add observations of K rows, arrays or tensors."""
+        if self._of_obs is not None:
+            self._of_obs.observe(to_device(obs, self._device))
 
     def fold(self) -> None:
         """Use all rows observed so far for features."""

@@ -17,6 +17,7 @@ from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_VALUES, CollectStats, Summary, html_table
 from trainkit.engine.device import to_arrays
+from trainkit.policy.base import Policy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.simulators.tensor_envs import TensorEnvs
 from trainkit.simulators.tensor_rollout_buffer import TensorRolloutBuffer, shaped
@@ -49,7 +50,7 @@ class TensorCollector:
 
     def __init__(
         self,
-        policy: OnpolicyPolicy,
+        policy: Policy,
         simulator: Simulator,
         *,
         reward_metric: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
@@ -57,10 +58,10 @@ class TensorCollector:
     ) -> None:
         with Checks("TensorCollector") as checks:
             checks.integer("seed", seed, low=0, optional=True)
-            checks.require(
-                isinstance(policy, OnpolicyPolicy),
-                f".policy must learn from rollouts, as PPOPolicy, got {type(policy).__name__}: for a replay buffer, "
-                "tk.Collector(policy, tk.make_envs(tk.simulators.SimulatorVectorEnv(simulator)), buffer)",
+        if not isinstance(policy, OnpolicyPolicy):
+            raise ConfigError(
+                f"TensorCollector.policy must learn from rollouts, as PPOPolicy, got {type(policy).__name__}: for a "
+                "replay buffer, tk.Collector(policy, tk.make_envs(tk.simulators.SimulatorVectorEnv(simulator)), buffer)"
             )
         self.envs = envs = TensorEnvs(simulator)
         try:
@@ -110,6 +111,7 @@ class TensorCollector:
 
     def close(self) -> None:
         """Close the simulator; a later collect raises a ConfigError."""
+        self._needs_reset = True
         self.envs.close()
 
     def require_reset(self) -> None:

@@ -72,7 +72,7 @@ class TensorEnvs:
             path: ((self.n, *spec.shape), torch.as_tensor(np.empty(0, spec.dtype)).dtype)
             for path, spec in tree.named_leaves(array_specs(self.observation_space))
         }
-        self._is_closed = False
+        self.is_closed = False
         self.claim()
 
     def __repr__(self) -> str:
@@ -112,10 +112,16 @@ class TensorEnvs:
         Raises:
             ConfigError: it is closed, or another has it.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise ConfigError(f"{self.name} is closed: make another simulator, and a collector for it")
         self.release()
-        claim_environment(self.simulator, self)
+        try:
+            claim_environment(self.simulator, self)
+        except ConfigError:
+            raise ConfigError(
+                f"{self.name} already belongs to a collector or a SimulatorVectorEnv: make another simulator, or "
+                "release() that collector, or close what else uses it"
+            ) from None
 
     def release(self) -> None:
         """Let another owner use the simulator."""
@@ -124,7 +130,7 @@ class TensorEnvs:
     def close(self) -> None:
         """Release the simulator, and close it if it has a `close`."""
         self.release()
-        self._is_closed = True
+        self.is_closed = True
         close = getattr(self.simulator, "close", None)
         if close is not None:
             close()
