@@ -47,6 +47,7 @@ NAMESPACES = {
     "policy": "Policies and their parts",
     "nets": "Networks",
     "engine": "Engines",
+    "simulators": "Simulators",
     "schedules": "Schedules",
     "callbacks": "Callbacks",
     "trainer": "Trainers, evaluation, statistics",

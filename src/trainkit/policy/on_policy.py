@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.data import POLICY_ACTION, ArraySpec, Horizon, Obs, Rollout, Transition, TransitionBatch
+from trainkit.core.data import POLICY_ACTION, ArraySpec, Horizon, Rollout, Transition, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -291,7 +291,6 @@ class OnpolicyPolicy(ActorPolicy):
                 return self._value_of(obs)["value"]
         arrays = tree.map_tree(np.asarray, obs)
         return torch.from_numpy(self._engine.call("values", self._value_of, arrays)["value"])
-
 
     def _value_of(self, obs: Any) -> dict[str, Tensor]:
         return {"value": self.network(self.preprocess(obs))[1]}

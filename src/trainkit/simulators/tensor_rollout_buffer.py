@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.data import ArraySpec, Horizon, Obs, RewardRule
+from trainkit.core.data import POLICY_ACTION, ArraySpec, Horizon, Obs, RewardRule
 from trainkit.core.errors import ConfigError, EmptyBufferError
 from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
@@ -98,7 +98,7 @@ class TensorRolloutBuffer:
 
         Args:
             horizon: its rule shapes the rewards.
-            columns: of `columns`, what to return in `extras` in addition to the stored columns.
+            columns: names, of `columns`, of those to return in `extras`.
 
         Raises:
             EmptyBufferError: there are none.
@@ -116,16 +116,18 @@ class TensorRolloutBuffer:
                 )
         by_row = tree.map_tree(lambda column: column.flatten(0, 1), own)
         last_rows = (by_row["ended"] & ~by_row["terminated"]).nonzero().squeeze(1)
+        stored = by_row["extras"]
         return TensorRollout(
             obs=by_row["obs"],
-            action=by_row["action"],
+            action=stored.get(POLICY_ACTION, by_row["action"]),
+            log_prob=stored["log_prob"],
             reward=shaped(None if horizon is None else horizon.reward, own["reward"]),
             value=own["extras"]["value"],
             terminated=own["terminated"],
             ended=own["ended"],
             last_rows=last_rows,
             last_obs=_at(by_row["final_obs"], last_rows),
-            extras={**{name: by_row[name] for name in columns if name in by_row}, **by_row["extras"]},
+            extras={name: stored[name] if name in stored else by_row[name] for name in columns},
         )
 
     def find_invalid(self, n_steps: int) -> dict[str, Tensor]:
