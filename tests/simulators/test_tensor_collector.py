@@ -287,6 +287,10 @@ WRONG_USES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda simulator: TensorCollector(ppo(simulator, reward="return_scale"), simulator),
         "Horizon.reward of tensors must be None, 'sign', a clip",
     ),
+    "correlated noise": (
+        lambda simulator: TensorCollector(ppo(Pendulum(2), exploration=tk.policy.ColoredNoise()), Pendulum(2)),
+        "PPOPolicy.exploration must be None, got a ColoredNoise",
+    ),
     "a column": (
         lambda simulator: TensorCollector(ppo(simulator), simulator).buffer.read(columns=["t"]),
         "TensorRolloutBuffer is empty",

@@ -72,6 +72,12 @@ class TensorCollector:
                     f"make the policy with device={str(envs.device)!r}"
                 )
             shaped(policy.horizon.reward, torch.zeros(0))
+            if policy.exploration is not None:
+                raise ConfigError(
+                    f"TensorCollector: {type(policy).__name__}.exploration must be None, got a "
+                    f"{type(policy.exploration).__name__}: "
+                    "sequences of correlated noise are made on the CPU"
+                )
         except BaseException:
             envs.release()
             raise
