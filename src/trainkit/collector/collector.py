@@ -17,7 +17,7 @@ from trainkit.collector.events import EpisodeEvents
 from trainkit.core import seeding
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
-from trainkit.core.protocols import NormalActor, Policy, Recorder, Store
+from trainkit.core.protocols import NormalActor, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table
@@ -124,7 +124,7 @@ class Collector:
         self,
         policy: Policy,
         envs: Envs,
-        buffer: Store | None = None,
+        buffer: RowStore | None = None,
         *,
         observe: bool | None = None,
         reward_metric: RewardMetric | None = None,

@@ -235,7 +235,7 @@ class RolloutLearner(Trainee, Protocol):
         ...
 
 
-class Memory(Stateful, Protocol):
+class Store(Stateful, Protocol):
     """What was collected, as every trainer uses it.
 
     A trainer gives `load_state_dict` large arrays as `trainkit.core.files.StoredArray`s, which are read when they are
@@ -255,8 +255,8 @@ class Memory(Stateful, Protocol):
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
-class Store(Memory, Protocol):
-    """A buffer as a collector uses it."""
+class RowStore(Store, Protocol):
+    """A buffer as a collector uses it, which adds rows of arrays."""
 
     def bind(self, spec: RowSpec) -> None: ...
 
@@ -315,7 +315,7 @@ class Recorder(Protocol):
 
 
 @runtime_checkable
-class Buffer(Store, Seedable, Protocol):
+class Buffer(RowStore, Seedable, Protocol):
     """A buffer as an off-policy trainer uses it."""
 
     capacity: int

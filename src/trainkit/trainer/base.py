@@ -17,7 +17,7 @@ from trainkit.core.data import EpochResult
 from trainkit.core.errors import BusyError, Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
-from trainkit.core.protocols import HasBatchMemory, Memory, Seedable, Trainee, UsesBatchMemory
+from trainkit.core.protocols import HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.loggers.logger import as_logger
@@ -134,7 +134,7 @@ class Trainer(Generic[TraineeT]):
         self,
         policy: TraineeT,
         train_collector: Collector | TensorCollector | None,
-        buffer: Memory,
+        buffer: Store,
         *,
         max_epoch: int,
         step_per_epoch: int,

@@ -13,7 +13,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_PROB, Transition
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import Buffer, Dataset, FrameStore, Memory, RoundBuffer, Seedable, Trainee
+from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Trainee
 from trainkit.core.spaces import StructuredHybrid, array_specs, legal_actions
 from trainkit.simulators import TensorCollector
 
@@ -40,7 +40,7 @@ def check_parts(
     policy: Trainee,
     learns_by: str,
     collectors: Mapping[str, Collector | TensorCollector | None],
-    buffer: Memory,
+    buffer: Store,
 ) -> None:
     """Raise a `ConfigError` unless the policy can learn from this buffer, and the collectors have the same policy."""
     methods = getattr(policy, "learns_by", {learns_by})

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import Checks
-from trainkit.core.protocols import Memory, Trainee
+from trainkit.core.protocols import Store, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
 
 _log = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ class Metrics:
         timed_from: environment steps and updates before the stopwatch started.
     """
 
-    def __init__(self, policy: Trainee, buffer: Memory) -> None:
+    def __init__(self, policy: Trainee, buffer: Store) -> None:
         self._policy, self._buffer = policy, buffer
         self.stopwatch = Stopwatch()
         self.restart(0, 0)
