@@ -13,7 +13,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_PROB, Transition
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Trainee
+from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Store, Trainee
 from trainkit.core.spaces import StructuredHybrid, array_specs, legal_actions
 from trainkit.simulators import TensorCollector
 
