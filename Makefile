@@ -25,7 +25,7 @@ demo: $(READY)  ## train Rainbow on CartPole until it is solved
 	@$(BIN)/python examples/rainbow_cartpole.py
 
 test: $(READY)  ## run the fast tests on all cores, with coverage
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --cov  # the second run compiles nothing again
 
 test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs,mujoco,notebooks,tune]'

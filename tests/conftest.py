@@ -38,6 +38,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow the cases that `one_of_each` leaves out: each of their values is in a fast case already."""
+    groups: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("one_of_each"):
+            groups[item.nodeid.partition("[")[0]].append(item)
+    for cases in groups.values():
+        values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
+        times_seen = dict.fromkeys((one for case in cases for one in values[case]), 0)
+        while 0 in times_seen.values():
+            rarest = min(cases, key=lambda case: sorted(times_seen[one] for one in values[case]))
+            cases.remove(rarest)
+            for one in values[rarest]:
+                times_seen[one] += 1
+        for case in cases:
+            case.add_marker("slow")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     if any({"pretend", "accelerator"} & set(getattr(item, "fixturenames", ())) for item in session.items):
         build_pretend_device()  # outside of any test, whose timeout a machine at work may exceed

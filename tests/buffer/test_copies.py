@@ -37,6 +37,7 @@ def advance(buffer: ReplayBuffer, stream: Stream, n_steps: int, seed: int) -> li
     return drawn
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("kind", BUFFERS)
 @pytest.mark.parametrize("copied", [copy.deepcopy, unpickled])
 @pytest.mark.parametrize("n_before", [0, 40])

@@ -83,6 +83,7 @@ def test_any_component_takes_as_much_memory_as_it_declares(tmp_path: Path) -> No
     np.testing.assert_array_equal(state["rows"]["many"], rows)
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_dataset_is_read_into_the_buffers_memory(suffix: str, compress: bool, arrays: Any, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_every_number_of_a_batch_is_what_the_reference_says_in_thousands_of_prog
         run.do(*operation)
 
 
+@pytest.mark.one_of_each
 @every_kind
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stack", [1, 4])
@@ -229,6 +230,7 @@ def test_a_trainers_seed_starts_the_same_stream_as_ones_own() -> None:
 # ---- files ----
 
 
+@pytest.mark.one_of_each
 @every_kind
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n_steps", [3, 40])
@@ -373,6 +375,7 @@ def recording(form: Form, n_steps: int, ends: dict[int, int]) -> tuple[list[Tran
     return steps, {name: column for name, column in zip(Transition._fields, columns, strict=True) if name != "env_ids"}
 
 
+@pytest.mark.one_of_each
 @every_kind
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n_steps", [1, 2, 30])

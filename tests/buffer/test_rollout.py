@@ -307,6 +307,7 @@ class Both:
         self.rollout.cut(env_ids)
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("way", IN_PROCESS)
 @pytest.mark.parametrize(("form", "stack"), [("array", 1), ("dict", 1), ("masked", 1), ("array", 3)])
 def test_rows_and_the_observations_after_them_are_what_the_environments_did(way: str, form: Any, stack: int) -> None:

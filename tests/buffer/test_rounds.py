@@ -40,6 +40,7 @@ def dealt(whole: TransitionBatch, part: Any) -> dict[str, Any]:
     return trees | rows | {"extras": extras}
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize(("form", "stack"), [*((form, 1) for form in FORMS), ("pixels", 3)])
 @pytest.mark.parametrize("n_step", [1, 3, (1, 3)])
 def test_a_round_is_one_draw_of_all_rows_of_which_every_third_goes_to_one_batch(

@@ -54,6 +54,7 @@ def test_a_uniform_draw_goes_from_the_oldest_row_to_the_newest(n_rows: int) -> N
     assert_array_equal(draw(buffer, 2).slots, slots[[0, -1]])
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("how", ["stratified", "iid"])
 @pytest.mark.parametrize(("alpha", "eps"), [(1.0, 1e-6), (0.6, 0.5)])
 def test_rows_are_drawn_in_proportion_to_priority_plus_eps_to_the_alpha(how: str, alpha: float, eps: float) -> None:

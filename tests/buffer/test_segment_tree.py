@@ -97,6 +97,7 @@ def test_a_point_at_or_past_the_total_falls_to_the_last_leaf_with_mass(size: int
     np.testing.assert_array_equal(tree.find(past), [last] * len(past))
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("rarity", [3, 20_000])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_leaf_of_mass_zero_is_never_found(size: int, rarity: int) -> None:

@@ -260,6 +260,7 @@ def actions_taken(collector: tk.Collector) -> list[list[Any]]:
     return collector.envs.call("taken")
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("env", [Signals, Dials, Turrets])
 @pytest.mark.parametrize("way", ["sync", "async", "vector"])
 def test_environments_take_nested_actions_and_the_buffer_stores_their_rows(env: type[Signals], way: str) -> None:

@@ -75,6 +75,7 @@ def change(folder: Path, name: str, rows: Any) -> None:
         file[name] = rows
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("read", [from_minari, load_dataset])
 @pytest.mark.parametrize("space", [BOX, NESTED, gym.spaces.Discrete(7), gym.spaces.MultiDiscrete([5, 9])])
 def test_every_row_and_every_final_observation_come_back(read: Any, space: Any, tmp_path: Path) -> None:

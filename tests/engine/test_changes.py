@@ -582,6 +582,7 @@ def change_all(policies: Any, change: Callable[[Any], Undo], undoing: ExitStack)
             break
 
 
+@pytest.mark.one_of_each
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed")
 @pytest.mark.parametrize(("make", "change", "n_before"), LEARNING_CASES)
 def test_what_changes_is_learned_with(
@@ -622,6 +623,7 @@ def act(policy: Any, obs: Any) -> list[Any]:
     return [leaf for output in outputs for leaf in (output.action, *output.extras.values())]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize(("make", "change"), CASES)
 def test_what_changes_is_acted_with(make: Any, change: Any, undoing: ExitStack) -> None:
     mine, theirs = make("numpy"), make("torch")

@@ -213,6 +213,7 @@ def test_what_changes_unseen_is_found_by_a_comparison(monkeypatch: pytest.Monkey
     assert "numpy and torch differ in loss of network: it reads something that changes unseen" in mine.engine.reason
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("n_before", [1, 2, 5, 9])
 @pytest.mark.parametrize("network", [Scaled, Counting, Lazy])
 @pytest.mark.parametrize("changes", [False, True])

@@ -82,6 +82,7 @@ def assert_nets_close(one: nn.Module, other: nn.Module) -> None:
 LRS: list[Scheduled] = [1e-2, [(0, 1e-2), (30, 1e-3)], lambda step: 1e-2 / (1 + step)]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("lr", LRS, ids=["constant", "knots", "function"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ CUTS = [  # rows x sums x units, after the number of stacked ones; parts of rows
 ]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("is_spared", [True, False], ids=["packing spared", "packed"])
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize(("shape", "n_parts", "n_transposed"), CUTS)

@@ -142,6 +142,7 @@ def test_a_q_learner_learns_as_by_torch(parts: dict[str, Any]) -> None:
     learn_alike(mine, theirs, [batch_of(16, seed=seed, space=space) for seed in range(12)])
 
 
+@pytest.mark.one_of_each
 @pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("n_rows", [1, 64, 65, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 512))])
 @pytest.mark.parametrize(
@@ -175,6 +176,7 @@ COLUMNS: list[Any] = [
 ]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("value", [ExpectedValue(), CategoricalValue(5, -2, 2), QuantileValue(4)])
 def test_extreme_rows_are_learned_from_as_by_torch(columns: dict[str, Any], value: Any) -> None:
@@ -182,6 +184,7 @@ def test_extreme_rows_are_learned_from_as_by_torch(columns: dict[str, Any], valu
     learn_alike(mine, theirs, [batch_of(8, seed=seed, **columns) for seed in range(4)])
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("value", [ExpectedValue(), CategoricalValue(5, -2, 2), QuantileValue(4)])
 def test_what_follows_a_terminal_row_counts_nothing_whatever_it_is(bad: float, value: Any) -> None:
@@ -305,6 +308,7 @@ def test_a_copy_learns_by_itself(make: Any) -> None:
     assert_same(parameters_of(policy), parameters_of(copied))
 
 
+@pytest.mark.one_of_each
 @EVERY
 @pytest.mark.parametrize("n_before", [1, 3, 6])
 def test_a_resumed_policy_continues_to_the_bit(make: Any, n_before: int) -> None:

@@ -74,6 +74,7 @@ def driven_by_hand(game: str, mode: AutoresetMode, n_vector_step: int) -> Iterat
     venv.close()
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("game", "env_id", "n_actions"), [("pong", "ALE/Pong-v5", 6), ("breakout", "ALE/Breakout-v5", 4)]

@@ -82,6 +82,7 @@ def sample_and_check(envs: Envs, capacity: int, n_rounds: int) -> None:
             assert_batch_is_true(batch, envs.call("log"), n_step, gamma=0.5)
 
 
+@pytest.mark.one_of_each
 @every_way_here
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize(("form", "mask_key"), [("array", None), ("dict", None), ("masked", None), ("dict", "legal")])
@@ -106,6 +107,7 @@ def test_stacked_rows_repeat_an_episodes_first_frame_and_never_reach_into_the_on
     assert_rows_are_real(ledger.rows(), 3)
 
 
+@pytest.mark.one_of_each
 @every_way_here
 @pytest.mark.parametrize("options", [{}, {"form": "dict", "stack": 3, "mask_key": "legal"}])
 def test_one_environment_alone_is_enough(way: str, options: dict[str, Any]) -> None:

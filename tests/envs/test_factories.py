@@ -164,6 +164,7 @@ def test_an_environment_without_spaces_has_those_given() -> None:
     assert Collector(Still(), envs).collect(n_step=3).n_step == 3
 
 
+@pytest.mark.one_of_each
 @ways
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -60,6 +60,7 @@ def collect_and_check(way: str, n: int, n_step: int, **options: Any) -> None:
     envs.close()
 
 
+@pytest.mark.one_of_each
 @every_way_here
 @pytest.mark.parametrize("options", [{}, {"form": "dict", "stack": 3, "mask_key": "legal"}])
 def test_a_lost_life_terminates_the_stored_row_and_no_game(way: str, options: dict[str, Any]) -> None:
@@ -72,6 +73,7 @@ def test_a_life_lost_in_another_process_terminates_the_stored_row_and_no_game(wa
     collect_and_check(way, 2, 300, stack=3)
 
 
+@pytest.mark.one_of_each
 @every_way_here
 @pytest.mark.parametrize("stack", [1, 3])
 def test_no_window_that_is_sampled_reaches_across_a_lost_life_or_bootstraps_from_it(way: str, stack: int) -> None:
@@ -101,6 +103,7 @@ def test_the_discount_is_zero_exactly_at_lost_lives_and_terminated_games(way: st
     assert 0 < (lost & ended & ~is_terminated(env, episode)).sum() < lost.sum()  # both at once, and one alone
 
 
+@pytest.mark.one_of_each
 @every_way_here
 @pytest.mark.parametrize("form", ["array", "dict", "masked"])
 def test_a_stack_read_from_the_buffer_is_the_stack_that_was_acted_on(way: str, form: Any) -> None:

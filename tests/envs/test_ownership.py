@@ -47,6 +47,7 @@ def owned(way: str = "sync", n: int = 2) -> tuple[Collector, Ledger]:
     return collector, ledger
 
 
+@pytest.mark.one_of_each
 @every_way
 @pytest.mark.parametrize(
     "use",
@@ -235,6 +236,7 @@ def test_an_environment_that_was_rebuilt_keeps_no_claim_on_the_former_one() -> N
 # ---- closed ----
 
 
+@pytest.mark.one_of_each
 @every_way
 @pytest.mark.parametrize(
     "use",

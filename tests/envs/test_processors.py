@@ -79,6 +79,7 @@ def all_of_them() -> list[Processor]:
     return [Journey(), PreviousStep(), TimeFeature(5)]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(
     ("way", "form", "stack"),

@@ -82,6 +82,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_step", [1, 7, 31])
 def test_running_episodes_are_restored_and_continue_the_same(kind: str, n_step: int, tmp_path: Any) -> None:

@@ -84,6 +84,7 @@ def expected_tags(env: int, n_rows: int, fault: Fault, *, keeps: bool) -> list[t
     return played[:n_rows]
 
 
+@pytest.mark.one_of_each
 @every_case
 @pytest.mark.parametrize("faulty", ["drop", "cut"])
 def test_only_the_environment_that_failed_is_restarted(
@@ -163,6 +164,7 @@ def test_a_process_that_failed_leaves_no_cycle_of_frames(fault: Fault, lives: Pa
     assert left == []
 
 
+@pytest.mark.one_of_each
 @every_case
 def test_without_restarts_the_run_ends_with_all_it_takes_to_find_the_fault(
     fault: Fault, backend: Backend, lives: Path

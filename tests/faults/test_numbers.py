@@ -37,6 +37,7 @@ class Spoilt(Walk):
         return obs, reward, terminated, truncated, info
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize(
     ("what", "value"), [("reward", NAN), ("reward", INF), ("observation", NAN), ("observation", -INF)]
 )

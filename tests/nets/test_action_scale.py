@@ -105,6 +105,7 @@ class TestMap:
 
 @pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "torch"])
 class TestActing:
+    @pytest.mark.one_of_each
     @pytest.mark.parametrize("space", EVERY, ids=str)
     @pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.BCPolicy, tk.SACPolicy])  # A2C and REINFORCE act as PPO
     def test_predict_is_always_inside_the_space(self, kind: Any, space: Any, by_torch: bool) -> None:
@@ -146,6 +147,7 @@ class TestActing:
 
 
 class TestLearning:
+    @pytest.mark.one_of_each
     @pytest.mark.parametrize("how", ["clip", "tanh"])
     @pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "torch"])
     @pytest.mark.parametrize("kind", ON_POLICY)

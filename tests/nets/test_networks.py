@@ -502,6 +502,7 @@ def slow_loss(
     return total, priorities
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("engine", ["torch", "numpy"])
 @pytest.mark.parametrize("is_double", [False, True], ids=["max", "double"])
 def test_updates_equal_those_of_a_slow_reference(is_double: bool, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:

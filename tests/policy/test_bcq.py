@@ -136,6 +136,7 @@ class TestLearning:
             other = theirs.update(batch_of(16, seed=seed), step=seed).read_priority()
             np.testing.assert_array_equal(one, other)
 
+    @pytest.mark.one_of_each
     @pytest.mark.parametrize(
         "parts",
         [

@@ -39,6 +39,7 @@ def refusal(**options: Any) -> str:
     return str(refused.value)
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("space", [None, MASKED], ids=["all legal", "masked"])
 @pytest.mark.parametrize("backup", [MaxBackup(), DoubleBackup(), MunchausenBackup()], ids=["max", "double", "soft"])
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ class Twin:
         return [priority for _, priority, _ in rows], shown
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("space", [Spaces().observation_space, MASKED], ids=["all legal", "masked"])
 @pytest.mark.parametrize("is_double", [False, True], ids=["max", "double"])
 @pytest.mark.parametrize("loss", ["huber", "mse", "categorical"])

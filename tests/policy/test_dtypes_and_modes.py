@@ -89,11 +89,13 @@ def default_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.one_of_each
 @every
 def test_a_batch_in_float64_is_learned_from_as_one_in_float32(how: str, by_torch: bool) -> None:
     assert_same(update(made(how, by_torch), np.float64), update(made(how, by_torch)))
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "torch"])
 @pytest.mark.parametrize("how", OFF_POLICY)
 def test_rewards_and_weights_may_be_integers(how: str, by_torch: bool) -> None:
@@ -124,6 +126,7 @@ def test_a_rollout_without_a_column_the_policy_stored_is_rejected_by_name(how: s
             list(policy.learn(dataclasses.replace(rollout, extras=rest), step=0))
 
 
+@pytest.mark.one_of_each
 @every
 def test_inside_no_grad_an_update_is_the_same(how: str, by_torch: bool) -> None:
     one, other = made(how, by_torch), made(how, by_torch)
@@ -133,6 +136,7 @@ def test_inside_no_grad_an_update_is_the_same(how: str, by_torch: bool) -> None:
     assert_same(inside, update(other))
 
 
+@pytest.mark.one_of_each
 @every
 def test_inside_inference_mode_an_update_is_rejected_and_acting_is_not(how: str, by_torch: bool) -> None:
     policy = made(how, by_torch)
@@ -145,6 +149,7 @@ def test_inside_inference_mode_an_update_is_rejected_and_acting_is_not(how: str,
     update(policy)
 
 
+@pytest.mark.one_of_each
 @every
 def test_with_all_parameters_frozen_an_update_is_rejected(how: str, by_torch: bool) -> None:
     policy = made(how, by_torch)
@@ -157,6 +162,7 @@ def test_with_all_parameters_frozen_an_update_is_rejected(how: str, by_torch: bo
     update(policy)
 
 
+@pytest.mark.one_of_each
 @every
 @pytest.mark.usefixtures("default_float64")
 def test_torchs_default_dtype_changes_nothing(how: str, by_torch: bool) -> None:

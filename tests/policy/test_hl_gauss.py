@@ -244,6 +244,7 @@ PARTS: list[Any] = [
 ]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("space", [None, MASKED], ids=["all legal", "masked"])
 @pytest.mark.parametrize("options", PARTS)

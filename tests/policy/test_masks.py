@@ -102,6 +102,7 @@ def illegal(mazes: list[Maze]) -> list[tuple[int, int]]:
     return [pair for maze in mazes for pair in maze.taken if not LEGAL[pair]]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("parts", PARTS)
 def test_no_illegal_action_is_ever_taken(parts: str, way: str) -> None:

@@ -63,6 +63,7 @@ def test_the_target_is_the_reward_by_hand(backup: Any) -> None:
     np.testing.assert_allclose(priority, [abs(20.0 - 1.0), abs(20.0 - 1.0 - 0.9 * soft)], rtol=1e-5)
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "torch"])
 @pytest.mark.parametrize("how", PARTS)
 def test_it_is_learned_from_like_a_termination(how: str, by_torch: bool) -> None:

@@ -166,6 +166,7 @@ class Ratio(PPOPolicy):
         return replace(result, metrics={**result.metrics, "farthest": (ratio - 1.0).abs().max()})
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize(
     ("space", "action_space"),
     [(one, spaces.Discrete(3)) for one in (FOUR_NUMBERS, MASKED, MIXED)] + [(FOUR_NUMBERS, spaces.Box(-1, 1, (2,)))],

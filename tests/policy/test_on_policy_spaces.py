@@ -17,6 +17,7 @@ IMAGE = spaces.Box(0, 255, (40, 40, 1), np.uint8)
 MIXED = spaces.Dict({"where": FOUR_NUMBERS, "what": spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2)))})
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "space",
@@ -43,6 +44,7 @@ ACTIONS = [
 ]
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("action_space", ACTIONS, ids=str)
 def test_it_learns_to_act_in_any_space(kind: Any, action_space: Any) -> None:

@@ -34,6 +34,7 @@ def made(kind: Any, action_space: Any, space: Any = FOUR_NUMBERS, **options: Any
     return kind.for_envs(Spaces(space, action_space), **{"hidden": (8,), "device": "cpu", "seed": 0} | options)
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("explore", [False, True])
 @pytest.mark.parametrize(("kind", "action_space", "options", "shapes"), CASES)
 def test_extras_have_the_shape_of_the_call_and_change_no_action(

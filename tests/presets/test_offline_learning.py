@@ -127,6 +127,7 @@ CASES.remove((presets.PRESETS["bc"], "loss"))  # its own words, below
 CASES.remove((presets.PRESETS["bc"], "action_scaling"))  # of a Box, in tests/nets/test_action_scale.py
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize(("preset", "setting"), CASES, ids=str)
 def test_every_setting_reaches_what_it_is_about(preset: Any, setting: str) -> None:
     value, read = REACHES[setting]

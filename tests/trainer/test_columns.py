@@ -55,6 +55,7 @@ def assert_columns_are_of_their_rows(policy: Doubling) -> None:
         assert_array_equal(batch.extras["t"], batch.obs[:, 1])  # the walk's clock
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("kind", [tk.ReplayBuffer, tk.PrioritizedReplayBuffer])
 @pytest.mark.parametrize(
     "how",

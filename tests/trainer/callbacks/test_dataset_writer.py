@@ -54,6 +54,7 @@ def rule(env: int, number: int) -> tuple[int, int, int, bool, bool]:
     return env, number, length(env, number), is_terminated(env, number), is_truncated(env, number)
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("way", IN_PROCESS)
 @pytest.mark.parametrize("form", ["array", "dict", "masked"])
 def test_every_episode_of_every_environment_is_written_whole(way: str, form: Any, tmp_path: Path) -> None:
