@@ -443,7 +443,7 @@ def test_a_dataset_keeps_nested_actions(env: type[Signals], tmp_path: Path) -> N
     ("env", "kind"),
     [
         (Signals, tk.DQNPolicy),
-        (Dials, tk.SACPolicy),
+        pytest.param(Dials, tk.SACPolicy, marks=pytest.mark.slow),
         (Turrets, tk.PPOPolicy),
         pytest.param(Signals, tk.PPOPolicy, marks=pytest.mark.slow),
         pytest.param(Turrets, tk.BCPolicy, marks=pytest.mark.slow),

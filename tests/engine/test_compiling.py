@@ -189,6 +189,7 @@ def test_a_cloner_learns_as_without() -> None:
     learn_alike(compiled, plain, batches(6))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_every_gradient_step_of_a_policy_is_compiled() -> None:
     options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
@@ -216,6 +217,7 @@ def test_sac_compiled_learns_as_without() -> None:
 # ---- other sizes, errors, copies, loaded states ----
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_batches_of_another_size_are_learned_from() -> None:
     sizes = [batch for n in (16, 1, 16) for batch in batches(2, n_rows=n)]
@@ -235,6 +237,7 @@ def test_acting_between_updates_changes_nothing_and_a_step_that_is_not_finite_is
     policy.update(batch_of(16), step=8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_a_copy_learns_by_itself() -> None:
     one, plain = made(engine="compile"), made()
@@ -245,6 +248,7 @@ def test_a_copy_learns_by_itself() -> None:
     assert_same(parameters_of(one), parameters_of(other))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_learning_continues_from_a_loaded_state() -> None:
     one, plain = made(engine="compile", seed=3), made()

@@ -96,7 +96,7 @@ print(json.dumps(results))
 """
 
 
-@pytest.mark.parametrize("n_runs", [5, pytest.param(180, marks=[pytest.mark.slow, pytest.mark.timeout(3_000)])])
+@pytest.mark.parametrize("n_runs", [3, pytest.param(180, marks=[pytest.mark.slow, pytest.mark.timeout(3_000)])])
 def test_a_run_killed_before_any_write_resumes_from_a_whole_checkpoint(n_runs: int, tmp_path: Path) -> None:
     arguments = [str(tmp_path / "saved"), str(n_runs)]
     done = subprocess.run([sys.executable, "-c", AT_EACH_WRITE, *arguments], capture_output=True, text=True, check=True)

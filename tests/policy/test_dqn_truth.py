@@ -82,6 +82,7 @@ def test_prioritized_replay_with_full_weights_finds_the_truth() -> None:
     assert largest_error(prioritized()) < BOUND
 
 
+@pytest.mark.slow
 def test_prioritized_replay_without_weights_misses_the_truth() -> None:
     assert largest_error(prioritized(beta=0.0)) > 2 * BOUND
 
@@ -90,10 +91,12 @@ def test_truncation_taken_for_termination_misses_the_truth() -> None:
     assert largest_error(uniform(), lie=True) > 10 * BOUND
 
 
+@pytest.mark.slow
 def test_windows_of_2_to_5_steps_find_the_truth_on_data_of_the_best_policy() -> None:
     assert largest_error(uniform(), behavior=MDP.optimally, n_step=(2, 5)) < BOUND
 
 
+@pytest.mark.slow
 def test_means_of_distributions_find_the_truth() -> None:
     assert largest_error(uniform(), value=CategoricalValue(21, -5.0, 5.0)) < BOUND
 

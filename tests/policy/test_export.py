@@ -68,6 +68,7 @@ def test_a_file_takes_the_same_actions_on_a_thousand_observations(tmp_path: Path
     assert [path] == list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_takes_any_number_of_rows(tmp_path: Path) -> None:
     policy = make(tk.PPOPolicy, VECTOR, spaces.Discrete(3))
     policy.export(tmp_path / "policy.onnx")

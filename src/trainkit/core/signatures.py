@@ -231,9 +231,14 @@ def _label(function: Function, owner: Any) -> str:
 
 def options_by_owner() -> dict[str, list[str]]:
     """Return {option: labels of the public calls that accept it}."""
+    return _options_by_owner(len(_public))
+
+
+@functools.cache
+def _options_by_owner(n_public: int) -> dict[str, list[str]]:
     labels: dict[str, set[str]] = {}
     calls: list[Any] = []
-    for public in _public:
+    for public in _public[:n_public]:
         members = [getattr(public, name) for name in dir(public) if not name.startswith("_")]
         calls += [public, *(one for one in members if inspect.isclass(public) and inspect.ismethod(one))]
     for call in calls:

@@ -295,7 +295,7 @@ def _made(folder: Path, device: str, state: Mapping[str, Any], arguments: Mappin
         raise CheckpointError(f"{folder} does not say how its policy was made, which was not by our `for_envs`: {give}")
     remedy = f"it does not say how its policy was made; {give}"
     with decoding(folder, "a policy's recipe", remedy=remedy):
-        reject_unknown("load_policy", arguments, options_of(kind.for_envs))
+        reject_unknown("load_policy", arguments, [*options_of(load_policy), *options_of(kind.for_envs)])
         unknown = {name: value for name, value in dict(recipe["unknown"]).items() if name not in arguments}
         lost = {name: value for name, value in unknown.items() if name not in _LEARNING_OPTIONS}
         if lost:
