@@ -198,6 +198,16 @@ def test_every_gradient_step_of_a_policy_is_compiled() -> None:
     learn_alike(compiled, plain, batches(3))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_bf16_is_one_graph_and_nearly_the_numbers_without() -> None:
+    compiled, plain = (made(**PARTS[0].values[0], precision="bf16", engine=engine) for engine in ("compile", "torch"))
+    with torch._dynamo.config.patch(error_on_recompile=True):  # type: ignore[attr-defined]  # made at run time
+        for step, batch in enumerate(batches(5)):
+            one, other = (policy.update(batch, step=step).read_priority() for policy in (compiled, plain))
+            assert_close(torch.from_numpy(one), torch.from_numpy(other), rtol=0.01, atol=0.01)
+
+
 @has_compiler
 @pytest.mark.slow
 @of_torchs_own

@@ -6,7 +6,7 @@ import torch
 
 from tests.helpers.learning import Spaces
 from trainkit import DQNPolicy
-from trainkit.engine.device import resolve_device, to_device
+from trainkit.engine.device import convolutions_timed, resolve_device, to_device
 from trainkit.errors import DeviceError
 
 CPU = torch.device("cpu")
@@ -104,6 +104,19 @@ def test_arrays_share_memory_with_tensors_on_the_cpu() -> None:
     array[1] = 7
 
     assert tensor.tolist() == [0, 7, 0]
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("device", ["cuda:1", "cpu"])
+def test_convolutions_are_timed_on_cuda_alone_and_the_switch_is_as_before(
+    device: str, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", before)
+    seen: list[bool] = []
+    with pytest.raises(ZeroDivisionError), convolutions_timed(torch.device(device)):
+        seen.append(torch.backends.cudnn.benchmark) or 1 / 0  # type: ignore[func-returns-value]
+    assert seen == [before or device == "cuda:1"]
+    assert torch.backends.cudnn.benchmark is before
 
 
 def test_read_only_arrays_are_copied_without_a_warning() -> None:

@@ -13,6 +13,8 @@ from torch.testing import assert_close
 from tests.helpers.learning import assert_same, parameters_of, small_net
 from trainkit import Adam, Clip, ConfigError
 from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.engine import gradient_step
+from trainkit.engine.device import convolutions_timed
 from trainkit.engine.gradient_step import GradientStep
 
 Loss = Callable[[nn.Module, int], Tensor]
@@ -373,6 +375,27 @@ def test_modules_keep_their_names_and_shapes() -> None:
     Ours(net, Adam()).train(range(3))
 
     assert {name: parameter.shape for name, parameter in net.named_parameters()} == shapes
+
+
+# ---- warm-up ----
+
+
+def test_convolutions_are_timed_on_the_parameters_device_in_the_first_three_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices: list[torch.device] = []
+
+    def timed(device: torch.device) -> Any:
+        devices.append(device)
+        return convolutions_timed(torch.device("cuda"))
+
+    monkeypatch.setattr(gradient_step, "convolutions_timed", timed)
+    step, seen = GradientStep(net := small_net(), Adam()), []
+    for i in range(5):
+        step(lambda: seen.append(torch.backends.cudnn.benchmark) or net(torch.ones(2, 4)).sum(), step=i)
+    assert seen == [True, True, True, False, False]
+    assert devices == [torch.device("cpu")] * 3
+    assert not torch.backends.cudnn.benchmark
 
 
 # ---- saved state ----

@@ -28,6 +28,7 @@ SWITCHES: list[Any] = [
     pytest.param({}, id="eager"),
     pytest.param({"engine": "cuda_graph"}, id="graph"),
     pytest.param({"engine": "cuda_graph", "precision": "bf16"}, id="graph bf16"),
+    pytest.param({"engine": "cuda_graph", "precision": "tf32"}, id="graph tf32"),
 ]
 
 
@@ -91,7 +92,11 @@ def test_every_update_counts_once() -> None:
         assert {float(moment["step"]) for moment in moments.values()} == {n_updates}
 
 
-@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"channels_last": True}], ids=["bf16", "channels last"])
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "bf16"}, {"precision": "tf32"}, {"channels_last": True}],
+    ids=["bf16", "tf32", "channels last"],
+)
 def test_images_are_learned_from_nearly_as_on_the_cpu(options: Any) -> None:
     there = made(IMAGES, hidden=None, head=(32,), device=CUDA, **options)
     here = made(IMAGES, hidden=None, head=(32,))

@@ -1,5 +1,7 @@
 """Learning in bfloat16, and images with their channels last: nearly the same numbers, the same parameters."""
 
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,14 +11,23 @@ from gymnasium import spaces
 from torch.testing import assert_close
 
 import trainkit as tk
+from tests.helpers import rollouts
 from tests.helpers.engine import torch_only
-from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made, parameters_of
-from trainkit import ConfigError
+from tests.helpers.learning import (
+    FOUR_NUMBERS,
+    MASKED,
+    PARTS,
+    THREE_ACTIONS,
+    Spaces,
+    assert_same,
+    batch_of,
+    made,
+    parameters_of,
+)
+from tests.policy import test_sac
 from trainkit.nets import ImplicitQNetwork, NatureCNN, QNetwork
-from trainkit.nets.networks import RandomInputs
 
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
-CPU = torch.device("cpu")
 
 
 def learn(policy: Any, n_updates: int, space: Any) -> list[Any]:
@@ -30,53 +41,85 @@ def learn(policy: Any, n_updates: int, space: Any) -> list[Any]:
 def test_learns_nearly_the_same_in_bf16_and_not_the_same(parts: dict[str, Any]) -> None:
     space = spaces.Box(-1.0, 1.0, (4,), np.float32)
     rough, exact = made(space, **parts, precision="bf16"), torch_only(made(space, **parts))
-    before = parameters_of(exact)
     for one, other in zip(learn(rough, 10, space), learn(exact, 10, space), strict=True):
         assert one.dtype == np.float32
         np.testing.assert_allclose(one, other, rtol=0.05, atol=0.05)
         assert (one != other).any()
-    mine, theirs = parameters_of(rough), parameters_of(exact)
+    assert_moved_alike(rough, exact, made(space, **parts))
+
+
+def learn_rollouts(kind: Any, action_space: Any, precision: Any) -> tuple[Any, list[float]]:
+    """Learn from the same rollouts in a precision; return the policy and the losses."""
+    policy, plain = (
+        rollouts.made(kind, action_space=action_space, precision=one, engine="torch") for one in (precision, "float32")
+    )
+    played = [rollouts.played(plain, FOUR_NUMBERS, [20, 13, 7], seed=step) for step in range(2)]
+    updates = chain.from_iterable(policy.learn(rollout, step=0, batch_size=20) for rollout in played)
+    return policy, [policy.read_metrics()["loss"] for _ in updates]
+
+
+@pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.A2CPolicy])
+@pytest.mark.parametrize("action_space", [THREE_ACTIONS, test_sac.PUSH], ids=["discrete", "box"])
+def test_an_on_policy_learner_learns_nearly_the_same_in_bf16(kind: Any, action_space: Any) -> None:
+    (rough, losses), (exact, expected) = (learn_rollouts(kind, action_space, one) for one in ("bf16", "float32"))
+    np.testing.assert_allclose(losses, expected, rtol=0.02, atol=0.02)
+    assert losses != expected
+    assert_moved_alike(rough, exact, rollouts.made(kind, action_space=action_space))
+
+
+def test_sac_learns_nearly_the_same_in_bf16() -> None:
+    rough, exact = (test_sac.made(precision=precision, engine="torch") for precision in ("bf16", "float32"))
+    for step in range(6):
+        one, other = (policy.update(test_sac.rows(16, seed=step), step=step) for policy in (rough, exact))
+        sizes, expected = one.read_priority(), other.read_priority()  # some of large numbers that cancel
+        assert np.linalg.norm(sizes - expected) <= 0.02 * np.linalg.norm(expected)
+        mine, theirs = rough.read_metrics(), exact.read_metrics()
+        for name in ("critic_loss", "actor_loss", "temperature_loss", "entropy"):
+            assert mine[name] == pytest.approx(theirs[name], rel=0.05, abs=0.05), name
+        assert mine["critic_loss"] != theirs["critic_loss"]
+    assert_moved_alike(rough, exact, test_sac.made())
+
+
+def assert_moved_alike(rough: Any, exact: Any, start: Any) -> None:
+    """Compare what two policies learned: in float32, and nearly the same."""
+    before, mine, theirs = parameters_of(start), parameters_of(rough), parameters_of(exact)
     assert {tensor.dtype for tensor in mine.values()} == {torch.float32}
     for name, tensor in mine.items():
         far = (theirs[name] - before[name]).norm()
         assert (tensor - theirs[name]).norm() <= 0.25 * far, name
 
 
-def test_gradients_of_both_questions_to_the_online_network_arrive() -> None:
-    network = QNetwork((4,), 3, hidden=(8,))
-    features = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
-
-    def gradients(precision: Any) -> list[torch.Tensor]:
-        function = tk.DQNPolicy(network, precision=precision, device="cpu")._function(network, RandomInputs())
-        with torch.no_grad():
-            function(features, None)  # first, as a backup might
-        return list(torch.autograd.grad(function(features, None).outputs.square().mean(), list(network.parameters())))
-
-    for rough, exact in zip(gradients("bf16"), gradients("float32"), strict=True):
-        assert exact.abs().max() > 0
-        assert_close(rough, exact, rtol=0.05, atol=0.01)
-
-
-def test_layers_multiply_in_bf16_and_answer_in_float32() -> None:
-    network, kinds = QNetwork((4,), 3, hidden=(8,)), set()
-    network.heads.register_forward_pre_hook(lambda module, given: kinds.add(given[0].dtype))
-    network.heads.forward = lambda x, noise, legal: kinds.add(x.dtype) or x.view(-1, 1, 8)  # type: ignore[func-returns-value]
-    policy = tk.DQNPolicy(network, precision="bf16", device="cpu")
-    prediction = policy._function(network, RandomInputs())(torch.zeros(2, 4), None)
-    assert kinds == {torch.bfloat16}
-    assert prediction.outputs.dtype == torch.float32
-
-
 def test_acting_stays_exact() -> None:
     obs = batch_of(20, space=MASKED).obs
-    one, other = (made(MASKED, precision=precision) for precision in ("bf16", "float32"))
+    one, other = (made(MASKED, precision=precision, engine="torch") for precision in ("bf16", "float32"))
     np.testing.assert_array_equal(one.action_values(obs), other.action_values(obs))
 
 
-@pytest.mark.parametrize("wanted", ["fp16", "bfloat16", 16, None])
-def test_another_precision_is_refused(wanted: Any) -> None:
-    with pytest.raises(ConfigError, match=r"precision must be one of \['float32', 'bf16'\], got"):
-        made(precision=wanted)
+# ---- saved policies ----
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.DiscreteBCQPolicy, tk.PPOPolicy, tk.BCPolicy, tk.SACPolicy])
+def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_path: Path) -> None:
+    at = Spaces(action_space=test_sac.PUSH) if kind is tk.SACPolicy else Spaces()
+    policy = kind.for_envs(at, hidden=(8,), device="cpu", seed=0, precision=precision)
+    loaded = tk.load_policy(policy.save(tmp_path / "policy"), device="cpu")
+    assert loaded.precision == precision
+    assert_same(loaded.get_weights(), policy.get_weights())
+
+
+@pytest.mark.parametrize(("first", "second"), [("bf16", "float32"), ("float32", "bf16"), ("bf16", "tf32")])
+def test_training_continues_in_another_precision(first: Any, second: Any) -> None:
+    before, after = made(precision=first), made(precision=second)
+    learn(before, 3, FOUR_NUMBERS)
+    state = before.training_state()
+    after.load_training_state(state)
+    assert_same(after.training_state()["weights"], state["weights"])
+    assert_same(after.training_state()["optimizers"], state["optimizers"])
+    before.precision, before.engine = second, "torch"
+    after.engine = "torch"
+    assert_same(learn(before, 3, FOUR_NUMBERS), learn(after, 3, FOUR_NUMBERS))
+    assert_same(before.get_weights(), after.get_weights())
 
 
 # ---- channels last ----

@@ -156,6 +156,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
+    "precision": ("bf16", lambda t: t.policy.precision),
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "alpha": {"prioritized": True},

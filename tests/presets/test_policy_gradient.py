@@ -107,6 +107,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options.stop_fn(x))),
     "device": ("cpu", lambda t: t.policy.device.type),
     "engine": ("torch", lambda t: t.policy.engine.name),
+    "precision": ("bf16", lambda t: t.policy.precision),
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "episode_per_collect": {"step_per_collect": None},

@@ -320,6 +320,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
+    "precision": ("bf16", lambda t: t.policy.precision),
 }
 NEEDS = {
     "lives_key": {"env": Lives},
@@ -340,7 +341,7 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("setting", sorted({*presets.dqn.settings()} - {"precision", "act_on"}))  # see tests/gpu
+@pytest.mark.parametrize("setting", sorted({*presets.dqn.settings()} - {"act_on"}))  # see tests/gpu
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":

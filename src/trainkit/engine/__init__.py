@@ -4,6 +4,7 @@ from trainkit.engine.device_frames import DeviceFrames
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep
 from trainkit.engine.loss import Loss, TensorBatch
+from trainkit.engine.precision import Precision
 
 __all__ = [
     "Adam",
@@ -13,5 +14,6 @@ __all__ = [
     "EngineName",
     "GradientStep",
     "Loss",
+    "Precision",
     "TensorBatch",
 ]

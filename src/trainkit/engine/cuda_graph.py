@@ -19,7 +19,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.errors import ConfigError, DeviceError, TrainkitError
 from trainkit.engine.changes import Changes
-from trainkit.engine.device import PinnedBatch
+from trainkit.engine.device import PinnedBatch, convolutions_timed
 
 _N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
 
@@ -41,7 +41,8 @@ class Capture:
         """Run the work on the stream on which it will be recorded; let torch raise where it waits for the device."""
         here = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
-        with torch.cuda.stream(self._stream), _waits_raise() if forbids_waits else contextlib.nullcontext():
+        watch = _waits_raise() if forbids_waits else contextlib.nullcontext()
+        with torch.cuda.stream(self._stream), watch, convolutions_timed(self._device):
             results = work()
         here.wait_stream(self._stream)
         return results

@@ -1,7 +1,8 @@
 """Devices, and how batches get there: in one asynchronous copy, from one block of pinned memory."""
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Self, TypeVar
 
@@ -73,6 +74,24 @@ def _check_available(device: torch.device) -> None:
 
 
 _AUTO = {"cuda", "xpu"}  # not "mps", which has no float64; not a pretend device
+
+
+@contextlib.contextmanager
+def convolutions_timed(device: torch.device) -> Iterator[None]:
+    """Let cuDNN time its algorithms for each new shape of a convolution, and use the fastest from then on.
+
+    Without effect on other devices. Algorithms that were found are also used after this context, which restores
+    `torch.backends.cudnn.benchmark`.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def with_room(call: Callable[[], T], what: str) -> T:

@@ -27,6 +27,7 @@ from trainkit.engine.cuda_graph import check_cuda_graph
 from trainkit.engine.device import to_arrays, to_device
 from trainkit.engine.gradient_step import GradientStep, Taken, denormals_flushed
 from trainkit.engine.numpy_function import Function, GaveUpError, NumpyFunction
+from trainkit.engine.precision import Precision
 from trainkit.engine.recording import Results
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Engine:
         policy: whose functions they are.
         wanted: one of the module's table.
         device: of the policy.
+        precision: in which the policy's networks multiply while they learn; numpy has no "bf16".
         ignored: attributes of the policy that no loss reads.
 
     Attributes:
@@ -50,18 +52,26 @@ class Engine:
     """
 
     def __init__(
-        self, policy: nn.Module, wanted: EngineName, device: torch.device, ignored: frozenset[str] = frozenset()
+        self,
+        policy: nn.Module,
+        wanted: EngineName,
+        device: torch.device,
+        precision: Precision = "float32",
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
         subject = type(policy).__name__
         with Checks(subject) as checks:
             is_known = checks.one_of("engine", wanted, list(get_args(EngineName)))
             if is_known and wanted == "numpy":
                 checks.require(device.type == "cpu", f".engine 'numpy' needs device 'cpu', got {device}: use 'auto'")
+                is_known_to_numpy = precision != "bf16"
+                checks.require(is_known_to_numpy, ".engine 'numpy' has no precision 'bf16': use 'auto', or 'float32'")
         if wanted == "compile":
             check_compiler(subject, device)
         if wanted == "cuda_graph":
             check_cuda_graph(subject, device)
         self._policy, self.wanted, self._device, self._ignored = policy, wanted, device, ignored
+        self._precision = precision
         self._start()
 
     def _start(self) -> None:
@@ -69,7 +79,8 @@ class Engine:
         self._functions: dict[tuple[str, str, str], NumpyFunction] = {}  # by name, purpose and the policy's mode
         self._counts: dict[tuple[str, str, str], dict[str, int]] = {}  # of functions when a state was saved
         self.gave_up: str | None = None
-        self.is_numpy = self._device.type == "cpu" and self.wanted in ("auto", "numpy")
+        is_possible = self._device.type == "cpu" and self._precision != "bf16"
+        self.is_numpy = is_possible and self.wanted in ("auto", "numpy")
 
     @property
     def name(self) -> str:
@@ -87,7 +98,9 @@ class Engine:
             return "; ".join(reasons)
         if self.wanted != "auto":
             return "as requested"
-        return f"on {'the CPU' if self._device.type == 'cpu' else self._device.type}"
+        if self._device.type != "cpu":
+            return f"on {self._device.type}"
+        return "on the CPU" if self.is_numpy else "numpy has no precision 'bf16'"
 
     def _reasons_for_torch(self) -> list[str | None]:
         """Return why torch executes each function for now, None for one that numpy executes."""

@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import is_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +53,24 @@ def _whole(neighbors: Sequence[Tensor]) -> Tensor:
     if len(neighbors) == 1:
         return first
     return first.as_strided((sum(tensor.numel() for tensor in neighbors),), (1,))
+
+
+class Placement:
+    """Which modules, parameters and buffers some networks have, and where their parameters are in memory."""
+
+    def __init__(self, *networks: nn.Module) -> None:
+        modules = [module for network in networks for module in network.modules()]
+        self._tables: list[dict[str, Any]] = [t for m in modules for t in (m._modules, m._parameters, m._buffers)]
+        self._children = [child for table in self._tables for child in table.values()]
+        parameters = [parameter for network in networks for parameter in network.parameters()]
+        self._addresses = [(parameter, parameter.data_ptr()) for parameter in parameters]
+
+    def is_current(self) -> bool:
+        """Return whether no module or tensor of the networks was replaced or moved in memory."""
+        now = chain.from_iterable(map(dict.values, self._tables))
+        if sum(map(len, self._tables)) != len(self._children) or not all(map(is_, now, self._children)):
+            return False
+        return all(parameter.data_ptr() == address for parameter, address in self._addresses)
 
 
 class FlatGroup:

@@ -19,9 +19,12 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.schedules import Schedule, Scheduled, as_schedule
 from trainkit.core.signatures import Part, checked
 from trainkit.engine.compiling import Closure, LossGraph, evaluate
+from trainkit.engine.device import CPU, convolutions_timed
 from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.precision import LearningPrecision
 
 Scalar = Tensor | float  # on a device, or a plain number already
+_N_WARM_UPS = 3  # steps in which cuDNN looks for the fastest convolutions
 ClipBy = Literal["global_norm", "norm", "value"]
 
 
@@ -85,6 +88,7 @@ class GradientStep:
         loss: rows -> `Loss`, where an engine executes it; None where each call brings its own.
         compile: compute loss and gradients in one compiled graph from the second step on. A parameter without a
             gradient at the first step never moves then.
+        precision: of networks' products in the loss and its backward pass; None is float32.
 
     Attributes:
         groups: parameters that move; a new list wherever they are laid out again.
@@ -100,6 +104,7 @@ class GradientStep:
         flush_denormals: bool = True,
         loss: Callable[[Any], Any] | None = None,
         compile: bool = False,
+        precision: LearningPrecision | None = None,
     ) -> None:
         check_parameters(module)
         self.module, self.loss = module, loss
@@ -109,12 +114,14 @@ class GradientStep:
         self._laid_out: set[nn.Parameter] = set()  # the parameters of all groups
         self._frozen: dict[int, dict[str, Tensor]] = {}  # moments of parameters that require no gradient now
         self._named: list[tuple[str, nn.Parameter]] = []
+        self._n_warm_ups = 0  # steps so far, up to `_N_WARM_UPS`
         self._find_parameters()
-        self.use(compile=compile)
+        self.use(compile=compile, precision=precision)
 
-    def use(self, *, compile: bool) -> None:
-        """Compute the next steps' gradients in a compiled graph, or without one."""
+    def use(self, *, compile: bool, precision: LearningPrecision | None) -> None:
+        """Compute the next steps' gradients in a compiled graph, or without one, and in a precision."""
         self._graph = LossGraph(self.module) if compile else None
+        self._precision = LearningPrecision(self.module, "float32", CPU) if precision is None else precision
 
     # ---- one step ----
 
@@ -128,7 +135,7 @@ class GradientStep:
                 f"{type(self.module).__name__} cannot learn inside torch.inference_mode(), whose tensors have no "
                 "gradients: leave it before the update; torch.no_grad() is allowed"
             )
-        with denormals_flushed(self.flush_denormals):
+        with denormals_flushed(self.flush_denormals), self._warm_up():
             value, outputs = self._compute_gradients(loss)
             return self.apply(value, outputs, step=step, lr=lr)
 
@@ -180,6 +187,13 @@ class GradientStep:
         )
         return taken
 
+    def _warm_up(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for the next step in which cuDNN times convolutions, if it is one of the first."""
+        if self._n_warm_ups == _N_WARM_UPS or not self._named:
+            return contextlib.nullcontext()
+        self._n_warm_ups += 1
+        return convolutions_timed(self._named[0][1].device)
+
     # ---- gradients ----
 
     @property
@@ -207,14 +221,16 @@ class GradientStep:
 
     def _compute_gradients(self, loss: Closure) -> tuple[Tensor, Any]:
         """Return (loss, its other results), and set the gradients; inside no_grad(), too."""
-        if self._graph is not None and self._is_current():
-            return self._graph(loss, self.groups)
-        with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
-            value, outputs = evaluate(loss)
         trainable = self.trainable
+        if self._graph is not None and self._is_current():
+            with self._precision.during_step(trainable, is_compiled=True):
+                return self._graph(loss, self.groups)
         gradients: dict[nn.Parameter, Tensor | None] = {}
-        if trainable and value.requires_grad:
-            gradients = dict(zip(trainable, torch.autograd.grad(value, trainable, allow_unused=True), strict=True))
+        with self._precision.during_step(trainable):
+            with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
+                value, outputs = evaluate(loss)
+            if trainable and value.requires_grad:
+                gradients = dict(zip(trainable, torch.autograd.grad(value, trainable, allow_unused=True), strict=True))
         if all(gradient is None for gradient in gradients.values()):
             raise ConfigError(
                 f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "

@@ -52,6 +52,7 @@ class NoisyLinear(nn.Module):
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is None:
             return functional.linear(x, self.weight, self.bias)
+        noise = noise.to(self.weight.dtype)  # bfloat16 where a policy learns in it
         noise_in, noise_out = noise[:, : self.in_features], noise[:, self.in_features :]
         if len(noise) == 1:  # the same weights for all rows
             weight = torch.addcmul(self.weight, self.weight_sigma, noise_out.T * noise_in)

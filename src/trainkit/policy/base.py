@@ -38,6 +38,7 @@ from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
 from trainkit.engine.loss import Loss, TensorBatch, objective, tensor_batch
+from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
@@ -61,6 +62,7 @@ class PolicyOptions(TypedDict, total=False):
     device: str | torch.device
     seed: int | None
     engine: EngineName
+    precision: Precision
     auxiliary: Auxiliary | None
 
 
@@ -107,6 +109,8 @@ class Policy(nn.Module):
         seed: root of initial weights, noise and exploration; None uses the trainer's. You initialize your own modules.
         engine: executes losses and forward passes: "auto", "torch", "numpy", "compile" or "cuda_graph", see
             `trainkit.engine`. May be set between any two steps.
+        precision: of networks' products while they learn: "float32", "tf32" or "bf16", see `LearningPrecision`.
+            Parameters, losses, optimizer and acting are in float32. May be set between any two steps.
         auxiliary: a function or a module, (features [B, F], rows) -> [B], which is added to the loss of each row; the
             features are those of the encoder that learns from rewards. Parameters of a module are trained along.
 
@@ -139,6 +143,7 @@ class Policy(nn.Module):
         device: str | torch.device = "auto",
         seed: int | None = None,
         engine: EngineName = "auto",
+        precision: Precision = "float32",
         auxiliary: Auxiliary | None = None,
     ) -> None:
         name = type(self).__name__
@@ -172,6 +177,7 @@ class Policy(nn.Module):
         self._memory = BatchMemory()
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._graph: CudaGraph | None = None
+        self._precision = LearningPrecision(self, precision, self.device)
         own = {"_engine", "_ignored", "recipe"}
         self._ignored = frozenset(vars(self)) | own | self.unwatched  # attributes that no loss reads
         self._use_engine(engine)
@@ -301,10 +307,29 @@ class Policy(nn.Module):
         self._use_engine(wanted)
 
     def _use_engine(self, wanted: EngineName) -> None:
-        self._engine = Engine(self, wanted, self.device, self._ignored)
+        self._engine = Engine(self, wanted, self.device, self.precision, self._ignored)
         self._graph = CudaGraph(self._graph_steps, self, self._ignored) if wanted == "cuda_graph" else None
         for gradient_step in self._gradient_steps.values():
-            gradient_step.use(compile=self._engine.wanted == "compile")
+            gradient_step.use(**self._gradient_options)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of networks' products while they learn."""
+        return self._precision.name
+
+    @precision.setter
+    def precision(self, precision: Precision) -> None:
+        before, self._precision = self._precision, LearningPrecision(self, precision, self.device)
+        try:
+            self._use_engine(self._engine.wanted)
+        except ConfigError:
+            self._precision = before
+            raise
+
+    @property
+    def _gradient_options(self) -> dict[str, Any]:
+        """How gradient steps compute their gradients."""
+        return {"compile": self._engine.wanted == "compile", "precision": self._precision}
 
     @property
     def n_threads(self) -> int:
@@ -419,9 +444,8 @@ class Policy(nn.Module):
             if isinstance(self.auxiliary, nn.Module) and self.auxiliary not in set(module.modules()):
                 self._drawn["auxiliary"] = self.auxiliary.to(self.device)
                 trained = nn.ModuleList([module, self.auxiliary])
-        is_compiled = self._engine.wanted == "compile"
-        step = GradientStep(trained, optimizer, clip, loss=loss, flush_denormals=flush_denormals, compile=is_compiled)
-        self._gradient_steps[name] = step
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, **self._gradient_options}
+        self._gradient_steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
         if self._seed is not None:
             for own_name in {name, "auxiliary"} & self._drawn.keys():
                 self._draw_weights(own_name, self._drawn[own_name], self._seed)
@@ -741,6 +765,10 @@ class Policy(nn.Module):
             self._engine.load_state_dict(state["engine"])
         self.is_seeded = True
 
+    def extra_repr(self) -> str:
+        """Return the first line of `repr(policy)`, before its modules."""
+        return f"device={str(self.device)!r}, engine={self._engine.wanted!r}, precision={self.precision!r}"
+
     def _repr_html_(self) -> str:
         """Return a table of the policy for notebooks."""
         rows: dict[str, Any] = {
@@ -748,6 +776,7 @@ class Policy(nn.Module):
             "action_space": self.action_space,
             "horizon": self.horizon,
             "device": self.device,
+            "precision": self.precision,
             "n_updates": self.n_updates,
         }
         for name, part in self.named_children():

@@ -47,7 +47,7 @@ class BCPolicy(ActorPolicy):
         optimizer: parameters of Adam.
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
-        options: observation_space, preprocess, horizon, device, seed, engine and auxiliary, as in `Policy`.
+        options: observation_space, preprocess, horizon, device, seed, engine, precision and auxiliary, as in `Policy`.
 
     Metrics: loss, accuracy (share of rows whose action is the most probable, in all discrete columns; not for Box),
     entropy, weight_mean, effective_share (of the weights), grad_norm, lr.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from trainkit.core.data import (
     TransitionBatch,
     is_finite,
 )
-from trainkit.core.errors import Checks, ConfigError, check_flag
+from trainkit.core.errors import ConfigError, check_flag
 from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -35,7 +35,7 @@ from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
-from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, QFunction, best_action, pick
+from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
 from trainkit.policy.base import Policy, PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
 from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts, predict
@@ -51,8 +51,6 @@ from trainkit.policy.persistence import recorded
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
 from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, Value
-
-Precision = Literal["float32", "bf16"]
 
 
 @checked
@@ -75,12 +73,10 @@ class DQNPolicy(Policy):
         action_space: Discrete, or joint actions (MultiDiscrete, MultiBinary, a Dict or Tuple of them) of at most 10,000
             combinations, with a value each.
         flush_denormals: see `GradientStep`.
-        precision: of the networks' products while they learn, "float32" or "bf16"; parameters, losses and acting are
-            in float32.
         act_on: "policy", the policy's device, or "cpu", a copy that is kept up to date; the same for one on the CPU.
         store_action_prob: store the probability of each action, as `action_prob`.
         store_q_values: store the values [A] that each action was chosen by, also of illegal actions, as `q_values`.
-        options: observation_space, preprocess, horizon, device, seed, engine and auxiliary, as in `Policy`.
+        options: observation_space, preprocess, horizon, device, seed, engine, precision and auxiliary, as in `Policy`.
 
     Metrics: loss, q_mean, q_max, q_min (of the chosen actions of a batch), weight_mean, effective_share (of the
     weights), grad_norm (before the clip), lr, target_followed, penalty_mean (if there is a penalty), and the value
@@ -102,7 +98,6 @@ class DQNPolicy(Policy):
         clip: Clip | None = None,
         action_space: Space[Any] | None = None,
         flush_denormals: bool = True,
-        precision: Precision = "float32",
         act_on: ActOn = "policy",
         store_action_prob: bool = False,
         store_q_values: bool = False,
@@ -110,9 +105,6 @@ class DQNPolicy(Policy):
     ) -> None:
         super().__init__(action_space=action_space, **options)
         name = type(self).__name__
-        with Checks(name) as checks:
-            checks.one_of("precision", precision, ["float32", "bf16"])
-        self.precision = precision
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.value: Value = ExpectedValue() if value is None else value
         check_overrides("Value", type(self.value))
@@ -314,8 +306,8 @@ class DQNPolicy(Policy):
 
     def loss(self, rows: TensorBatch) -> Loss:
         """Return the value part's loss of the chosen actions towards the TD target, plus the penalty."""
-        online = self._function(self.network, rows.inputs["online"])
-        target = self._function(self.target_network, rows.inputs["target"])
+        online = RandomInputs(*rows.inputs["online"]).fixed_in(self.network)
+        target = RandomInputs(*rows.inputs["target"]).fixed_in(self.target_network)
         prediction = online(rows.obs, rows.legal)
         chosen = pick(prediction.outputs, rows.action)  # [B, W]
         with torch.no_grad():
@@ -333,20 +325,6 @@ class DQNPolicy(Policy):
             penalty = self.penalty(self.value.mean(prediction.outputs), rows.action, rows.legal)
             loss, metrics["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return Loss(loss, priority, metrics)
-
-    def _function(self, network: nn.Module, random_inputs: Any) -> QFunction:
-        """Return a network as a function of features and the mask, in this policy's precision."""
-        function = RandomInputs(*random_inputs).fixed_in(network)
-        if self.precision == "float32":
-            return function
-
-        def in_bfloat16(features: Any, legal: Tensor | None) -> Prediction:
-            # Without autocast's cache, which would keep weights that were cast where no gradient was wanted.
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False):
-                outputs, fractions = function(features, legal)
-            return Prediction(outputs.float(), fractions)
-
-        return in_bfloat16
 
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target network always stays in eval mode."""

@@ -57,8 +57,9 @@ class OnpolicyPolicy(ActorPolicy):
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
         action_space: of one environment.
-        options: observation_space, preprocess, horizon (gamma, and the rule of rewards), device, seed, engine and
-            auxiliary (on the features of the actor's torso, which `shared` makes the critic's too), as in `Policy`.
+        options: observation_space, preprocess, horizon (gamma, and the rule of rewards), device, seed, engine,
+            precision and auxiliary (on the features of the actor's torso, which `shared` makes the critic's too), as
+            in `Policy`.
     """
 
     _scheduled: tuple[str, ...] = ()  # schedules whose values the loss reads in `rows.inputs`

@@ -57,7 +57,7 @@ class SACPolicy(ActorPolicy):
         action_space: a Box of floats, bounded in every dimension.
         flush_denormals: see `GradientStep`.
         options: observation_space, preprocess, horizon (of n steps only the last one's entropy counts), device, seed,
-            engine and auxiliary (on the features of the critics' encoder), as in `Policy`.
+            engine, precision and auxiliary (on the features of the critics' encoder), as in `Policy`.
 
     Metrics: critic_loss, actor_loss, temperature_loss (if it is learned), grad_norm and lr of each, q_mean, q_max,
     q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),

@@ -2,8 +2,6 @@
 
 import copy
 from dataclasses import dataclass
-from itertools import chain
-from operator import is_
 from typing import Any, Literal
 
 import torch
@@ -12,7 +10,7 @@ from torch import nn
 from trainkit.core.errors import Checks
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import Part, checked
-from trainkit.engine.flat_storage import joined, lay_flat
+from trainkit.engine.flat_storage import Placement, joined, lay_flat
 
 
 @checked
@@ -66,7 +64,7 @@ class TargetNetwork:
     @torch.no_grad()
     def copy(self, tau: float = 1.0) -> None:
         """Move parameters by `tau` and copy buffers."""
-        if self._pairs is None or not self._pairs.are_current():
+        if self._pairs is None or not self._pairs.placement.is_current():
             self._pairs = _Pairs(self.network, self.online)
         pairs = self._pairs
         if tau == 1.0:
@@ -97,22 +95,12 @@ class _Pairs:
     """
 
     def __init__(self, network: nn.Module, online: nn.Module) -> None:
-        modules = [*network.modules(), *online.modules()]
-        self._tables: list[dict[str, Any]] = [t for m in modules for t in (m._modules, m._parameters, m._buffers)]
-        self._children = [child for table in self._tables for child in table.values()]
         _lay_out(network)
-        parameters = list(network.parameters()), list(online.parameters())
-        self._addresses = [(parameter, parameter.data_ptr()) for parameter in chain(*parameters)]
-        pairs = joined(*parameters)  # these views keep the memory, so that no other parameter is stored there
+        self.placement = Placement(network, online)
+        # These views keep the memory, so that no other parameter is stored there.
+        pairs = joined(list(network.parameters()), list(online.parameters()))
         self.own, self.online = [own for own, _ in pairs], [online for _, online in pairs]
         self.buffers = list(zip(network.buffers(), online.buffers(), strict=True))
-
-    def are_current(self) -> bool:
-        """Return whether no module or tensor of either network was replaced or moved in memory."""
-        now = chain.from_iterable(map(dict.values, self._tables))
-        if sum(map(len, self._tables)) != len(self._children) or not all(map(is_, now, self._children)):
-            return False
-        return all(parameter.data_ptr() == address for parameter, address in self._addresses)
 
 
 def _lay_out(network: nn.Module) -> None:

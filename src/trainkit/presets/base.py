@@ -17,6 +17,7 @@ from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked
 from trainkit.engine import Adam
 from trainkit.engine.engine import EngineName
+from trainkit.engine.precision import Precision
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, has_own_number
 from trainkit.nets import Preprocess
@@ -61,6 +62,7 @@ class Settings(Options):
     max_epoch: int
     stop_return: float | None = None
     device: str = "auto"
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)

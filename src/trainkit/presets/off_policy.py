@@ -125,6 +125,7 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
             exploration=settings.exploration,
             device=settings.device,
             engine=settings.engine,
+            precision=settings.precision,
         )
 
 

@@ -187,6 +187,7 @@ class BCPreset(OfflinePreset[P, BCSettings]):
             optimizer=make_adam(settings),
             max_grad_norm=settings.max_grad_norm,
             device=settings.device,
+            precision=settings.precision,
         )
 
 
@@ -231,6 +232,7 @@ def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> d
         "max_grad_norm": settings.max_grad_norm,
         "target": make_target(settings),
         "device": settings.device,
+        "precision": settings.precision,
     }
 
 

@@ -156,6 +156,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             max_grad_norm=settings.max_grad_norm,
             device=settings.device,
             engine=settings.engine,
+            precision=settings.precision,
             **{name: getattr(settings, name) for name in _OF_LEARNER[self._learner]},
         )
 

@@ -28,7 +28,6 @@ from trainkit.policy import (
 )
 from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
-from trainkit.policy.dqn import Precision
 from trainkit.policy.exploration import Exploration
 from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, make_adam, network_options, scheduled
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
@@ -79,7 +78,6 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     learning_starts: int = 1_000  # rl-zoo
     max_epoch: int = 12
     step_per_epoch: int = 5_000
-    precision: Precision = "float32"
     act_on: ActOn = "policy"
 
 

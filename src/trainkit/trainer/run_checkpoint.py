@@ -20,7 +20,7 @@ Component = tuple[Callable[[], Any], Callable[[Any], object]]
 
 _IDENTITY = ("trainer", "policy", "buffer", "env", "n_envs")  # settings a checkpoint must share with the resumed run
 _UNCOMPARED = (*_IDENTITY, "seed", "max_epoch")  # compared elsewhere, or free to differ
-_DEFAULTS = {"overlap": False}  # of settings that older checkpoints lack
+_DEFAULTS = {"overlap": False, "policy.precision": "float32"}  # of settings that older checkpoints lack
 _PROGRESS = (
     *("epoch", "env_step", "gradient_step", "n_episode", "best_score", "best_epoch", "best_env_step"),
     *("seconds", "stop_reason", "run_dir"),
