@@ -11,6 +11,9 @@ LEARNING_PEERS := tianshou@1.2.0 sb3-contrib@2.9.2
 PEERS := $(LEARNING_PEERS) tianshou@2.0.1 ray[rllib]@2.60.0
 REPLAY_PEERS := $(LEARNING_PEERS) cpprb@11.0.0
 
+GPU_DAY := $(if $(LIMIT_S),--limit-s $(LIMIT_S)) $(if $(PIECE),--piece $(PIECE)) $(if $(OUT),--out $(OUT)) \
+	$(if $(WORK),--work $(WORK)) $(if $(DEVICE),--device $(DEVICE)) $(if $(REHEARSE),--rehearse)
+
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
@@ -37,8 +40,11 @@ test-torch: .torch/$(VERSION)/.ready  ## run the engine's and policies' tests wi
 test-gpu: $(READY)  ## run the tests that need a CUDA device
 	@$(BIN)/pytest -m gpu --timeout=600
 
-test-accelerator: $(READY)  ## run everything that learns on a pretend accelerator, which needs a C++ compiler (4 minutes)
+test-accelerator: $(READY)  ## run everything that learns on a pretend accelerator, which needs a C++ compiler (5 minutes)
 	@CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m 'accelerator or not slow and not gpu' --timeout=600 tests/accelerator tests/testing
+
+gpu-day:  ## measure and test all on a GPU, 8 minutes a call, offline: LIMIT_S=480 PIECE=updates REHEARSE=1 OUT=FOLDER
+	@PYTHONPATH=src:$$PYTHONPATH $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m benchmarks.gpu $(GPU_DAY)
 
 check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .
@@ -90,10 +96,6 @@ bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn HalfCheetah bes
 		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
 	@$(BIN)/python -m benchmarks.cheetah
 
-bench-gpu: $(READY)  ## measure updates and Pong on a GPU, by each switch, beside the floor (20 minutes)
-	@$(BIN)/python $(PIP) -c constraints.txt -e '.[atari]'
-	@$(BIN)/python -m benchmarks.gpu --out benchmarks/results/gpu.md
-
 bench-engine: $(READY)  ## measure the numpy engine beside torch and the hand-written numpy it replaced (15 minutes)
 	@$(BIN)/python -m benchmarks.engine_speed
 
@@ -143,5 +145,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-torch test-gpu test-accelerator check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-mujoco bench-gpu bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean
+.PHONY: help demo test test-slow test-torch test-gpu test-accelerator gpu-day check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
+	bench-same bench-race faults-peers bench-mujoco bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean

@@ -1,44 +1,121 @@
-"""The measurement of updates on a GPU: it runs, counts what torch counts, and says so where there is no GPU."""
+"""The day on a GPU: its sides do the same work, it resumes where it stopped, and a rehearsal is never published."""
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import gpu
-from trainkit.core.data import Lookup
+from benchmarks.gpu import __main__ as day
+from benchmarks.gpu import page
+from benchmarks.gpu.plain import LEARNERS
+from benchmarks.gpu.record import ROWS, MissingError, Piece, Record, Setup, Unit
+from benchmarks.gpu.workloads import COUNTED_ROWS, WORKLOADS
+
+BY_NAME = {workload.name: workload for workload in WORKLOADS}
 
 
-def test_the_floor_counts_the_multiplications_that_torch_counts() -> None:
-    policy = gpu.made("cpu")
+def setup_in(folder: Path) -> Setup:
+    return Setup(device="cpu", is_rehearsal=True, out=folder, work=folder)
+
+
+@pytest.mark.global_rng  # a plain loop's networks are drawn as torch draws them
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_plain_loop_trains_as_many_parameters_by_as_many_operations(name: str) -> None:
+    workload = BY_NAME[name]
+    learner = LEARNERS[name](workload, COUNTED_ROWS, "cpu")
+    assert sum(one.numel() for part in learner.trained for one in part.parameters()) == workload.n_parameters()
+    learner.update()
     with FlopCounterMode(display=False) as counter:
-        policy.update(gpu.frames_of(3, seed=0), step=0)
-    assert counter.get_total_flops() == gpu.flops(3)
-    assert sum(parameter.numel() for parameter in policy.network.parameters()) == gpu.PARAMETERS
+        learner.update()
+    surplus = counter.get_total_flops() - workload.flops(COUNTED_ROWS)
+    wasted = {"SAC, 256-256": 2 * COUNTED_ROWS * 2 * (23 * 256 + 256 * 256 + 256)}  # critics' gradients for the actor
+    assert surplus == wasted.get(name, 0)
 
 
-def test_what_needs_no_gpu_is_measured_without_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gpu, "WARM_UP", 1)
-    monkeypatch.setattr(gpu, "STORED", 100)
-    gpu.main(["--device", "cpu", "--rounds", "1", "--updates", "1", "--batches", "2", "--steps", "0"])
-    page = capsys.readouterr().out
-    assert "## updates of 2 rows; floor" in page
-    assert "| eager |" in page
-    assert "| drawn |" in page
-    assert "| graph |" not in page
+def test_the_operations_of_dqn_on_frames_are_those_of_its_layers() -> None:
+    layers = ((20 * 20, 32, 4 * 8 * 8), (9 * 9, 64, 32 * 4 * 4), (7 * 7, 64, 64 * 3 * 3), (1, 512, 3136), (1, 6, 512))
+    forward = sum(n_places * n_outputs * n_inputs for n_places, n_outputs, n_inputs in layers)
+    first = 20 * 20 * 32 * 4 * 8 * 8  # whose input needs no gradient
+    assert BY_NAME["DQN, Nature CNN"].flops(7) == 2 * 7 * (3 * forward + 2 * forward - first)
 
 
-def test_a_side_may_draw_from_frames_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "STORED", 100)
-    batches = [gpu.source_of(3, "cpu", drawn_from)() for drawn_from in (None, "host", "device")]
-    assert [batch.obs.shape for batch in batches] == [(3, 4, 84, 84)] * 3
-    assert [type(batch.obs) for batch in batches] == [np.ndarray, np.ndarray, Lookup]
-    np.testing.assert_array_equal(batches[1].obs, batches[2].obs)
+def test_units_resume_after_an_interruption_and_are_given_up_after_two(tmp_path: Path) -> None:
+    done, tries = [], []
+
+    def interrupted(left_s: float) -> None:
+        tries.append(left_s)
+        raise KeyboardInterrupt
+
+    def failing(left_s: float) -> None:
+        raise ValueError("no memory")
+
+    def missing(left_s: float) -> None:
+        raise MissingError("no peer")
+
+    def working(left_s: float) -> dict[str, float]:
+        done.append(left_s)
+        return {"rate": 2.0}
+
+    def growing(left_s: float) -> dict[str, float] | None:
+        done.append(left_s)
+        return {"rate": 3.0} if len(done) > 2 else None
+
+    works = {"a": working, "b": missing, "c": failing, "d": interrupted, "e": growing}
+    units = [Unit(name, work, 1.0) for name, work in works.items()]  # type: ignore[arg-type]
+    piece = Piece("p", "Piece", lambda setup: units, lambda rows: iter(f"{row['unit']} {row['rate']}" for row in rows))
+    setup = setup_in(tmp_path)
+
+    def call() -> int:
+        return day.measure(setup, [piece], float("inf"), "make gpu-day")
+
+    assert call() == day.FAILED  # at c, so that another process continues
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    assert call() == call() == 0
+    assert (len(tries), len(done)) == (2, 3)
+    record = Record(tmp_path / ROWS)
+    assert [row["unit"] for row in record.rows("p")] == ["a", "e"]
+    text = page.page(setup, [piece], record)
+    assert "a 2.0\ne 3.0\n" in text
+    assert "- Piece: b (missing: no peer)" in text
+    assert "- Piece: c (failed: no memory)" in text
+    assert "- Piece: d (started, not finished)" in text
+    assert "Nothing is left." in day.summary(setup, [piece], record)
 
 
-def test_without_a_gpu_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / ROWS
+    Record(path).add("p", "a", "done", nested={"rate": 1.0})
+    path.write_text(path.read_text() + '{"piece": "p", "unit": "b", "state": "done", "nested": {"rate": 1.0}')
+    record = Record(path)
+    assert [row["unit"] for row in record.rows("p")] == ["a"]
+    record.add("p", "c", "done")
+    assert [row["unit"] for row in Record(path).rows("p")] == ["a", "c"]
+
+
+def test_a_unit_that_needs_more_time_than_is_left_waits_for_the_next_call(tmp_path: Path) -> None:
+    setup = Setup(device="cpu", is_rehearsal=False, out=tmp_path, work=tmp_path)
+    piece = Piece("p", "Piece", lambda setup: [Unit("long", lambda left_s: {}, 100.0)], lambda rows: iter(()))
+    assert day.measure(setup, [piece], 0.0, "") == 0
+    assert Record(setup.rows).why_not("p", "long") == "not started"
+
+
+def test_a_page_is_published_with_its_rows_and_not_before() -> None:
+    setup = Setup(device="cuda", is_rehearsal=False, out=day.PUBLISHED, work=Path("runs"))
+    published = setup.out / page.PAGE
+    assert published.exists() == setup.rows.exists()
+    assert not published.exists() or published.read_text() == page.page(setup, day.PIECES, Record(setup.rows))
+    assert "Nothing has been measured yet" in page.page(setup, day.PIECES, Record(Path("nowhere")))
+
+
+def test_a_rehearsal_is_not_published_and_a_day_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="there is no CUDA device here"):
-        gpu.main([])
+    for words, message in (
+        (["--rehearse", "--out", str(day.PUBLISHED)], "a rehearsal is not published: choose another --out"),
+        (["--device", "cpu"], "give --rehearse to see that it runs"),
+        ([], "there is no CUDA device here"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            day.main(words)

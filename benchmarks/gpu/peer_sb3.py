@@ -1,0 +1,76 @@
+"""The process of Stable-Baselines3: prints the rates of its updates. It needs nothing of trainkit.
+
+Updates draw their rows from its replay buffer, or learn from its rollout; the rates include that.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import stable_baselines3 as sb3
+from stable_baselines3.common.utils import configure_logger
+
+from benchmarks.gpu.record import Setup
+from benchmarks.gpu.timing import rates
+
+STORED = 2_000  # rows
+
+
+class Still(gym.Env[Any, Any]):
+    """Return the same observation at every step."""
+
+    def __init__(self, shape: list[int], dtype: str, learner: str) -> None:
+        is_image = dtype == "uint8"
+        low, high = (0, 255) if is_image else (-10.0, 10.0)
+        self.observation_space = gym.spaces.Box(low, high, shape, np.dtype(dtype).type)
+        self.action_space = gym.spaces.Discrete(6) if learner == "DQN" else gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros_like(self.observation_space.low), {}
+
+    def step(self, action: Any) -> Any:
+        return self.reset()[0], 0.0, False, False, {}
+
+
+def model_of(work: dict[str, Any]) -> Any:
+    """Make its learner."""
+    env = Still(*work["obs"], work["learner"])
+    network = "CnnPolicy" if len(env.observation_space.shape) == 3 else "MlpPolicy"
+    layers = {} if work["hidden"] is None else {"policy_kwargs": {"net_arch": list(work["hidden"])}}
+    common: dict[str, Any] = {"batch_size": work["n_rows"], "device": work["device"], "seed": 1, **layers}
+    if work["learner"] == "PPO":
+        return sb3.PPO(network, env, n_steps=work["minibatches"] * work["n_rows"], n_epochs=work["repeat"], **common)
+    return getattr(sb3, work["learner"])(network, env, buffer_size=STORED, learning_starts=0, **common)
+
+
+def fill(model: Any) -> None:
+    """Give it rows to learn from."""
+    model.set_logger(configure_logger(verbose=0))
+    if hasattr(model, "rollout_buffer"):
+        _, callback = model._setup_learn(1)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+        return
+    for _ in range(STORED):
+        obs, next_obs = (model.observation_space.sample()[None] for _ in range(2))
+        action = np.asarray(model.action_space.sample()).reshape(1, -1)
+        model.replay_buffer.add(obs, next_obs, action, np.zeros(1), np.zeros(1), [{}])
+
+
+def main() -> None:
+    """Measure what the command line describes in JSON."""
+    work = json.loads(sys.argv[1])
+    setup = Setup(device=work["device"], is_rehearsal=work["is_rehearsal"], out=Path(), work=Path())
+    model = model_of(work)
+    fill(model)
+    if work["learner"] == "PPO":
+        found = [work["minibatches"] * work["repeat"] * rate for rate in rates(model.train, setup)]
+    else:
+        found = rates(lambda: model.train(gradient_steps=1, batch_size=work["n_rows"]), setup)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Updates as a researcher writes them on a page of torch, without a library: what `rates` compares with.
+
+Networks, losses and rows are those of `workloads`: the numbers of parameters and of floating-point operations are
+equal (`tests/test_benchmark_gpu.py`). Adam is fused, where the device has it. IQN has no plain side.
+"""
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.gpu.workloads import FORCES, MINIBATCHES, NUMBERS, REPEAT, SIX, Workload
+
+N_NUMBERS, N_FORCES, N_ACTIONS = NUMBERS.shape[0], FORCES.shape[0], int(SIX.n)
+ATOMS, LOW, HIGH = 51, -10.0, 10.0
+
+
+def dense(*sizes: int, activation: Any = nn.ReLU) -> nn.Sequential:
+    """Return linear layers with an activation between them."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def convolutions() -> list[nn.Module]:
+    """Return the layers of Mnih et al. (2015) below the dense ones."""
+    return [
+        *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
+        *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
+    ]
+
+
+class Noisy(nn.Module):
+    """A noisy layer (Fortunato et al., 2018), whose noise every pass draws."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.mean, self.sigma = nn.Linear(n_in, n_out), nn.Linear(n_in, n_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n_out, n_in = self.mean.weight.shape
+        noise = torch.randn(n_in + n_out, device=x.device)
+        noise = noise.sign() * noise.abs().sqrt()
+        e_in, e_out = noise[:n_in], noise[n_in:]
+        weight = self.mean.weight + self.sigma.weight * torch.outer(e_out, e_in)
+        return F.linear(x, weight, self.mean.bias + self.sigma.bias * e_out)
+
+
+class Dueling(nn.Module):
+    """Rainbow's network: noisy dueling streams of logits [B, A, atoms]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*convolutions())
+        self.advantage = nn.Sequential(Noisy(3136, 512), nn.ReLU(), Noisy(512, N_ACTIONS * ATOMS))
+        self.state = nn.Sequential(Noisy(3136, 512), nn.ReLU(), Noisy(512, ATOMS))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = self.body(obs)
+        advantage = self.advantage(x).view(-1, N_ACTIONS, ATOMS)
+        return self.state(x)[:, None] + advantage - advantage.mean(1, keepdim=True)
+
+
+class Learner:
+    """Networks and rows on the device; `rows` are sent by each update, as from a numpy replay buffer."""
+
+    def __init__(self, workload: Workload, n_rows: int, device: str) -> None:
+        self.device = torch.device(device)
+        self.batches = [workload.batch(n_rows, seed) for seed in range(4)]
+        self.n = 0
+
+    def adam(self, module: nn.Module) -> torch.optim.Adam:
+        fused = True if self.device.type == "cuda" else None
+        return torch.optim.Adam(module.parameters(), lr=1e-4, fused=fused)
+
+    def send(self, column: Any) -> Tensor:
+        return torch.from_numpy(column).to(self.device)
+
+    def rows(self) -> tuple[Tensor, ...]:
+        """Send the next batch: observations, actions, rewards, discounts, next observations."""
+        batch = self.batches[self.n % 4]
+        self.n += 1
+        columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs)
+        return tuple(self.send(column) for column in columns)
+
+    @staticmethod
+    def step(adam: torch.optim.Adam, loss: Tensor) -> None:
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+
+
+class DQN(Learner):
+    """Double DQN (van Hasselt et al., 2016) by Huber's loss."""
+
+    def __init__(self, workload: Workload, n_rows: int, device: str) -> None:
+        super().__init__(workload, n_rows, device)
+        self.online = self.network(workload).to(device)
+        self.target = deepcopy(self.online)
+        self.optimizer = self.adam(self.online)
+        self.trained = [self.online]
+
+    @staticmethod
+    def network(workload: Workload) -> nn.Module:
+        if workload.obs is NUMBERS:
+            return dense(N_NUMBERS, 256, 256, N_ACTIONS)
+        return nn.Sequential(*convolutions(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, N_ACTIONS))
+
+    def update(self) -> None:
+        obs, action, reward, discount, next_obs = self.rows()
+        obs, next_obs = (x / 255.0 if x.dtype == torch.uint8 else x for x in (obs, next_obs))
+        self.step(self.optimizer, self.loss(obs, action, reward, discount, next_obs))
+        if self.n % 2_000 == 0:
+            self.target.load_state_dict(self.online.state_dict())
+
+    def loss(self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor) -> Tensor:
+        with torch.no_grad():
+            best = self.online(next_obs).argmax(1, keepdim=True)
+            target = reward + discount * self.target(next_obs).gather(1, best)[:, 0]
+        return F.smooth_l1_loss(self.online(obs).gather(1, action[:, None])[:, 0], target)
+
+
+class Rainbow(DQN):
+    """The update of Rainbow (Hessel et al., 2018): double, dueling, noisy, categorical."""
+
+    def __init__(self, workload: Workload, n_rows: int, device: str) -> None:
+        super().__init__(workload, n_rows, device)
+        self.support = torch.linspace(LOW, HIGH, ATOMS, device=device)
+
+    @staticmethod
+    def network(workload: Workload) -> nn.Module:
+        return Dueling()
+
+    def loss(self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor) -> Tensor:
+        every = torch.arange(len(obs), device=obs.device)
+        with torch.no_grad():
+            best = (self.online(next_obs).softmax(2) @ self.support).argmax(1)
+            after = self.target(next_obs)[every, best].softmax(1)
+            moved = (reward[:, None] + discount[:, None] * self.support).clamp(LOW, HIGH)
+            place = (moved - LOW) / (HIGH - LOW) * (ATOMS - 1)
+            below = place.floor().clamp(max=ATOMS - 2)
+            share = place - below
+            target = torch.zeros_like(after).scatter_add_(1, below.long(), after * (1 - share))
+            target.scatter_add_(1, below.long() + 1, after * share)
+        return -(target * self.online(obs)[every, action].log_softmax(1)).sum(1).mean()
+
+
+class SAC(Learner):
+    """Soft actor-critic (Haarnoja et al., 2018) with two critics and a trained temperature."""
+
+    def __init__(self, workload: Workload, n_rows: int, device: str) -> None:
+        super().__init__(workload, n_rows, device)
+        self.actor = dense(N_NUMBERS, 256, 256, 2 * N_FORCES).to(device)
+        self.critics = nn.ModuleList(dense(N_NUMBERS + N_FORCES, 256, 256, 1) for _ in range(2)).to(device)
+        self.targets = deepcopy(self.critics)
+        self.temperature = nn.ParameterList([torch.zeros((), device=device)])
+        self.trained = [self.actor, self.critics, self.temperature]
+        self.adams = [self.adam(module) for module in self.trained]
+
+    def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.actor(obs).chunk(2, dim=1)
+        log_std, noise = log_std.clamp(-20.0, 2.0), torch.randn_like(mean)
+        action = torch.tanh(mean + log_std.exp() * noise)
+        log_prob = -0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi) - torch.log(1.0 - action**2 + 1e-6)
+        return action, log_prob.sum(1)
+
+    @staticmethod
+    def smallest(critics: nn.ModuleList, obs: Tensor, action: Tensor) -> Tensor:
+        x = torch.cat([obs, action], 1)
+        return torch.minimum(critics[0](x)[:, 0], critics[1](x)[:, 0])
+
+    def update(self) -> None:
+        obs, action, reward, discount, next_obs = self.rows()
+        log_alpha = self.temperature[0]
+        alpha = log_alpha.detach().exp()
+        with torch.no_grad():
+            next_action, next_log_prob = self.sample(next_obs)
+            next_q = self.smallest(self.targets, next_obs, next_action) - alpha * next_log_prob
+            target = reward + discount * next_q
+        x = torch.cat([obs, action], 1)
+        critic_loss = sum(F.mse_loss(critic(x)[:, 0], target) for critic in self.critics)
+        assert isinstance(critic_loss, Tensor)
+        self.step(self.adams[1], critic_loss)
+        own, log_prob = self.sample(obs)
+        self.step(self.adams[0], (alpha * log_prob - self.smallest(self.critics, obs, own)).mean())
+        self.step(self.adams[2], (-log_alpha * (log_prob.detach() - N_FORCES)).mean())
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.targets.parameters()), list(self.critics.parameters()), 0.005)
+
+
+class PPO(Learner):
+    """Proximal policy optimization (Schulman et al., 2017) with networks of their own for actor and critic."""
+
+    def __init__(self, workload: Workload, n_rows: int, device: str) -> None:
+        super().__init__(workload, 1, device)
+        self.n_rows, rollout = n_rows, workload.rollout(n_rows)
+        flat = [column.reshape(-1, *column.shape[2:]) for column in (rollout.obs, rollout.action)]
+        self.obs, self.action = (self.send(column) for column in flat)
+        self.reward = rollout.reward
+        self.actor = dense(N_NUMBERS, 64, 64, N_FORCES, activation=nn.Tanh)
+        self.critic = dense(N_NUMBERS, 64, 64, 1, activation=nn.Tanh)
+        self.log_std = nn.ParameterList([torch.zeros(N_FORCES)])
+        module = nn.ModuleList([self.actor, self.critic, self.log_std]).to(device)
+        self.trained, self.optimizer, self.order = [module], self.adam(module), torch.zeros(0)
+
+    def start_epochs(self) -> None:
+        """Compute advantages once for a rollout."""
+        with torch.no_grad():
+            value = self.critic(self.obs)[:, 0].view(self.reward.shape).cpu().numpy()
+            self.old = self.log_prob(self.obs, self.action)
+        advantage, after = np.zeros_like(value), np.zeros(value.shape[1], np.float32)
+        for i in reversed(range(len(value))):
+            next_value = value[i + 1] if i + 1 < len(value) else value[i]
+            after = self.reward[i] + 0.99 * next_value - value[i] + 0.99 * 0.95 * after
+            advantage[i] = after
+        self.advantage, self.returns = (self.send(column.reshape(-1)) for column in (advantage, advantage + value))
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        log_std = self.log_std[0]
+        return torch.distributions.Normal(self.actor(obs), log_std.exp()).log_prob(action).sum(1)
+
+    def update(self) -> None:
+        turn = self.n % (MINIBATCHES * REPEAT)
+        if turn == 0:
+            self.start_epochs()
+        if turn % MINIBATCHES == 0:
+            self.order = torch.randperm(len(self.obs), device=self.device)
+        self.n += 1
+        first = turn % MINIBATCHES * self.n_rows
+        rows = self.order[first : first + self.n_rows]
+        advantage = self.advantage[rows]
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        ratio = (self.log_prob(self.obs[rows], self.action[rows]) - self.old[rows]).exp()
+        gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+        value_loss = F.mse_loss(self.critic(self.obs[rows])[:, 0], self.returns[rows])
+        self.optimizer.zero_grad()
+        (0.5 * value_loss - gain).backward()
+        nn.utils.clip_grad_norm_(self.trained[0].parameters(), 0.5)
+        self.optimizer.step()
+
+
+LEARNERS: dict[str, Callable[[Workload, int, str], Any]] = {
+    "DQN, 256-256": DQN,
+    "DQN, Nature CNN": DQN,
+    "Rainbow, Nature CNN": Rainbow,
+    "SAC, 256-256": SAC,
+    "PPO, 64-64": PPO,
+}
