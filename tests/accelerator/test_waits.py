@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.accelerator.runs import Corridor, make
+from tests.accelerator.runs import Corridor, Push, make
 from tests.helpers.learning import PARTS, batch_of, made
 from tests.helpers.pages import ROOT
 from trainkit.envs.process import Worker
@@ -54,7 +54,7 @@ class Row(NamedTuple):
     """The costs of each vector step, collect, rollout, update and report of presets with some options."""
 
     presets: str
-    order: str
+    name: str  # of the options
     options: dict[str, Any]
     step: Cost | None
     collect: Cost | None
@@ -77,10 +77,13 @@ TABLE = [
     Row(VALUE_BASED, "prioritized", PRIORITIZED, ACT, CHECK, None, AT_ONCE),
     Row(VALUE_BASED, "prioritized, late", LATE, ACT, CHECK, None, LATER),
     Row(VALUE_BASED, "prioritized, round", PRIORITIZED | ROUND, ACT, CHECK, None, LATER),
+    Row("dqn", "uniform, normalize_obs", {"normalize_obs": True}, Cost(1, 0, 2, 1), CHECK, None, SENT),
     Row("sac", "uniform", {}, Cost(1, 0, 1, 2), CHECK, None, SENT),
     Row("sac", "prioritized", PRIORITIZED, Cost(1, 0, 1, 2), CHECK, None, AT_ONCE),
     Row("sac", "prioritized, late", LATE, Cost(1, 0, 1, 2), CHECK, None, LATER),
+    Row("sac", "uniform, ColoredNoise", {"exploration": tk.ColoredNoise()}, Cost(1, 0, 2, 2), CHECK, None, SENT),
     Row("ppo a2c reinforce", "", {}, Cost(1, 0, 1, 4), CHECK, SENT, Cost()),
+    Row("ppo", "actions in a Box", {"env": Push}, Cost(1, 0, 1, 4), Cost(events=2, read=2), SENT, Cost()),
     Row("bc bcq cql", "", {}, None, None, None, SENT),
 ]
 # fmt: on
@@ -122,7 +125,7 @@ class Ledger(tk.Callback):
         self._end_interval("report")
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.presets.split()[-1]} {row.order}".strip())
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.presets.split()[-1]} {row.name}".strip())
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.accelerator)], ids=["one", "all"])
 def test_presets_cost_what_the_table_says(row: Row, is_whole: bool, pretend: PretendDevice) -> None:
     names = row.presets.split()
@@ -138,10 +141,10 @@ def test_presets_cost_what_the_table_says(row: Row, is_whole: bool, pretend: Pre
         assert costs.pop("report") == [row.report], lines
         if row.step is not None and row.collect is not None:
             steps = [row.step.times(n) for n in ledger.n_vector_steps]
-            after_the_report, *others = costs.pop("collect")
-            assert after_the_report == steps[0], lines  # which has checked for divergence
-            assert others == [cost.plus(row.collect) for cost in steps[1:]], lines
-        if "round" in row.order:  # priorities are read when the last update of a round has been started
+            collects = [cost.plus(row.collect) for cost in steps]
+            collects[0] = collects[0].minus(CHECK)  # the report has checked
+            assert costs.pop("collect") == collects, lines
+        if "round" in row.name:  # priorities are read when the last update of a round has been started
             updates = costs.pop("first update")
             assert Cost(*map(sum, zip(*updates, strict=True))) == row.update.times(len(updates)), lines
         elif row.rollout is not None:
@@ -153,8 +156,8 @@ def test_presets_cost_what_the_table_says(row: Row, is_whole: bool, pretend: Pre
 
 
 def test_the_page_has_the_table() -> None:
-    heading = ("presets", "order", "vector step", "collect", "rollout", "update", "report")
-    cells = [(row.presets.replace(" ", ", "), row.order, *row[3:]) for row in TABLE]
+    heading = ("presets", "options", "vector step", "collect", "rollout", "update", "report")
+    cells = [(row.presets.replace(" ", ", "), row.name, *row[3:]) for row in TABLE]
     lines = [heading, ("---",) * len(heading), *cells]
     table = "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines)
     assert table in (ROOT / "docs" / "howto" / "pretend_device.md").read_text(), table
@@ -188,8 +191,8 @@ def test_a_q_learner_of_any_parts_costs_the_same(parts: Any, on_nan: Any, preten
 # ---- the order of operations ----
 
 
-def logged_run(pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
-    """Return the log of a second epoch, with marks where the trainer starts updates and writes priorities."""
+def logged_run(pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch, **options: Any) -> DeviceCounts:
+    """Count a second epoch of 24 vector steps, and mark in the log where parts of the trainer are called."""
     policy, buffer = made(device=pretend.device), tk.PrioritizedReplayBuffer(100)
     envs = tk.make_envs(Corridor, 2, backend="async" if options.get("overlap") else "sync")
     common: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 48, "batch_size": 8, "log_every": 10**9, "seed": 1}
@@ -213,7 +216,7 @@ def logged_run(pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch, **option
         next(trainer)
         with pretend.counting() as counts:
             next(trainer)
-    return counts.log
+    return counts
 
 
 def between(log: list[str], start: str, end: str) -> list[list[str]]:
@@ -229,7 +232,7 @@ def waits_in(log: list[str]) -> list[str]:
 def test_late_priorities_are_waited_for_when_the_next_update_has_been_started(
     pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = logged_run(pretend, monkeypatch, step_per_collect=8, update_per_step=0.5)
+    log = logged_run(pretend, monkeypatch, step_per_collect=8, update_per_step=0.5).log
     steps = between(log, "start of update", "end of update_priorities")
     assert len(steps) == 24
     for previous, step in pairwise(steps):
@@ -244,8 +247,10 @@ def test_late_priorities_are_waited_for_when_the_next_update_has_been_started(
 def test_overlapped_updates_are_started_while_environments_step_and_wait_for_earlier_ones_only(
     pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = logged_run(pretend, monkeypatch, overlap=True, step_per_collect=8, update_per_step=1.0)
-    steps = between(log, "end of act", "start of receive")  # the actions have been sent
+    counts = logged_run(pretend, monkeypatch, overlap=True, step_per_collect=8, update_per_step=1.0)
+    total = ACT.times(24).plus(CHECK.times(5)).plus(LATER.times(48)).plus(Cost(waits=1, read=1))
+    assert cost_of(counts) == total, counts.lines
+    steps = between(counts.log, "end of act", "start of receive")  # the actions have been sent
     assert [step.count("end of update") for step in steps] == [0] * 4 + [2] * 20  # the last 8 are at the epoch's end
     for step in steps[4:]:
         started = step.index("end of update", step.index("end of update") + 1)

@@ -150,11 +150,15 @@ class CopyToCpu:
     torch keeps the pinned memory that copies are made to for later ones.
 
     Args:
-        tensor: on a device. Nothing may write to it before it was read, unless the copy is on the current stream.
+        tensor: on any device. Nothing may write to it before it was read, unless the copy is on the current stream.
         stream: makes the copy, while the current stream continues; None is the current one.
     """
 
     def __init__(self, tensor: Tensor, stream: torch.Stream | None = None) -> None:
+        self._copied: torch.Event | None = None
+        if tensor.is_cpu:
+            self._copy = tensor.clone()
+            return
         current = torch.accelerator.current_stream(tensor.device)
         self._source = tensor  # its memory must not be used for other tensors meanwhile
         if stream is None:
@@ -168,8 +172,12 @@ class CopyToCpu:
 
     def read(self) -> Tensor:
         """Wait for the copy and return it."""
-        self._copied.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
         return self._copy
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Tensor]]:
+        return type(self), (self.read(),)
 
 
 @cache

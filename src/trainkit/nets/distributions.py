@@ -6,21 +6,18 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import torch
 from gymnasium import Space, spaces
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import StructuredHybrid, count_actions, flat_actions
-from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.nets.action_scale import ActionBound
 
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 _EDGE = 1e-6  # smallest distance of an action from its bounds when its density is computed
 LOG_STD_RANGE = -20.0, 2.0  # of a network's log standard deviations (Haarnoja et al., 2018, in their code)
 _N_NODES = 32  # of the quadrature
-_MAX_PENDING = 256  # draws, before they are summarized
 
 
 class Distribution(Protocol):
@@ -408,42 +405,3 @@ def _exponential(n_rows: int, width: int, generator: torch.Generator) -> Tensor:
 
 def _masked(logits: Tensor, legal: Tensor | None) -> Tensor:
     return logits if legal is None else logits.masked_fill(~legal, -torch.inf)
-
-
-class ActionStd:
-    """Summary of the standard deviations of a policy's draws, in policy units and before any tanh.
-
-    Args:
-        distribution: of the actions; of a `Hybrid` its Box columns, and one that is not normal has none.
-    """
-
-    def __init__(self, distribution: object) -> None:
-        self._distribution = normal_part(distribution)
-        self._pending: list[NDArray[Any] | Tensor] = []  # log standard deviations [K, D]
-        self._summary = NO_VALUES
-
-    def add(self, outputs: NDArray[Any] | Tensor) -> None:
-        """Add the network's outputs [K, W] of one draw; without waiting, where they are on a device."""
-        if self._distribution is None:
-            return
-        if self._distribution.log_std is None:
-            log_std = outputs[:, outputs.shape[1] // 2 :]
-            self._pending.append(log_std.clone() if isinstance(log_std, Tensor) else log_std.copy())
-        elif not self._pending:  # a parameter, the same for all rows
-            self._pending.append(self._distribution.log_std.detach().clone()[None])
-        if len(self._pending) == _MAX_PENDING:
-            self._summarize()
-
-    def read(self) -> Summary:
-        """Return the standard deviations since the last call, over rows and dimensions; empty if there were none."""
-        self._summarize()
-        summary, self._summary = self._summary, NO_VALUES
-        return summary
-
-    def _summarize(self) -> None:
-        if self._distribution is None or not self._pending:
-            return
-        arrays = [one.cpu().numpy() if isinstance(one, Tensor) else one for one in self._pending]
-        log_std, self._pending = np.concatenate(arrays), []
-        std = np.exp(np.clip(log_std, *LOG_STD_RANGE) if self._distribution.log_std is None else log_std)
-        self._summary = Summary.merge([self._summary, Summary.of(std.ravel().tolist())])

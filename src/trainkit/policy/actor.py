@@ -17,11 +17,12 @@ from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.engine.device import CPU, to_device
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.action_scale import Actions
-from trainkit.nets.distributions import ActionStd, Categorical, Distribution, normal_part
+from trainkit.nets.distributions import Categorical, Distribution, normal_part
 from trainkit.policy.base import Policy
 from trainkit.policy.checks import forward_on
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.noise import EnvIds, Noise, NoiseSequences, Starts
+from trainkit.policy.statistics import ActionStd
 
 
 class ActorPolicy(Policy):

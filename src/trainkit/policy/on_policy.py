@@ -19,7 +19,7 @@ from trainkit.engine.gradient_step import Adam, Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
 from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
-from trainkit.nets.distributions import ActionStd, Distribution, distribution_for
+from trainkit.nets.distributions import Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
@@ -28,6 +28,7 @@ from trainkit.policy.advantages import RolloutRows, TensorRollout, gae
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
+from trainkit.policy.statistics import ActionStd
 from trainkit.policy.update_result import UpdateResult
 
 _FLOAT32 = np.dtype(np.float32)

@@ -19,7 +19,7 @@ from trainkit.engine.gradient_step import Adam, Clip
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
-from trainkit.nets.distributions import ActionStd, SquashedGaussian, bounded_box
+from trainkit.nets.distributions import SquashedGaussian, bounded_box
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
@@ -28,6 +28,7 @@ from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
+from trainkit.policy.statistics import ActionStd
 from trainkit.policy.target import Target
 
 

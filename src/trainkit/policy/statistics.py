@@ -1,17 +1,21 @@
-"""Running statistics that a policy keeps of observations and of returns."""
+"""Running statistics that a policy keeps: of observations, of returns, and of the spread of its actions."""
 
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from trainkit.core.data import Horizon, Transition
 from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import Dataset
-from trainkit.engine.device import to_device
+from trainkit.core.stats import NO_VALUES, Summary
+from trainkit.engine.device import CopyToCpu, to_device
+from trainkit.nets.distributions import LOG_STD_RANGE, normal_part
 from trainkit.nets.preprocess import MergeableStatistics, RunningStatistics
+
+_MAX_PENDING = 256  # draws, before they are summarized
 
 
 class _Chain:
@@ -131,3 +135,47 @@ class ObservedStatistics:
         """Load saved statistics."""
         if self._of_returns is not None and state is not None:
             self._of_returns.load_state_dict(state)
+
+
+class ActionStd:
+    """Summary of the standard deviations of a policy's draws, in policy units and before any tanh.
+
+    Args:
+        distribution: of the actions; of a `Hybrid` its Box columns, and one that is not normal has none.
+    """
+
+    def __init__(self, distribution: object) -> None:
+        self._distribution = normal_part(distribution)
+        self._pending: list[NDArray[Any] | Tensor] = []  # log standard deviations [K, D]
+        self._parameter: CopyToCpu | None = None  # those of a parameter [D], the same for all rows
+        self._summary = NO_VALUES
+
+    def add(self, outputs: NDArray[Any] | Tensor) -> None:
+        """Add the network's outputs [K, W] of one draw; without waiting, where they are on a device."""
+        if self._distribution is None:
+            return
+        if self._distribution.log_std is None:
+            log_std = outputs[:, outputs.shape[1] // 2 :]
+            self._pending.append(log_std.clone() if isinstance(log_std, Tensor) else log_std.copy())
+        elif self._parameter is None:
+            self._parameter = CopyToCpu(self._distribution.log_std.detach())
+        if len(self._pending) == _MAX_PENDING:
+            self._summarize()
+
+    def read(self) -> Summary:
+        """Return the standard deviations since the last call, over rows and dimensions; empty if there were none."""
+        self._summarize()
+        summary, self._summary = self._summary, NO_VALUES
+        return summary
+
+    def _summarize(self) -> None:
+        if self._parameter is not None:
+            self._pending.append(self._parameter.read().numpy()[None])
+            self._parameter = None
+        if self._distribution is None or not self._pending:
+            return
+        tensors = [one for one in self._pending if isinstance(one, Tensor)]
+        arrays = [one for one in self._pending if not isinstance(one, Tensor)]
+        log_std, self._pending = np.concatenate([*arrays, *([torch.cat(tensors).cpu().numpy()] if tensors else [])]), []
+        std = np.exp(np.clip(log_std, *LOG_STD_RANGE) if self._distribution.log_std is None else log_std)
+        self._summary = Summary.merge([self._summary, Summary.of(std.ravel().tolist())])
