@@ -176,6 +176,8 @@ class ActionStd:
             return
         tensors = [one for one in self._pending if isinstance(one, Tensor)]
         arrays = [one for one in self._pending if not isinstance(one, Tensor)]
-        log_std, self._pending = np.concatenate([*arrays, *([torch.cat(tensors).cpu().numpy()] if tensors else [])]), []
+        if tensors:
+            arrays.append(torch.cat(tensors).cpu().numpy())  # one wait for all
+        log_std, self._pending = np.concatenate(arrays), []
         std = np.exp(np.clip(log_std, *LOG_STD_RANGE) if self._distribution.log_std is None else log_std)
         self._summary = Summary.merge([self._summary, Summary.of(std.ravel().tolist())])
