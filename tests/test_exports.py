@@ -16,6 +16,7 @@ TOP = """
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy Greedy SoftQ Target Adam Clip Linear
+    TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
     evaluate load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
@@ -33,7 +34,7 @@ NAMESPACES = {
     "datasets": """
         Estimate HasActionProbability from_minari importance_sampling load_dataset weighted_importance_sampling
     """,
-    "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch",
+    "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch TorchOptimizer",
     "envs": """
         ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs PreviousStep
         Processor TimeFeature check_env flat_actions make_envs

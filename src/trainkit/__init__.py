@@ -38,7 +38,7 @@ from trainkit.callbacks import Callback, Checkpoint
 from trainkit.collector import Collector
 from trainkit.core.former_names import add_former_modules, former_names
 from trainkit.datasets import load_dataset
-from trainkit.engine import Adam, Clip
+from trainkit.engine import Adam, Clip, TorchOptimizer
 from trainkit.envs import Envs, check_env, make_envs
 from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
 from trainkit.loggers import JsonlLogger
@@ -126,6 +126,7 @@ __all__ = [
     "SoftQ",
     "SpaceMismatchError",
     "Target",
+    "TorchOptimizer",
     "Trainer",
     "TrainkitError",
     "Transition",

@@ -1,10 +1,12 @@
 """Parts in files: each is described by its arguments, in the format of the first release, and made again of them."""
 
+import functools
 import inspect
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import trainkit
 import trainkit as tk
@@ -21,6 +23,14 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
     (
         tk.Adam([(0, 1e-3), (9, 0.0)], betas=(0.5, 0.9), eps=1e-3, weight_decay=0.1),
         described("Adam", lr=[[0, 0.001], [9, 0.0]], betas=[0.5, 0.9], eps=0.001, weight_decay=0.1),
+    ),
+    (
+        tk.TorchOptimizer(functools.partial(torch.optim.SGD, momentum=0.9), [(0, 1e-3), (9, 0.0)]),
+        described(
+            "TorchOptimizer",
+            factory={"class": "torch.optim.SGD", "of": {"momentum": 0.9}},
+            lr=[[0, 0.001], [9, 0.0]],
+        ),
     ),
     (tk.Clip(3.0, by="norm"), described("Clip", limit=3.0, by="norm")),
     (tk.Horizon((1, 3), 0.9, (-1.0, 1.0)), described("Horizon", n_step=[1, 3], gamma=0.9, reward=[-1.0, 1.0])),

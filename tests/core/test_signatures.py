@@ -85,7 +85,9 @@ def test_twice_is_once_too_many() -> None:
 
 def test_a_flag_is_no_word_and_a_part_no_number() -> None:
     (reported,) = problems_of(tk.DQNPolicy, small_net(), optimizer=1e-3)
-    assert reported == "DQNPolicy.optimizer must be an Adam or None, got 0.001"
+    assert (
+        reported == "optimizer must be Adam(...), TorchOptimizer(...) or a factory such as torch.optim.AdamW, got 0.001"
+    )
     (reported,) = problems_of(tk.DQNPolicy, small_net(), value=3)
     assert reported.startswith("DQNPolicy.value must be a Value or None, got 3, which has no ")
     assert problems_of(tk.DQNPolicy, small_net(), flush_denormals="no")[0].endswith("must be True or False, got 'no'")

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import trainkit as tk
 from tests.presets.test_q_learning import Lives, Screen, limit_of
@@ -127,6 +128,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "normalize_obs": (True, lambda t: t.policy.observes),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
     "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["critic"].clip.limit),

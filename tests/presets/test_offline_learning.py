@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import trainkit as tk
 from tests.trainer.test_offline import columns
@@ -106,6 +107,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "target_every": (77, lambda t: t.policy._targets["network"].spec.every),
     "target_tau": (0.5, lambda t: t.policy._targets["network"].spec.tau),
+    "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
     "max_grad_norm": (3.0, lambda t: next(iter(t.policy._gradient_steps.values())).clip.limit),

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import trainkit as tk
 from tests.presets.test_q_learning import Lives, Screen, limit_of
@@ -88,6 +89,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "exploration": (PINK, lambda t: t.policy.exploration),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "optimizer": (torch.optim.AdamW, lambda t: t.policy._gradient_steps["model"].optimizer.factory),
     "lr": (0.125, lambda t: t.policy._gradient_steps["model"].optimizer.lr),
     "adam_eps": (0.25, lambda t: t.policy._gradient_steps["model"].optimizer.eps),
     "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["model"].clip.limit),

@@ -294,6 +294,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
+    "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
     "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["network"].clip.limit),

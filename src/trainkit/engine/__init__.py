@@ -2,8 +2,9 @@
 
 from trainkit.engine.device_frames import DeviceFrames
 from trainkit.engine.engine import Engine, EngineName
-from trainkit.engine.gradient_step import Adam, Clip, GradientStep
+from trainkit.engine.gradient_step import Clip, GradientStep
 from trainkit.engine.loss import Loss, TensorBatch
+from trainkit.engine.optimizers import Adam, TorchOptimizer
 from trainkit.engine.precision import Precision
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "Loss",
     "Precision",
     "TensorBatch",
+    "TorchOptimizer",
 ]

@@ -1,7 +1,7 @@
-"""Flat storage: parameters that move together, their gradients and moments are views of one tensor each."""
+"""Flat storage: parameters that move together are views of one tensor, and their gradients of another."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -74,24 +74,16 @@ class Placement:
 
 
 class FlatGroup:
-    """Parameters with an equal number of steps: views of one tensor, and so are their gradients and moments.
+    """Parameters that are views of one tensor, as are their gradients.
 
     Attributes:
         indices: of these parameters among the module's.
         members: the parameters.
         layout: {path of a parameter: its number of elements, its shape}, in the order of the pieces.
         parameters, gradient: flat.
-        mean, square: Adam's moments, flat.
-        count: steps taken.
     """
 
-    def __init__(
-        self,
-        named: Sequence[tuple[str, nn.Parameter]],
-        indices: Sequence[int],
-        moments: Mapping[int, Mapping[str, Tensor]],
-        count: float,
-    ) -> None:
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int]) -> None:
         self.indices = list(indices)
         self.members = [named[i][1] for i in indices]
         self.layout = {named[i][0]: (named[i][1].numel(), named[i][1].shape) for i in indices}
@@ -100,30 +92,23 @@ class FlatGroup:
             raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
         self.parameters = lay_flat(self.members)
         self.gradient = torch.zeros_like(self.parameters)
-        self.mean = torch.zeros_like(self.parameters)
-        self.square = torch.zeros_like(self.parameters)
-        self.count = torch.full((), count, dtype=torch.float32, device=first.device)
-        self._count_array = self.count.numpy() if first.is_cpu else None
         self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
-        self._views: list[tuple[Tensor, Tensor, Tensor]] = []  # of gradient, mean and square, in a parameter's shape
-        sizes = [p.numel() for p in self.members]
+        self._gradients = self.pieces(self.gradient)
         with torch.no_grad():
-            columns = (self.gradient, self.mean, self.square)
-            pieces = zip(*(torch.split(column, sizes) for column in columns), strict=True)
-            for i, parameter, piece in zip(indices, self.members, pieces, strict=True):
-                gradient, mean, square = (flat.view_as(parameter) for flat in piece)
+            for parameter, gradient in zip(self.members, self._gradients, strict=True):
                 if parameter.grad is not None:
                     gradient.copy_(parameter.grad)
-                if i in moments:
-                    mean.copy_(moments[i]["exp_avg"])
-                    square.copy_(moments[i]["exp_avg_sq"])
                 parameter.grad = gradient
-                self._views.append((gradient, mean, square))
         self._addresses = [parameter.data_ptr() for parameter in self.members]
+
+    def pieces(self, flat: Tensor) -> list[Tensor]:
+        """Return views of a flat tensor in the shapes of the parameters."""
+        pieces = torch.split(flat, [p.numel() for p in self.members])
+        return [piece.view_as(p) for piece, p in zip(pieces, self.members, strict=True)]
 
     def is_current(self) -> bool:
         """Return whether the parameters and their gradients still are the views made here."""
-        for parameter, address, (gradient, _, _) in zip(self.members, self._addresses, self._views, strict=True):
+        for parameter, address, gradient in zip(self.members, self._addresses, self._gradients, strict=True):
             if parameter.data_ptr() != address or parameter.grad is not gradient:
                 return False
         return True
@@ -142,24 +127,12 @@ class FlatGroup:
         norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
         return norm * norm
 
-    def count_step(self, skipped: Tensor | None) -> None:
-        """Count a step, on a device unless it is skipped."""
-        if self._count_array is not None and skipped is None:
-            self._count_array += 1.0  # by numpy: between its calls, one into torch takes longer
-        else:
-            self.count.add_(1.0 if skipped is None else 1.0 - skipped)
-
     def clip_values(self, limit: float) -> None:
         """Clip each element of the gradient."""
         self.gradient.clamp_(-limit, limit)
 
     def clip_norms(self, limit: float) -> None:
         """Clip the norm of each parameter's gradient."""
-        for gradient, _, _ in self._views:
+        for gradient in self._gradients:
             norm = torch.linalg.vector_norm(gradient)
             gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))
-
-    def moments(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield (parameter's index, its step, exp_avg and exp_avg_sq)."""
-        for i, (_, mean, square) in zip(self.indices, self._views, strict=True):
-            yield i, {"step": self.count.clone(), "exp_avg": mean, "exp_avg_sq": square}

@@ -1,14 +1,14 @@
-"""Gradient steps: how a loss becomes a step. Gradients, check, clip, Adam.
+"""Gradient steps: how a loss becomes a step. Gradients, check, clip, update rule.
 
-Parameters that get gradients are kept as views of one flat tensor, and so are their gradients and moments
-(`flat_storage`): one norm and one fused Adam call, however many layers there are. A module's parameters stay its own:
-where they were replaced (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`), the next step lays them out
-again and keeps the moments.
+Parameters that get gradients are kept as views of one flat tensor, and so are their gradients (`flat_storage`) and
+Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A module's parameters
+stay its own: where they were replaced (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`), the next step
+lays them out again and keeps the optimizer's state.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,39 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.schedules import Schedule, Scheduled, as_schedule
 from trainkit.core.signatures import Part, checked
 from trainkit.engine.compiling import Closure, LossGraph, evaluate
 from trainkit.engine.device import CPU, convolutions_timed
 from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.optimizers import OptimizerSpec, as_spec
 from trainkit.engine.precision import LearningPrecision
+from trainkit.engine.update_rules import State, rule_for
 
 Scalar = Tensor | float  # on a device, or a plain number already
 _N_WARM_UPS = 3  # steps in which cuDNN looks for the fastest convolutions
 ClipBy = Literal["global_norm", "norm", "value"]
-
-
-@checked
-@dataclass(frozen=True, slots=True)
-class Adam(Part):
-    """Specify Adam (Kingma & Ba, 2015, whose numbers are the defaults); `lr` may be a schedule of the step."""
-
-    lr: Scheduled = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        with Checks("Adam") as checks:
-            two = isinstance(self.betas, Sequence) and len(self.betas) == 2
-            if checks.require(two, f".betas must be two numbers, got {self.betas!r}"):
-                for beta in self.betas:
-                    checks.number("betas", beta, low=0, high=1)
-                    checks.require(beta != 1, ".betas must be below 1, got 1")
-            checks.number("eps", self.eps, low=0, above_low=True)
-            checks.number("weight_decay", self.weight_decay, low=0)
-            with checks.gather():
-                as_schedule("Adam", "lr", self.lr, low=0)
 
 
 @checked
@@ -75,13 +53,13 @@ class Taken(NamedTuple):
 
 
 class GradientStep:
-    """Minimize a loss by Adam: the results of `torch.optim.Adam` and `clip_grad_norm_` in fewer calls.
+    """Minimize a loss: the results of a torch optimizer and `clip_grad_norm_`, for Adam and AdamW in fewer calls.
 
-    A step whose loss or gradient is not finite is not taken: parameters, moments and step counts stay as they are.
+    A step whose loss or gradient is not finite is not taken: parameters and the optimizer's state stay as they are.
 
     Args:
         module: whose parameters to move; one that never gets a gradient never moves.
-        optimizer: Adam's hyperparameters.
+        optimizer: `Adam`, `TorchOptimizer`, or a factory of a torch optimizer.
         clip: None clips nothing.
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this
             changes the last bits.
@@ -89,39 +67,54 @@ class GradientStep:
         compile: compute loss and gradients in one compiled graph from the second step on. A parameter without a
             gradient at the first step never moves then.
         precision: of networks' products in the loss and its backward pass; None is float32.
+        recorded: a CUDA graph will record the steps.
 
     Attributes:
+        optimizer: as given; a factory as `TorchOptimizer`.
         groups: parameters that move; a new list wherever they are laid out again.
-        lr: the learning rate at an environment step.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        optimizer: Adam,
+        optimizer: OptimizerSpec,
         clip: Clip | None = None,
         *,
         flush_denormals: bool = True,
         loss: Callable[[Any], Any] | None = None,
         compile: bool = False,
         precision: LearningPrecision | None = None,
+        recorded: bool = False,
     ) -> None:
         check_parameters(module)
         self.module, self.loss = module, loss
-        self.optimizer, self.clip, self.flush_denormals = optimizer, clip, flush_denormals
-        self.lr: Schedule = as_schedule("Adam", "lr", optimizer.lr, low=0)
-        self.groups: list[FlatGroup] = []  # one, and one more for each set of parameters that came to move later
+        self.optimizer, self.clip, self.flush_denormals = as_spec(optimizer), clip, flush_denormals
+        self.groups: list[FlatGroup] = []  # for Adam one more for each set of parameters that came to move later
         self._laid_out: set[nn.Parameter] = set()  # the parameters of all groups
-        self._frozen: dict[int, dict[str, Tensor]] = {}  # moments of parameters that require no gradient now
-        self._named: list[tuple[str, nn.Parameter]] = []
+        self._named = list(module.named_parameters())
+        self._rule = rule_for(self.optimizer, [parameter for _, parameter in self._named])
+        self._look()
         self._n_warm_ups = 0  # steps so far, up to `_N_WARM_UPS`
-        self._find_parameters()
-        self.use(compile=compile, precision=precision)
+        self.use(compile=compile, precision=precision, recorded=recorded)
 
-    def use(self, *, compile: bool, precision: LearningPrecision | None) -> None:
-        """Compute the next steps' gradients in a compiled graph, or without one, and in a precision."""
+    def use(self, *, compile: bool, precision: LearningPrecision | None, recorded: bool) -> None:
+        """Compute the next steps' gradients in a compiled graph, or without one, and in a precision.
+
+        Raises:
+            ConfigError: a CUDA graph cannot record the optimizer's steps.
+        """
+        if recorded:
+            self._rule.check_recordable()
         self._graph = LossGraph(self.module) if compile else None
         self._precision = LearningPrecision(self.module, "float32", CPU) if precision is None else precision
+
+    def lr(self, step: int) -> float:
+        """Return the learning rate of an update at an environment step, of the first group of parameters."""
+        return self._rule.rate(step)
+
+    def advance(self) -> None:
+        """Step the torch scheduler of the learning rate, if there is one; once per update of a policy."""
+        self._rule.advance()
 
     # ---- one step ----
 
@@ -165,26 +158,7 @@ class GradientStep:
         if clip is not None and clip.by != "global_norm":
             for group in groups:
                 (group.clip_values if clip.by == "value" else group.clip_norms)(clip.limit)
-        adam = self.optimizer
-        for group in groups:
-            group.count_step(skipped)
-        torch._fused_adam_(
-            [group.parameters for group in groups],
-            [group.gradient for group in groups],
-            [group.mean for group in groups],
-            [group.square for group in groups],
-            [],
-            [group.count for group in groups],
-            lr=self.lr(step) if lr is None else lr,
-            beta1=adam.betas[0],
-            beta2=adam.betas[1],
-            weight_decay=adam.weight_decay,
-            eps=adam.eps,
-            amsgrad=False,
-            maximize=False,
-            grad_scale=scale,
-            found_inf=skipped,
-        )
+        self._rule.step(step, scale=scale, skipped=skipped, lr=lr)
         return taken
 
     def _warm_up(self) -> contextlib.AbstractContextManager[None]:
@@ -214,10 +188,11 @@ class GradientStep:
             for group in self.groups:
                 group.set_gradient(given)
             return
-        moments = self._moments() if is_current else self._find_parameters()
+        if not is_current:
+            self._find_parameters()
         for _, parameter in self._named:
             parameter.grad = given.get(parameter)
-        self._lay_out(moments)
+        self._lay_out()
 
     def _compute_gradients(self, loss: Closure) -> tuple[Tensor, Any]:
         """Return (loss, its other results), and set the gradients; inside no_grad(), too."""
@@ -246,27 +221,37 @@ class GradientStep:
     # ---- storage ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the moments in the form of `torch.optim.Adam.state_dict()`."""
-        group = {"lr": self.lr(0), "betas": self.optimizer.betas, "eps": self.optimizer.eps}
-        group |= {"weight_decay": self.optimizer.weight_decay, "params": list(range(len(self._named)))}
-        return {"state": self._moments(), "param_groups": [group]}
+        """Return the optimizer's state by parameter, in the form of `torch.optim.Optimizer.state_dict()`.
+
+        In addition "optimizer", the name of its class if it is not Adam, and "scheduler", a torch scheduler's state.
+        """
+        rule = self._rule
+        groups = [{"lr": self.lr(0), **group} for group in rule.options()]
+        groups[0]["params"] = list(range(len(self._named)))
+        name = {} if rule.name == "Adam" else {"optimizer": rule.name}
+        return {"state": rule.state(), "param_groups": groups, **name, **rule.rate.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load moments, ours or `torch.optim.Adam`'s for the same parameters; hyperparameters stay as constructed.
+        """Load the optimizer's state, ours or that of torch's for the same parameters.
+
+        Hyperparameters stay as constructed, except those that a torch scheduler changes.
 
         Raises:
-            CheckpointError: they are of parameters of other shapes.
+            CheckpointError: it is of parameters of other shapes, or of another optimizer or scheduler.
         """
-        self._find_parameters()
-        for i, moment in state["state"].items():
-            if i >= len(self._named) or moment["exp_avg"].shape != self._named[i][1].shape:
-                raise CheckpointError(
-                    f"GradientStep cannot take moments {tuple(moment['exp_avg'].shape)} for parameter {i} of "
-                    f"{[tuple(parameter.shape) for _, parameter in self._named]}: they are of another module"
-                )
+        name = state.get("optimizer", self._rule.name if self._rule.is_adam else "Adam")
+        if name != self._rule.name:
+            raise CheckpointError(
+                f"GradientStep cannot take the state of {name}, as its optimizer is {self._rule.name}: give the "
+                "optimizer= that it was saved with, or load the weights alone with load_weights"
+            )
+        self._named = list(self.module.named_parameters())
+        self._look()
+        self._rule.adopt([parameter for _, parameter in self._named], state["state"])
+        self._rule.rate.load_state_dict(state)
         for _, parameter in self._named:
             parameter.grad = None
-        self._lay_out(state["state"])
+        self._lay_out()
 
     def _is_current(self) -> bool:
         """Return whether the module has the parameters that were laid out, and all are views of their groups."""
@@ -278,30 +263,36 @@ class GradientStep:
                 return False
         return bool(self.groups) and all(group.is_current() for group in self.groups)
 
-    def _find_parameters(self) -> dict[int, Mapping[str, Tensor]]:
-        """Record the module's current parameters, and return the moments of those that it had before."""
-        before = {self._named[i][0]: moment for i, moment in self._moments().items()}
+    def _find_parameters(self) -> None:
+        """Find the module's current parameters; those with the path and shape of earlier ones keep their state."""
+        before, kinds, state = self._named, self._kinds, self._rule.state()
         self._named = list(self.module.named_parameters())
+        self._look()
+        if [id(p) for _, p in before] == [id(p) for _, p in self._named] and kinds == self._kinds:
+            return
+        own = {path: (kinds[i][0], state[i]) for i, (path, _) in enumerate(before) if i in state}  # with the shapes
+        kept: dict[int, State] = {}
+        for i, (path, parameter) in enumerate(self._named):
+            shape, of_path = own.get(path, (None, {}))
+            if shape == parameter.shape:
+                kept[i] = of_path
+        self._rule.adopt([parameter for _, parameter in self._named], kept)
+
+    def _look(self) -> None:
+        """Remember the module's children and parameters, to notice changes."""
         tables: list[dict[str, Any]] = [
             table for part in self.module.modules() for table in (part._modules, part._parameters)
         ]
         self._children = [(table, name, child) for table in tables for name, child in table.items()]
         self._requires_grad = [(parameter, parameter.requires_grad) for _, parameter in self._named]
-        sizes = {path: moment["exp_avg"].shape for path, moment in before.items()}
-        return {i: before[path] for i, (path, p) in enumerate(self._named) if sizes.get(path) == p.shape}
+        self._kinds = [(parameter.shape, parameter.dtype, parameter.device) for _, parameter in self._named]
 
-    def _moments(self) -> dict[int, Mapping[str, Tensor]]:
-        """Return {parameter's index: step, exp_avg, exp_avg_sq}, including frozen parameters."""
-        return {**self._frozen, **{i: moment for group in self.groups for i, moment in group.moments()}}
-
-    def _lay_out(self, moments: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Lay out the trained parameters in groups with equal numbers of steps."""
-        by_count: dict[float, list[int]] = {}
-        self._frozen = {i: dict(moment) for i, moment in moments.items() if not self._named[i][1].requires_grad}
-        for i, (_, parameter) in enumerate(self._named):
-            if parameter.requires_grad and (i in moments or parameter.grad is not None):
-                by_count.setdefault(float(moments[i]["step"]) if i in moments else 0.0, []).append(i)
-        self.groups = [FlatGroup(self._named, indices, moments, count) for count, indices in by_count.items()]
+    def _lay_out(self) -> None:
+        """Lay out the parameters that require gradients, and have one or have had one."""
+        state = self._rule.state()
+        moving = [i for i, (_, p) in enumerate(self._named) if p.requires_grad and (i in state or p.grad is not None)]
+        self.groups = [FlatGroup(self._named, indices) for indices in self._rule.partition(moving)]
+        self._rule.lay_out(self.groups)
         self._laid_out = {parameter for group in self.groups for parameter in group.members}
 
 

@@ -36,8 +36,9 @@ from trainkit.engine.cuda_graph import CudaGraph
 from trainkit.engine.device import CPU, BatchMemory, PinnedBatch, resolve_device, to_device, with_room
 from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
-from trainkit.engine.gradient_step import Adam, Clip, GradientStep, Scalar, Taken
+from trainkit.engine.gradient_step import Clip, GradientStep, Scalar, Taken
 from trainkit.engine.loss import Loss, TensorBatch, objective, tensor_batch
+from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
@@ -329,7 +330,8 @@ class Policy(nn.Module):
     @property
     def _gradient_options(self) -> dict[str, Any]:
         """How gradient steps compute their gradients."""
-        return {"compile": self._engine.wanted == "compile", "precision": self._precision}
+        wanted = self._engine.wanted
+        return {"compile": wanted == "compile", "precision": self._precision, "recorded": wanted == "cuda_graph"}
 
     @property
     def n_threads(self) -> int:
@@ -419,7 +421,7 @@ class Policy(nn.Module):
         self,
         name: str,
         module: nn.Module,
-        optimizer: Adam,
+        optimizer: OptimizerSpec,
         clip: Clip | None = None,
         *,
         loss: Callable[[Any], Loss] | None = None,
@@ -603,6 +605,8 @@ class Policy(nn.Module):
         self.last_step = step
         steps = self._gradient_steps
         plain = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
+        for one in steps.values():
+            one.advance()
         moved = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
         if moved:
             plain["target_followed"] = sum(moved) / len(moved)

@@ -1,6 +1,7 @@
 """Behavior cloning."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 import numpy as np
@@ -13,8 +14,9 @@ from trainkit.core.errors import Checks
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import StructuredHybrid, flat_actions
-from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch
+from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike
@@ -44,7 +46,7 @@ class BCPolicy(ActorPolicy):
         action_scaling: policy units -1 and 1 are the bounds of a Box; False: they are those of the space. See
             `ActionScale`.
         loss: "likelihood", or "mse" of Box actions.
-        optimizer: parameters of Adam.
+        optimizer: `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
         options: observation_space, preprocess, horizon, device, seed, engine, precision and auxiliary, as in `Policy`.
@@ -61,7 +63,7 @@ class BCPolicy(ActorPolicy):
         distribution: Distribution | None = None,
         action_scaling: bool = True,
         loss: Literal["likelihood", "mse"] = "likelihood",
-        optimizer: Adam | None = None,
+        optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
         **options: Unpack[PolicyOptions],
@@ -83,9 +85,9 @@ class BCPolicy(ActorPolicy):
             self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self.to(self.device)
-        adam = Adam() if optimizer is None else optimizer
+        default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
-        self.add_gradient_step("model", self, adam, clip, loss=self.loss, **how)
+        self.add_gradient_step("model", self, default, clip, loss=self.loss, **how)
         self.eval()
 
     @classmethod
@@ -99,7 +101,8 @@ class BCPolicy(ActorPolicy):
         activation: Activation | None = None,
         norm: Norm | None = None,
         normalize_obs: bool = False,
-        lr: Any = 1e-3,
+        optimizer: OptimizerSpec | None = None,
+        lr: LearningRate = 1e-3,
         max_grad_norm: float | None = None,
         **parts: Any,
     ) -> Self:
@@ -110,8 +113,10 @@ class BCPolicy(ActorPolicy):
             hidden: layers; default (128, 128), for images (512,).
             encoder, activation, norm: as in `QNetwork`.
             normalize_obs: as `normalize` in `Preprocess`.
-            lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
-            parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
+            optimizer, lr: as in `BCPolicy` and `Adam`; an optimizer with a learning rate of its own ignores numbers
+                and schedules of the step in `lr`.
+            max_grad_norm: the clip of the global norm; None clips nothing.
+            parts: arguments of the class; `clip` replaces `max_grad_norm`.
         """
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
@@ -124,7 +129,8 @@ class BCPolicy(ActorPolicy):
             activation=activation,
             norm=norm,
         )
-        defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=lambda: Adam(lr))
+        spec = partial(spec_with_lr, optimizer, Adam(1e-3), lr)
+        defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=spec)
         return cls(network, **defaults | {"distribution": distribution} | parts)
 
     def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:

@@ -15,8 +15,9 @@ from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import count_actions, zeros_of
-from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch, legal_mask
+from trainkit.engine.optimizers import Adam, OptimizerSpec
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
@@ -100,8 +101,8 @@ class DiscreteBCQPolicy(DQNPolicy):
         *,
         threshold: float = 0.3,
         logit_weight: float = 1e-2,
-        imitation_optimizer: Adam | None = None,
-        optimizer: Adam | None = None,
+        imitation_optimizer: OptimizerSpec | None = None,
+        optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         **parts: Any,
     ) -> None:
@@ -114,8 +115,8 @@ class DiscreteBCQPolicy(DQNPolicy):
         super().__init__(network, backup=PlausibleBackup(plausible), optimizer=optimizer, clip=clip, **parts)
         self.plausible = plausible.to(self.device)
         self.logit_weight = float(logit_weight)
-        adam = Adam() if optimizer is None else optimizer
-        own = adam if imitation_optimizer is None else imitation_optimizer
+        default: OptimizerSpec = Adam() if optimizer is None else optimizer
+        own = default if imitation_optimizer is None else imitation_optimizer
         flush = parts.get("flush_denormals", True)
         self.add_gradient_step("imitation", plausible, own, loss=self.imitation_loss, flush_denormals=flush)
         self.eval()

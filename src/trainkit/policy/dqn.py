@@ -28,8 +28,9 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, zeros_of
 from trainkit.engine.device import to_device
-from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
+from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
@@ -68,7 +69,7 @@ class DQNPolicy(Policy):
         penalty: added to the loss, as `ConservativePenalty`; None for nothing.
         exploration: chooses actions that are not greedy; may be set between any two steps.
         target: when the target network moves.
-        optimizer: parameters of Adam.
+        optimizer: `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of gradients; None clips nothing.
         action_space: Discrete, or joint actions (MultiDiscrete, MultiBinary, a Dict or Tuple of them) of at most 10,000
             combinations, with a value each.
@@ -94,7 +95,7 @@ class DQNPolicy(Policy):
         penalty: Penalty | None = None,
         exploration: Exploration | None = None,
         target: Target | None = None,
-        optimizer: Adam | None = None,
+        optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         action_space: Space[Any] | None = None,
         flush_denormals: bool = True,
@@ -123,9 +124,9 @@ class DQNPolicy(Policy):
         self._draws_fractions = isinstance(self.value, DrawnFractions)
         self._joint = joint_actions(name, action_space)
         self.to(self.device)
-        adam = Adam() if optimizer is None else optimizer
+        default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
-        self.add_gradient_step("network", self.network, adam, clip, loss=self.loss, **how)
+        self.add_gradient_step("network", self.network, default, clip, loss=self.loss, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         is_ours = type(self).action_values is DQNPolicy.action_values
         self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=is_ours)
@@ -152,7 +153,8 @@ class DQNPolicy(Policy):
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         reward: Any = None,
-        lr: Any = 5e-4,
+        optimizer: OptimizerSpec | None = None,
+        lr: LearningRate = 5e-4,
         max_grad_norm: float | None = 10.0,
         **parts: Any,
     ) -> Self:
@@ -166,8 +168,10 @@ class DQNPolicy(Policy):
             double: `DoubleBackup`.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
-            lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
-            value, parts: arguments of `DQNPolicy`; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
+            optimizer, lr: as in `DQNPolicy` and `Adam`; an optimizer with a learning rate of its own ignores numbers
+                and schedules of the step in `lr`.
+            max_grad_norm: the clip of the global norm; None clips nothing.
+            value, parts: arguments of `DQNPolicy`; `clip` replaces `max_grad_norm`.
         """
         n_actions = count_actions(cls.__name__, envs.action_space)
         if double and "backup" in parts:
@@ -181,7 +185,7 @@ class DQNPolicy(Policy):
             envs,
             preprocess,
             max_grad_norm=max_grad_norm,
-            optimizer=lambda: Adam(lr),
+            optimizer=lambda: spec_with_lr(optimizer, Adam(5e-4), lr),
             horizon=lambda: Horizon(n_step, gamma, reward),
         )
         defaults |= {"backup": DoubleBackup() if double else None, "exploration": Greedy() if noisy else None}

@@ -15,8 +15,9 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.engine.device import CPU, to_device
-from trainkit.engine.gradient_step import Adam, Clip, Scalar
+from trainkit.engine.gradient_step import Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
+from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import Distribution, distribution_for
@@ -54,7 +55,7 @@ class OnpolicyPolicy(ActorPolicy):
         exploration: correlated noise of actions in a Box, as `ColoredNoise(0.5)` (Hollenstein et al., 2024); None:
             independent in every step. `log_prob` is that of an action given its observation alone, which neglects its
             correlation with earlier ones, as theirs.
-        optimizer: parameters of Adam.
+        optimizer: `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
         action_space: of one environment.
@@ -76,7 +77,7 @@ class OnpolicyPolicy(ActorPolicy):
         lam: float = 0.95,
         normalize_advantage: bool = False,
         exploration: Noise | None = None,
-        optimizer: Adam | None = None,
+        optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
         **options: Unpack[PolicyOptions],
@@ -96,9 +97,9 @@ class OnpolicyPolicy(ActorPolicy):
             self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self.action_scale.low.shape, dtype=_FLOAT32)
         self.network = network
         self.to(self.device)
-        adam = Adam() if optimizer is None else optimizer
+        default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
-        self.add_gradient_step("model", self, adam, clip, loss=self.loss, **how)
+        self.add_gradient_step("model", self, default, clip, loss=self.loss, **how)
         self._action_std = ActionStd(self.distribution)
         self.exploration = exploration
         self.eval()
@@ -120,7 +121,8 @@ class OnpolicyPolicy(ActorPolicy):
         log_std: float | None = None,
         gamma: float = 0.99,
         reward: Any = None,
-        lr: Any = 3e-4,
+        optimizer: OptimizerSpec | None = None,
+        lr: LearningRate = 3e-4,
         adam_eps: float = 1e-5,
         max_grad_norm: float | None = 0.5,
         **parts: Any,
@@ -136,8 +138,11 @@ class OnpolicyPolicy(ActorPolicy):
                 "tanh", which needs finite bounds.
             log_std: their initial log standard deviation; None is 0.
             gamma, reward: as in `Horizon`.
-            lr, adam_eps, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
-            parts: arguments of the class; `optimizer` and `clip` replace `lr` and `max_grad_norm`.
+            optimizer, lr: as above and in `Adam`; an optimizer with a learning rate of its own ignores numbers and
+                schedules of the step in `lr`.
+            adam_eps: of Adam, if `optimizer` is None.
+            max_grad_norm: the clip of the global norm; None clips nothing.
+            parts: arguments of the class; `clip` replaces `max_grad_norm`.
         """
         if "distribution" in parts and (action_bound_method != "clip" or log_std is not None):
             raise ConfigError(
@@ -162,7 +167,7 @@ class OnpolicyPolicy(ActorPolicy):
             envs,
             preprocess,
             max_grad_norm=max_grad_norm,
-            optimizer=lambda: Adam(lr, eps=adam_eps),
+            optimizer=lambda: spec_with_lr(optimizer, Adam(3e-4, eps=adam_eps), lr),
             horizon=lambda: Horizon(1, gamma, reward),
         )
         return cls(network, **defaults | parts | {"distribution": distribution})

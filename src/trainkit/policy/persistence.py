@@ -18,7 +18,7 @@ from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, load_ten
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, reject_unknown
 from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
-from trainkit.core.signatures import checked, from_plain, options_of, to_plain
+from trainkit.core.signatures import UnknownClassError, checked, from_plain, options_of, to_plain
 from trainkit.core.spaces import Spaces, space_to_plain
 from trainkit.nets.distributions import SquashedGaussian
 from trainkit.nets.encoders import named_encoder
@@ -312,12 +312,26 @@ def _made(folder: Path, device: str, state: Mapping[str, Any], arguments: Mappin
         n_saved = manifest["components"]["policy"]["bytes"]  # at least the number of weights
         with _AllocationLimit(str(folder), _MAX_RATIO * n_saved + _FREE_ELEMENTS):
             try:
-                options = {name: from_plain(plain) for name, plain in recipe["arguments"].items() if name != "compile"}
+                plain = {name: own for name, own in recipe["arguments"].items() if name not in ("compile", *arguments)}
+                options = _options(folder, plain)
                 if "action_scaling" in options_of(kind.for_envs) and "action_scaling" not in state:
                     options = _before_scaling(options, own_spaces.action_space)
                 return kind.for_envs(own_spaces, device=device, **{**options, **arguments})
             except ConfigError as error:
                 raise CheckpointError(f"{folder} does not say how its policy was made ({error}): {give}") from error
+
+
+def _options(folder: Path, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a recipe, without those of learning whose classes are not imported."""
+    options: dict[str, Any] = {}
+    for name, own in plain.items():
+        try:
+            options[name] = from_plain(own)
+        except UnknownClassError as error:
+            if name not in _LEARNING_OPTIONS:
+                raise
+            _log.warning("%s: %s was of %s, which is not imported: made without", folder, name, error)
+    return options
 
 
 def _exported_policies() -> dict[str, Any]:

@@ -15,8 +15,9 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
-from trainkit.engine.gradient_step import Adam, Clip
+from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch
+from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import SquashedGaussian, bounded_box
@@ -53,7 +54,8 @@ class SACPolicy(ActorPolicy):
         exploration: correlated noise of sampled actions, as `ColoredNoise`; None: independent in every step. Losses
             draw independent noise.
         target: when the target critics move; default: by tau = 0.005 at every update.
-        optimizer: of the actor, and of the others that are not given: `critic_optimizer`, `temperature_optimizer`.
+        optimizer: of the actor, and of the others that are not given, `critic_optimizer` and `temperature_optimizer`:
+            `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of the actor's and the critics' gradients; None clips nothing.
         action_space: a Box of floats, bounded in every dimension.
         flush_denormals: see `GradientStep`.
@@ -76,9 +78,9 @@ class SACPolicy(ActorPolicy):
         target_entropy: float | None = None,
         exploration: Noise | None = None,
         target: Target | None = None,
-        optimizer: Adam | None = None,
-        critic_optimizer: Adam | None = None,
-        temperature_optimizer: Adam | None = None,
+        optimizer: OptimizerSpec | None = None,
+        critic_optimizer: OptimizerSpec | None = None,
+        temperature_optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
         **options: Unpack[PolicyOptions],
@@ -105,14 +107,14 @@ class SACPolicy(ActorPolicy):
         self._modules["learnt_temperature"] = LogTemperature(initial_temperature) if is_learned else None
         self._schedule = None if is_learned else as_schedule(name, "temperature", temperature, low=0)
         self.to(self.device)
-        adam = Adam(3e-4) if optimizer is None else optimizer
-        critic_adam = adam if critic_optimizer is None else critic_optimizer
+        default: OptimizerSpec = Adam(3e-4) if optimizer is None else optimizer
+        of_critics = default if critic_optimizer is None else critic_optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals}
-        self.add_gradient_step("critic", critics, critic_adam, clip, loss=self.critic_loss, features_of=critics, **how)
-        self.add_gradient_step("actor", actor, adam, clip, loss=self.actor_loss, **how)
+        self.add_gradient_step("critic", critics, of_critics, clip, loss=self.critic_loss, features_of=critics, **how)
+        self.add_gradient_step("actor", actor, default, clip, loss=self.actor_loss, **how)
         if self.learned_temperature is not None:
-            own_adam = adam if temperature_optimizer is None else temperature_optimizer
-            self.add_gradient_step("temperature", self.learned_temperature, own_adam, loss=self.temperature_loss, **how)
+            own = default if temperature_optimizer is None else temperature_optimizer
+            self.add_gradient_step("temperature", self.learned_temperature, own, loss=self.temperature_loss, **how)
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         self._action_std = ActionStd(self.distribution)
@@ -133,7 +135,8 @@ class SACPolicy(ActorPolicy):
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         reward: Any = None,
-        lr: Any = 3e-4,
+        optimizer: OptimizerSpec | None = None,
+        lr: LearningRate = 3e-4,
         tau: Scheduled = 0.005,
         max_grad_norm: float | None = None,
         **parts: Any,
@@ -147,9 +150,11 @@ class SACPolicy(ActorPolicy):
                 do not share them.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
-            lr, max_grad_norm: of Adam, and the clip of the global norm; None clips nothing.
+            optimizer, lr: as in `SACPolicy` and `Adam`; an optimizer with a learning rate of its own ignores numbers
+                and schedules of the step in `lr`.
+            max_grad_norm: the clip of the global norm; None clips nothing.
             tau: of the target critics at every update.
-            parts: arguments of `SACPolicy`; `optimizer`, `clip`, `target` and `horizon` replace the options above.
+            parts: arguments of `SACPolicy`; `clip`, `target` and `horizon` replace the options above.
         """
         n_dimensions = math.prod(bounded_box(cls.__name__, envs.action_space).shape)
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
@@ -157,11 +162,13 @@ class SACPolicy(ActorPolicy):
             envs,
             preprocess,
             max_grad_norm=max_grad_norm,
-            optimizer=lambda: Adam(lr),
+            optimizer=lambda: spec_with_lr(optimizer, Adam(3e-4), lr),
             horizon=lambda: Horizon(n_step, gamma, reward),
             target=lambda: Target(every=1, unit="updates", tau=tau),
         )
         how: dict[str, Any] = {"hidden": hidden, "encoder": encoder, "activation": activation, "norm": norm}
+        for name in {"critic_optimizer", "temperature_optimizer"} & parts.keys():
+            parts[name] = None if parts[name] is None else spec_with_lr(parts[name], Adam(3e-4), lr)
         actor = ActorNetwork(preprocess.shapes, 2 * n_dimensions, **how)
         critics = CriticNetwork(preprocess.shapes, n_dimensions, **how)
         return cls(actor, critics, **defaults | parts)

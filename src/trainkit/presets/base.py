@@ -15,8 +15,8 @@ from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked
-from trainkit.engine import Adam
 from trainkit.engine.engine import EngineName
+from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
 from trainkit.engine.precision import Precision
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, has_own_number
@@ -57,8 +57,9 @@ class Settings(Options):
     norm: Norm | None = None
     auxiliary: Auxiliary | None = None  # a function or a module (features, rows) -> a further loss per row
     normalize_obs: bool = False
-    lr: Scheduled | Linear
-    adam_eps: float
+    optimizer: OptimizerSpec | None = None  # None: Adam
+    lr: LearningRate | Linear
+    adam_eps: float  # of Adam, if `optimizer` is None
     max_epoch: int
     stop_return: float | None = None
     device: str = "auto"
@@ -185,6 +186,24 @@ class Preset(Generic[P, SettingsT, TrainerT]):
                 reason = self._no_effect(name, settings)
                 checks.require(reason is None or getattr(table, name) == value, f".{name} has no effect: {reason}")
 
+    def _over_the_run(
+        self, settings: SettingsT, table: SettingsT, n_steps: int, options: Mapping[str, Any]
+    ) -> SettingsT:
+        """Return the settings with schedules over the steps of the run, and the optimizer with its learning rate.
+
+        A torch scheduler starts at the learning rate of the preset's table.
+        """
+        settings, table = over_the_run(settings, n_steps), over_the_run(table, n_steps)
+        given, lr, usual = settings.optimizer, settings.lr, table.lr
+        assert not isinstance(lr, Linear), "stretched by over_the_run"
+        assert not isinstance(usual, Linear), "stretched by over_the_run"
+        with Checks(repr(self)) as checks:
+            checks.require(given is None or "adam_eps" not in options, ".adam_eps has no effect: optimizer is given")
+            is_ignored = "lr" in options and ignores_lr(given, lr)
+            checks.require(not is_ignored, ".lr has no effect: optimizer has a learning rate of its own, give one")
+        optimizer = spec_with_lr(given, Adam(usual, eps=settings.adam_eps), lr)
+        return replace(settings, optimizer=optimizer)
+
     def _evaluates(self, options: Mapping[str, Any], env_option: str) -> bool:
         """Return whether to evaluate: unless `evaluation` or `test_collector` is given, as None.
 
@@ -258,7 +277,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         envs = self._make_envs(env, "n_envs", making, options)
         table = self.table(self._domain_of(envs) if domain is None else domain)
         settings = replace(table, **options)
-        settings = over_the_run(settings, settings.max_epoch * settings.step_per_epoch)
+        settings = self._over_the_run(settings, table, settings.max_epoch * settings.step_per_epoch, options)
         self._check_effects(options, settings, table)
         policy = self._policy(envs, settings)
         common = self._trainer_options(options, settings)
@@ -343,11 +362,6 @@ def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:
         return {key: stretched(own) for key, own in value.items()} if isinstance(value, Mapping) else value
 
     return replace(settings, **{item.name: stretched(getattr(settings, item.name)) for item in fields(settings)})
-
-
-def make_adam(settings: Settings) -> Adam:
-    """Make the optimizer."""
-    return Adam(scheduled(settings.lr), eps=settings.adam_eps)
 
 
 def network_options(settings: Settings) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from trainkit.collector import Collector
 from trainkit.core.protocols import EnvSpaces, Learner
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine import DeviceFrames
+from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.policy import Noise, SACPolicy
-from trainkit.presets.base import EnvPreset, EnvSettings, P, make_adam, network_options, scheduled
+from trainkit.presets.base import EnvPreset, EnvSettings, P, network_options, scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.offpolicy import Refresh
 
@@ -83,7 +84,7 @@ class SACSettings(OffpolicySettings):
     n_envs: int = 1
     hidden: tuple[int, ...] = (256, 256)
     gamma: float = 0.99
-    lr: Scheduled | Linear = 3e-4
+    lr: LearningRate | Linear = 3e-4
     adam_eps: float = 1e-8  # torch's
     max_grad_norm: float | None = None
     tau: Scheduled | Linear = 0.005
@@ -116,7 +117,7 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
             n_step=settings.n_step,
             gamma=settings.gamma,
             reward=settings.reward,
-            optimizer=make_adam(settings),
+            optimizer=settings.optimizer,
             max_grad_norm=settings.max_grad_norm,
             tau=scheduled(settings.tau),
             temperature=settings.temperature,

@@ -9,12 +9,13 @@ from gymnasium.vector import VectorEnv
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import Dataset, EnvSpaces, Learner
-from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
+from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec
 from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy
-from trainkit.presets.base import P, Preset, PresetConfig, Settings, make_adam, network_options, over_the_run
+from trainkit.presets.base import P, Preset, PresetConfig, Settings, network_options
 from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
 from trainkit.trainer import OfflineTrainer
 
@@ -25,7 +26,7 @@ class OfflineSettings(Settings):
 
     hidden: tuple[int, ...] = (128, 128)
     normalize_obs: bool = True  # by the mean and deviation of all rows; never images
-    lr: Scheduled | Linear = Linear(1e-3, 0.0)
+    lr: LearningRate | Linear = Linear(1e-3, 0.0)
     adam_eps: float = 1e-8
     max_grad_norm: float | None = None
     batch_size: int | None = 256
@@ -141,7 +142,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             envs = None
         table = self.table(self._domain_of(spaces))
         settings = replace(table, **options)
-        settings = over_the_run(settings, settings.max_epoch * settings.update_per_epoch)
+        settings = self._over_the_run(settings, table, settings.max_epoch * settings.update_per_epoch, options)
         self._check_effects(options, settings, table)
         policy = self._policy(spaces, settings)
         common = self._trainer_options(options, settings)
@@ -184,7 +185,7 @@ class BCPreset(OfflinePreset[P, BCSettings]):
             normalize_obs=settings.normalize_obs,
             action_scaling=settings.action_scaling,
             loss=settings.loss,
-            optimizer=make_adam(settings),
+            optimizer=settings.optimizer,
             max_grad_norm=settings.max_grad_norm,
             device=settings.device,
             precision=settings.precision,
@@ -228,7 +229,7 @@ def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> d
         "n_step": settings.n_step,
         "gamma": settings.gamma,
         "reward": settings.reward,
-        "optimizer": make_adam(settings),
+        "optimizer": settings.optimizer,
         "max_grad_norm": settings.max_grad_norm,
         "target": make_target(settings),
         "device": settings.device,

@@ -11,6 +11,7 @@ from trainkit.collector import Collector
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
+from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
@@ -30,7 +31,7 @@ class OnpolicySettings(EnvSettings):
     log_std: float | None = None  # of Box actions
     exploration: Noise | None = None  # of Box actions, such as ColoredNoise(0.5); None: independent noise
     gamma: float = 0.98
-    lr: Scheduled | Linear = Linear(1e-3, 0.0)
+    lr: LearningRate | Linear = Linear(1e-3, 0.0)
     adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
     max_grad_norm: float | None = 0.5
     lam: float = 0.8  # of PPO and A2C
@@ -151,8 +152,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             exploration=settings.exploration,
             gamma=settings.gamma,
             reward=settings.reward,
-            lr=settings.lr,
-            adam_eps=settings.adam_eps,
+            optimizer=settings.optimizer,
             max_grad_norm=settings.max_grad_norm,
             device=settings.device,
             engine=settings.engine,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.schedules import Linear, Scheduled
+from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.policy import (
     CategoricalValue,
@@ -29,7 +30,7 @@ from trainkit.policy import (
 from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
-from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, make_adam, network_options, scheduled
+from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, network_options, scheduled
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 
 
@@ -65,7 +66,7 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     munchausen: bool = False
     entropy_temperature: float = 0.03  # of munchausen
     gamma: float = 0.98  # rl-zoo: 0.99
-    lr: Scheduled | Linear = ((0, 1e-3), (30_000, 2e-4), (60_000, 2e-5))  # rl-zoo: 2.3e-3 throughout
+    lr: LearningRate | Linear = ((0, 1e-3), (30_000, 2e-4), (60_000, 2e-5))  # rl-zoo: 2.3e-3 throughout
     adam_eps: float = 1.5e-4  # Hessel et al. (2018); rl-zoo: 1e-8
     max_grad_norm: float | None = 10.0  # rl-zoo (stable-baselines3's default)
     epsilon: Scheduled | Linear | None = ((0, 1.0), (8_000, 0.04))  # rl-zoo: to 0.04
@@ -141,7 +142,7 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
             n_step=settings.n_step,
             gamma=settings.gamma,
             reward=settings.reward,
-            optimizer=make_adam(settings),
+            optimizer=settings.optimizer,
             max_grad_norm=settings.max_grad_norm,
             target=make_target(settings),
             device=settings.device,

@@ -1,0 +1,313 @@
+"""Update rules: how gradients become a change of parameters, by one fused call of Adam or by an optimizer of torch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainkit.core.errors import CheckpointError, ConfigError
+from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.optimizers import Adam, Rate, TorchOptimizer, has_scheduler, options_of
+
+State = Mapping[str, Any]  # of one parameter, by name, such as "exp_avg"
+
+
+class UpdateRule(Protocol):
+    """A rule with a state per parameter, by the parameter's index among the module's.
+
+    Attributes:
+        name: of the optimizer's class.
+        is_adam: whether states are those of Adam: step, exp_avg, exp_avg_sq.
+        rate: its learning rate.
+    """
+
+    name: str
+    is_adam: bool
+    rate: Rate
+
+    def check_recordable(self) -> None:
+        """Raise `ConfigError` if a CUDA graph cannot record steps."""
+        ...
+
+    def options(self) -> list[dict[str, Any]]:
+        """Return the options of each group of parameters, for checkpoints."""
+        ...
+
+    def advance(self) -> None:
+        """Step the scheduler of the learning rate, if there is one, after an update."""
+        ...
+
+    def state(self) -> dict[int, State]:
+        """Return the state of every parameter that has one, those without a gradient now included."""
+        ...
+
+    def adopt(self, parameters: list[nn.Parameter], state: Mapping[int, State]) -> None:
+        """Continue with these parameters, in the place of all before, and their states."""
+        ...
+
+    def partition(self, indices: Sequence[int]) -> list[list[int]]:
+        """Return the parameters that will move in groups that may be stored together."""
+        ...
+
+    def lay_out(self, groups: Sequence[FlatGroup]) -> None:
+        """Move the parameters of these groups from now on."""
+        ...
+
+    def step(self, step: int, *, scale: Tensor | None, skipped: Tensor | None, lr: Tensor | None) -> None:
+        """Move the parameters by their gradients.
+
+        Args:
+            step: the environment step.
+            scale: what gradients are divided by; None is 1.
+            skipped: 1 on the device where nothing must change; None is 0.
+            lr: learning rate on the device in the place of that of the environment step, for steps that are recorded.
+        """
+        ...
+
+
+def rule_for(spec: Adam | TorchOptimizer, parameters: list[nn.Parameter]) -> UpdateRule:
+    """Return the update rule of a specification: the fused one for Adam and AdamW, else torch's own."""
+    if isinstance(spec, Adam) and not has_scheduler(spec.lr):
+        group = {"betas": spec.betas, "eps": spec.eps, "weight_decay": spec.weight_decay}
+        return FusedAdam({**group, "decoupled_weight_decay": False}, Rate("Adam", spec.lr, None))
+    optimizer = spec.make(parameters)
+    if not _is_plain_adam(optimizer):
+        assert isinstance(spec, TorchOptimizer), "Adam is fused"
+        return TorchRule(spec, optimizer, parameters)
+    # A stand-in for the groups' options, which a scheduler changes; its own parameter never has a gradient.
+    (group,) = optimizer.param_groups
+    adam = torch.optim.AdamW if isinstance(optimizer, torch.optim.AdamW) else torch.optim.Adam
+    stand_in = adam([nn.Parameter(torch.zeros(()))])
+    stand_in.param_groups[0].update(options_of(group))
+    rate = Rate(type(spec).__name__, spec.lr, stand_in)
+    return FusedAdam(stand_in.param_groups[0], rate, type(optimizer).__name__)
+
+
+def _is_plain_adam(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer is torch's Adam or AdamW with one group and options that the fused call knows."""
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW) or len(optimizer.param_groups) > 1:
+        return False
+    (group,) = optimizer.param_groups
+    others = group["amsgrad"] or group["maximize"] or group["differentiable"]
+    return not others and not any(isinstance(value, Tensor) for value in (group["lr"], *group["betas"]))
+
+
+class FusedAdam:
+    """Adam or AdamW on flat storage: one fused call for all parameters.
+
+    Args:
+        group: options by the names of torch's: betas, eps, weight_decay, decoupled_weight_decay.
+        rate: its learning rate.
+        name: "Adam" or "AdamW".
+    """
+
+    is_adam = True
+
+    def __init__(self, group: Mapping[str, Any], rate: Rate, name: str = "Adam") -> None:
+        self.name, self.rate = name, rate
+        self._group = group
+        self._flat: list[FlatMoments] = []  # of the groups, in their order
+        self._kept: dict[int, State] = {}  # of parameters that are in no group
+        self._is_recorded = False
+
+    def check_recordable(self) -> None:
+        """Do nothing: steps can be recorded."""
+
+    def options(self) -> list[dict[str, Any]]:
+        """Return the options that torch's Adam has, too."""
+        return [{name: self._group[name] for name in ("betas", "eps", "weight_decay")}]
+
+    def advance(self) -> None:
+        """Step the scheduler of the learning rate, if there is one, after an update."""
+        betas = self._group["betas"]
+        self.rate.advance()
+        if self._is_recorded and self._group["betas"] != betas:
+            raise ConfigError(
+                f"{type(self.rate.scheduler).__name__} changes betas, which are constants of a CUDA graph: give it "
+                "cycle_momentum=False, or choose another engine"
+            )
+
+    def state(self) -> dict[int, State]:
+        """Return {parameter's index: step, exp_avg, exp_avg_sq}."""
+        return {**self._kept, **{i: moment for flat in self._flat for i, moment in flat.moments()}}
+
+    def adopt(self, parameters: list[nn.Parameter], state: Mapping[int, State]) -> None:
+        """Continue with these parameters and their moments.
+
+        Raises:
+            CheckpointError: moments are of parameters of other shapes.
+        """
+        shapes = [tuple(parameter.shape) for parameter in parameters]
+        for i, moment in state.items():
+            if i >= len(shapes) or moment["exp_avg"].shape != shapes[i]:
+                raise CheckpointError(
+                    f"GradientStep cannot take moments {tuple(moment['exp_avg'].shape)} for parameter {i} of {shapes}: "
+                    "they are of another module"
+                )
+        self._flat, self._kept = [], dict(state)
+
+    def partition(self, indices: Sequence[int]) -> list[list[int]]:
+        """Return groups of parameters with equal numbers of steps."""
+        by_count: dict[float, list[int]] = {}
+        state = self.state()
+        for i in indices:
+            by_count.setdefault(float(state[i]["step"]) if i in state else 0.0, []).append(i)
+        return list(by_count.values())
+
+    def lay_out(self, groups: Sequence[FlatGroup]) -> None:
+        """Lay out the moments of these groups flat, too."""
+        state = self.state()
+        self._flat = [FlatMoments(group, state) for group in groups]
+        moving = {i for group in groups for i in group.indices}
+        self._kept = {i: moment for i, moment in state.items() if i not in moving}
+
+    def step(self, step: int, *, scale: Tensor | None, skipped: Tensor | None, lr: Tensor | None) -> None:
+        """Move the parameters by one fused call."""
+        group = self._group
+        beta1, beta2 = group["betas"]
+        self._is_recorded = lr is not None
+        for flat in self._flat:
+            flat.count_step(skipped)
+        (torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_)(
+            [flat.group.parameters for flat in self._flat],
+            [flat.group.gradient for flat in self._flat],
+            [flat.mean for flat in self._flat],
+            [flat.square for flat in self._flat],
+            [],
+            [flat.count for flat in self._flat],
+            lr=self.rate(step) if lr is None else lr,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            grad_scale=scale,
+            found_inf=skipped,
+        )
+
+
+class FlatMoments:
+    """Adam's moments of a group of parameters with an equal number of steps.
+
+    Attributes:
+        group: the parameters and their gradients.
+        mean, square: flat.
+        count: steps taken.
+    """
+
+    def __init__(self, group: FlatGroup, state: Mapping[int, State]) -> None:
+        self.group = group
+        first = group.indices[0]
+        count = float(state[first]["step"]) if first in state else 0.0
+        self.mean = torch.zeros_like(group.parameters)
+        self.square = torch.zeros_like(group.parameters)
+        self.count = torch.full((), count, dtype=torch.float32, device=group.parameters.device)
+        self._count_array = self.count.numpy() if self.count.is_cpu else None
+        self._views = list(zip(group.pieces(self.mean), group.pieces(self.square), strict=True))
+        for i, (mean, square) in zip(group.indices, self._views, strict=True):
+            if i in state:
+                mean.copy_(state[i]["exp_avg"])
+                square.copy_(state[i]["exp_avg_sq"])
+
+    def count_step(self, skipped: Tensor | None) -> None:
+        """Count a step, on a device unless it is skipped."""
+        if self._count_array is not None and skipped is None:
+            self._count_array += 1.0  # by numpy: between its calls, one into torch takes longer
+        else:
+            self.count.add_(1.0 if skipped is None else 1.0 - skipped)
+
+    def moments(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield (parameter's index, its step, exp_avg and exp_avg_sq)."""
+        for i, (mean, square) in zip(self.group.indices, self._views, strict=True):
+            yield i, {"step": self.count.clone(), "exp_avg": mean, "exp_avg_sq": square}
+
+
+class TorchRule:
+    """An optimizer of torch, which takes its own steps on the parameters one by one.
+
+    On a device it waits for the number that tells whether to skip a step, as `torch.amp.GradScaler` does.
+
+    Args:
+        spec: makes the optimizer, again where parameters are replaced.
+        optimizer: of the first parameters.
+        parameters: the module's.
+    """
+
+    is_adam = False
+
+    def __init__(self, spec: TorchOptimizer, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        self.name = type(optimizer).__name__
+        self._spec, self._optimizer, self._parameters = spec, optimizer, parameters
+        self.rate = Rate("TorchOptimizer", spec.lr, optimizer)
+        self._groups: Sequence[FlatGroup] = ()
+
+    def check_recordable(self) -> None:
+        """Raise `ConfigError`: a CUDA graph cannot skip the step of any optimizer."""
+        raise ConfigError(
+            f"engine='cuda_graph' records the steps of Adam and AdamW, not of {self.name}, for which the CPU has to "
+            "know whether to skip one: choose another engine, or one of the two"
+        )
+
+    def options(self) -> list[dict[str, Any]]:
+        """Return the options of each group."""
+        return [options_of(group) for group in self._optimizer.param_groups]
+
+    def advance(self) -> None:
+        """Step the scheduler of the learning rate, if there is one, after an update."""
+        self.rate.advance()
+
+    def state(self) -> dict[int, State]:
+        """Return the optimizer's state of every parameter that has one."""
+        states = self._optimizer.state
+        return {i: states[p] for i, p in enumerate(self._parameters) if states.get(p)}
+
+    def adopt(self, parameters: list[nn.Parameter], state: Mapping[int, State]) -> None:
+        """Continue with these parameters and their states, which are cast to their dtypes and devices.
+
+        Raises:
+            CheckpointError: states are of parameters of other shapes.
+        """
+        for i in state:
+            shapes = [x.shape for x in state[i].values() if isinstance(x, Tensor) and x.dim() > 0]
+            if i >= len(parameters) or any(shape.numel() > parameters[i].numel() for shape in shapes):
+                raise CheckpointError(
+                    f"GradientStep cannot take the state of {self.name} for parameter {i} of "
+                    f"{[tuple(parameter.shape) for parameter in parameters]}: it is of another module"
+                )
+        before = self.rate.state_dict()
+        self._parameters, self._optimizer = parameters, self._spec.make(parameters)
+        self.rate = Rate("TorchOptimizer", self._spec.lr, self._optimizer)
+        self.rate.load_state_dict(before)
+        index = {id(parameter): i for i, parameter in enumerate(parameters)}
+        packed = self._optimizer.state_dict()
+        order = [index[id(parameter)] for group in self._optimizer.param_groups for parameter in group["params"]]
+        packed["state"] |= {at: _cloned(state[i]) for at, i in enumerate(order) if i in state}
+        self._optimizer.load_state_dict(packed)
+
+    def partition(self, indices: Sequence[int]) -> list[list[int]]:
+        """Return one group."""
+        return [list(indices)] if indices else []
+
+    def lay_out(self, groups: Sequence[FlatGroup]) -> None:
+        """Scale the gradients of these groups from now on; parameters without a gradient do not move."""
+        self._groups = groups
+
+    def step(self, step: int, *, scale: Tensor | None, skipped: Tensor | None, lr: Tensor | None) -> None:
+        """Move the parameters by the optimizer's own step."""
+        if lr is not None:
+            self.check_recordable()
+        if skipped is not None and bool(skipped):
+            return
+        if scale is not None:
+            for group in self._groups:
+                group.gradient.div_(scale)
+        self.rate.set(step)
+        self._optimizer.step()
+
+
+def _cloned(state: State) -> dict[str, Any]:
+    """Copy the tensors of a parameter's state."""
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
