@@ -40,21 +40,31 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases that `one_of_each` leaves out: each of their values is in a fast case already."""
+    """Mark as slow the cases that `one_of_each` and `fast_cases` leave out."""
     groups: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("one_of_each"):
+        if isinstance(item, pytest.Function) and {"one_of_each", "fast_cases"} & {
+            one.name for one in item.iter_markers()
+        }:
             groups[item.nodeid.partition("[")[0]].append(item)
     for cases in groups.values():
-        values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
-        times_seen = dict.fromkeys((one for case in cases for one in values[case]), 0)
-        while 0 in times_seen.values():
-            rarest = min(cases, key=lambda case: sorted(times_seen[one] for one in values[case]))
-            cases.remove(rarest)
-            for one in values[rarest]:
-                times_seen[one] += 1
-        for case in cases:
+        fast_cases = cases[0].get_closest_marker("fast_cases")
+        kept = _one_of_each(cases) if fast_cases is None else cases[:: -(-len(cases) // fast_cases.args[0])]
+        for case in {*cases}.difference(kept):
             case.add_marker("slow")
+
+
+def _one_of_each(cases: list[pytest.Function]) -> list[pytest.Function]:
+    """Return few cases in which each value of each parameter occurs, by taking those with the rarest values first."""
+    values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
+    n_seen = dict.fromkeys((one for case in cases for one in values[case]), 0)
+    left, kept = [*cases], list[pytest.Function]()
+    while 0 in n_seen.values():
+        kept.append(min(left, key=lambda case: sorted(n_seen[one] for one in values[case])))
+        left.remove(kept[-1])
+        for one in values[kept[-1]]:
+            n_seen[one] += 1
+    return kept
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -93,6 +93,7 @@ def test_a_name_that_is_near_nothing_gets_no_hint() -> None:
     assert message(presets.dqn, "CartPole-v1", xyzzy=1) == "presets.dqn: unknown option 'xyzzy'"
 
 
+@pytest.mark.fast_cases(1)
 @LIBRARIES
 def test_every_name_of_another_library_gets_a_hint_from_every_preset(library: str) -> None:
     for theirs in names.LIBRARIES[library]:

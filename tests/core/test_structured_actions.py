@@ -321,6 +321,7 @@ def test_check_env_plays_nested_actions() -> None:
 # ---- policies ----
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize(
     ("env", "kind", "options"),
     [
@@ -374,6 +375,7 @@ def _row(action: Any, row: int) -> Any:
     return action[row]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("space", [spaces.MultiDiscrete([3, 2]), spaces.MultiBinary(3), CHOICES], ids=str)
 def test_a_q_learner_learns_which_joint_action_pays(space: Any) -> None:
     """One step long: of all joint actions the one that pays most is the answer."""
@@ -711,6 +713,7 @@ class Shot(gym.Env[NDArray[np.float32], Any]):
         return np.ones(1, np.float32), reward, True, False, {}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("bound", ["clip", "tanh"])
 def test_ppo_learns_which_move_pays_and_where_to_aim(bound: Any) -> None:
     envs = tk.make_envs(Shot, 8, seed=1)
@@ -745,6 +748,7 @@ def test_behavior_cloning_learns_both_parts_of_recorded_actions() -> None:
     np.testing.assert_allclose(action["aim"], [[0, 10], [5, 9], [10, 8]], atol=0.5)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["ppo", "a2c", "reinforce"])
 def test_presets_choose_the_distribution_by_the_action_space(name: str) -> None:
     trainer = getattr(tk.presets, name)(Shot, seed=1, max_epoch=1, step_per_epoch=16, n_envs=2, verbose=False)

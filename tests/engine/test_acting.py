@@ -85,6 +85,7 @@ def assert_act_alike(mine: Policy, theirs: Policy, obs: Any, *, explore: bool) -
     assert_same(mine.generator.get_state(), theirs.generator.get_state())
 
 
+@pytest.mark.fast_cases(10)
 @pytest.mark.parametrize(("kind", "space", "action_space", "options"), CASES)
 def test_policies_act_as_by_torch(kind: Any, space: Any, action_space: Any, options: Any) -> None:
     mine, theirs = pair(kind, space, action_space, options)

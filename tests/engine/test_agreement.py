@@ -237,6 +237,7 @@ def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPa
     check(agreement)
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.global_rng
 @pytest.mark.parametrize("name", USER_POLICIES)
 def test_what_users_write_is_as_exact_as_in_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ def learn(policy: DQNPolicy, steps: range, **options: Any) -> list[Any]:
 # ---- the same numbers ----
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.usefixtures("taped")
 @pytest.mark.parametrize("parts", ALL_PARTS)
 def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
@@ -269,6 +270,7 @@ OTHER_PARTS = [freeze_the_encoder, charge_more, follow_otherwise]
 ELSEWHERE = [load_all, load_twice, assign, seed_again, move_the_target, replace_the_target, *OTHER_PARTS]
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.usefixtures("taped")
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
 def test_training_continues_from_what_is_replaced(meddle: Callable[[DQNPolicy], None]) -> None:

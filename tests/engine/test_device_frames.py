@@ -175,6 +175,7 @@ LEARNERS: list[Any] = [
 ]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(("space", "make"), LEARNERS)
 def test_a_learner_of_places_learns_as_one_of_arrays(space: Any, make: Callable[[], Any]) -> None:
     learn_alike(make(), make(), Source(space), 3)

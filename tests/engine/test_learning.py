@@ -136,6 +136,7 @@ def pair(parts: dict[str, Any]) -> tuple[DQNPolicy, DQNPolicy, Any]:
     return made(space, engine="numpy", **rest), made(space, engine="torch", **rest), space
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("parts", OF_Q_LEARNERS)
 def test_a_q_learner_learns_as_by_torch(parts: dict[str, Any]) -> None:
     mine, theirs, space = pair(parts)
@@ -431,6 +432,7 @@ def sac_of(engine: Any, *, n_critics: int = 2, activation: Any = None, **options
     return SACPolicy(actor, critics, **own, device="cpu", seed=0, engine=engine, **options)
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("parts", OF_SAC)
 def test_sac_learns_as_by_torch(parts: dict[str, Any]) -> None:
     rest = dict(parts)
@@ -498,6 +500,7 @@ OF_PPO: list[Any] = [
 ]
 
 
+@pytest.mark.fast_cases(7)
 @pytest.mark.parametrize("parts", OF_PPO)
 def test_an_on_policy_learner_learns_as_by_torch(parts: dict[str, Any]) -> None:
     rest = {"lr": 1e-2, "hidden": (16, 8)} | parts

@@ -11,6 +11,7 @@ from trainkit.engine.numpy_function import NumpyFunction
 FAST = "rainbow", "bcq", "sac-learned-temperature", "ppo-box-normalized"
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in digests.RUNS]
 )

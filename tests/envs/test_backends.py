@@ -56,6 +56,7 @@ def test_every_stored_row_is_a_real_step_with_its_true_successor(way: str) -> No
     collect_and_check(way, 8, 15_000)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("way", IN_PROCESSES)
 @forks
 def test_every_stored_row_from_other_processes_is_a_real_step_with_its_true_successor(way: str) -> None:

@@ -141,6 +141,7 @@ def test_the_starts_given_to_a_policy_are_not_changed_later(lives: Path) -> None
         np.testing.assert_array_equal(starts, copied)
 
 
+@pytest.mark.fast_cases(7)
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, id=str(fault)) for fault, backend in CASES if backend == "async"]
 )

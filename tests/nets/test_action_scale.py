@@ -301,6 +301,7 @@ def error_after(preset: str, box: str, aim: float, scale: float, *, seed: int, n
     return float(abs(action[0] - aim) / scale)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("box", ["wide", "narrow"])
 def test_ppo_moves_towards_an_aim_in_a_box_of_any_width(box: str) -> None:
     low, high = BOXES[box]

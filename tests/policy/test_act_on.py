@@ -55,6 +55,7 @@ def live(policy: tk.DQNPolicy, n_turns: int, space: Any = None) -> list[Any]:
 # ---- nobody notices who acted ----
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_life_is_the_same_wherever_it_acts(kind: dict[str, Any]) -> None:
     one, other = copied(**kind), plain(**kind)

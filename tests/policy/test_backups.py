@@ -384,6 +384,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("value", VALUES)
 def test_an_action_that_is_never_taken_comes_to_be_worth_less_than_the_data(value: Any) -> None:
     """All goals are 1 whatever is done, and action 2 is never done: only the penalty speaks of it."""

@@ -92,6 +92,7 @@ class TestByHand:
         assert told["entropy"] == 0.0
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("action_space", ACTIONS, ids=str)
 def test_it_learns_to_do_as_the_data_in_any_space_of_actions(action_space: Any) -> None:
     policy = made(action_space=action_space, lr=1e-2)

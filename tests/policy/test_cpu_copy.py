@@ -184,6 +184,7 @@ CHANGES = [*IN_PLACE, *MADE_ANEW, change_precision, change_an_attribute]
 LASTING = [change for change in CHANGES if change not in MADE_ANEW[2:]]  # after which an optimizer knows its network
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(LASTING), max_size=8), st.lists(st.sampled_from(CHANGES[1:]), max_size=4))

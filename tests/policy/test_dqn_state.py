@@ -107,6 +107,7 @@ def live(policy: DQNPolicy, steps: range) -> None:
 
 
 class TestGoingOn:
+    @pytest.mark.fast_cases(3)
     @pytest.mark.parametrize("options", PARTS)
     def test_from_a_saved_state_is_bit_by_bit_the_same(self, options: Any) -> None:
         parts = {"target": Target(every=3), "exploration": EpsilonGreedy(0.5)} | options

@@ -320,6 +320,7 @@ class TestUpdate:
         assert np.isfinite(priority).all()
         assert (priority >= 0).all()
 
+    @pytest.mark.fast_cases(3)
     @pytest.mark.parametrize("options", PARTS)
     def test_learns_to_tell_two_observations_apart(self, options: Any) -> None:
         policy = made(**options | {"lr": 1e-2, "n_step": 1})

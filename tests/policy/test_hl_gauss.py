@@ -265,6 +265,7 @@ def test_numpy_and_torch_learn_the_same(options: Any, space: Any, target: Any) -
     assert_allclose(policies[0].action_values(obs), policies[1].action_values(obs), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_learns_the_returns_of_single_steps(target: Any) -> None:
     """The reward is a function of the observation and nothing follows: the value is the reward."""

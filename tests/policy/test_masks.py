@@ -122,6 +122,7 @@ def test_no_illegal_action_is_ever_taken(parts: str, way: str) -> None:
 QUICK = {"double", "categorical", "implicit noisy", "munchausen quantile"}
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     "parts", [pytest.param(parts, marks=() if parts in QUICK else pytest.mark.slow) for parts in PARTS]
 )

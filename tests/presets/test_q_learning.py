@@ -122,6 +122,7 @@ def test_dqn_has_none_of_them() -> None:
     assert isinstance(policy.exploration, tk.EpsilonGreedy)
 
 
+@pytest.mark.fast_cases(4)
 @every
 def test_one_seed_decides_everything(preset: Any) -> None:
     one, two, other = (tiny(preset, seed=seed, max_epoch=1, evaluation=None) for seed in (1, 1, 2))

@@ -42,6 +42,7 @@ def steps_of(options: dict[str, Any]) -> list[int]:
     return found
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(
     ("options", "steps"),
     [

@@ -108,7 +108,7 @@ def undisturbed() -> tuple[list[dict[str, float]], dict[str, Any], list[str], li
     return results, state, events, keyboard.places
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_ctrl_c_at_any_moment_changes_nothing(undisturbed: Any, every: int) -> None:
     results, state, events, moments = undisturbed
     places = set()

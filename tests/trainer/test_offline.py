@@ -342,6 +342,7 @@ def test_without_a_batch_size_the_loss_is_the_mean_over_the_whole_dataset() -> N
     assert stats["update/loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("moment", [1, 2, 6, 7, 13, 18])
 def test_a_save_within_on_train_batch_goes_on_to_the_same_bits(moment: int, tmp_path: Path) -> None:
     class Save(tk.Callback):

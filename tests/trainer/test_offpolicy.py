@@ -204,6 +204,7 @@ def test_the_test_collector_may_be_given_by_position() -> None:
 # ---- updates ----
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize(("ratio", "expected"), [(0.3, 300), (0.7, 700), (1 / 3, 333), (0.001, 1), (0, 0)])
 @pytest.mark.parametrize("per_collect", [1, 7, 10])
 def test_updates_per_step_are_exact_over_the_run(ratio: float, expected: int, per_collect: int) -> None:
@@ -338,6 +339,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert everything(one) == everything(two)
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(
     "addition", ["evaluation", "exploring evaluation", "logger", "bar", "lines", "callbacks", "checkpoint"]
 )
@@ -445,6 +447,7 @@ def test_more_updates_than_a_round_has_are_several_rounds() -> None:
     ]
 
 
+@pytest.mark.one_of_each
 @ORDERS
 @pytest.mark.parametrize("kind", [tk.ReplayBuffer, tk.PrioritizedReplayBuffer])
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 2.0])
@@ -566,6 +569,7 @@ class SaveAt(tk.Callback):
         }
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("update", [1, 2, 3, 4, 5, 11, 12])
 @ORDERS
 def test_a_run_saved_within_a_round_finishes_it_to_the_same_bits(

@@ -161,7 +161,7 @@ def run(keyboard: Keyboard, **options: Any) -> tuple[list[dict[str, float]], dic
             return results, everything(trainer), log.events, n_stops
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "per_collect", [{"step_per_collect": 6}, {"episode_per_collect": 2}], ids=["steps", "episodes"]
 )

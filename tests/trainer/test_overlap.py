@@ -96,6 +96,7 @@ def test_callbacks_hear_of_each_update_where_nothing_may_be_saved(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_a_callback_that_raises_costs_no_update(moment: int) -> None:
     class Raise(tk.Callback):
@@ -138,6 +139,7 @@ class RaiseOnce(tk.Callback):
         self._tick("on_update_end")
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize("event", ["on_train_batch", "on_update_end"])
 @pytest.mark.parametrize("options", [
@@ -232,6 +234,7 @@ def test_an_older_checkpoint_that_does_not_know_of_it_differs_only_where_it_is_o
     assert "overlap None -> True" in caplog.text
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("moment", range(3, 60, 4))
 def test_ctrl_c_at_any_moment_changes_nothing(moment: int) -> None:
     def run(*moments: int) -> dict[str, Any]:

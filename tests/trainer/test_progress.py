@@ -170,6 +170,7 @@ def closed() -> io.StringIO:
     return stream
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 @pytest.mark.parametrize("make", [type(None), closed, lambda: Broken(BrokenPipeError())])
 @pytest.mark.parametrize("show_progress", [None, True])
@@ -183,6 +184,7 @@ def test_a_run_without_a_standard_stream_trains_to_its_end(
     assert trainer.info.epoch == 3
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("closing", ["2>&-", ">&-", ">&- 2>&- <&-"])
 def test_a_process_started_without_standard_streams_trains_to_its_end(closing: str, tmp_path: Any) -> None:
     code = (

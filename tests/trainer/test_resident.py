@@ -73,6 +73,7 @@ def results_of(trainer: Any) -> tuple[Any, Any]:
         return [untimed(result) for result in trainer], everything(trainer)
 
 
+@pytest.mark.one_of_each
 @pytest.mark.parametrize("buffer", [tk.ReplayBuffer, tk.PrioritizedReplayBuffer])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_run_has_every_bit_of_one_without(order: dict[str, Any], buffer: Any) -> None:
@@ -83,6 +84,7 @@ def test_a_run_has_every_bit_of_one_without(order: dict[str, Any], buffer: Any) 
     assert seen.n_there == trainer.policy.n_updates > 15
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("order", ORDERS)
 def test_environments_that_fail_and_episodes_that_are_cut_change_nothing(order: dict[str, Any]) -> None:
     def failing(on_device: bool) -> Any:
@@ -114,6 +116,7 @@ def test_environments_that_fail_and_episodes_that_are_cut_change_nothing(order: 
     assert failing(True) == failing(False)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("order", ORDERS)
 def test_ctrl_c_at_any_update_changes_nothing(order: dict[str, Any]) -> None:
     def run(moments: set[int]) -> Any:

@@ -54,6 +54,7 @@ def test_a_run_whose_environment_fails_ends_in_the_bits_of_one_that_never_failed
     assert bits(made[-1]) == bits(straight)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_so_it_is_with_every_kind_of_learner(name: str, tmp_path: Path) -> None:
     class Fails(tk.Callback):

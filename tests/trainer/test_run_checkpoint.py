@@ -21,6 +21,7 @@ def told(result: Any) -> tuple[Any, ...]:
     return untimed(result), result.info.env_step, result.info.gradient_step, result.info.best_score
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_epochs", [4, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_split_after_any_epoch_is_the_run_that_was_never_split(name: str, n_epochs: int, tmp_path: Path) -> None:

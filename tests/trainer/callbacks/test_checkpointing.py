@@ -225,6 +225,7 @@ def test_auto_goes_on_from_the_newest_and_says_so(tmp_path: Path, caplog: Any) -
     assert f"resumed from {tmp_path / 'save-000002'}, epoch 2" in caplog.text
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "missing", "manifest"])
 def test_auto_takes_the_one_before_a_damaged_one_and_says_so(harm: str, tmp_path: Path, caplog: Any) -> None:
     make_trainer(max_epoch=3, checkpoint=tk.Checkpoint(tmp_path, keep_last=2)).run()
