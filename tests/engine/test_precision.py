@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.helpers.learning import assert_same, batch_of, parameters_of, small_net
+from tests.helpers.user_networks import USER_POLICIES
 from trainkit import Adam, ConfigError, Policy
 from trainkit.engine.gradient_step import GradientStep
 from trainkit.engine.loss import Loss, TensorBatch
@@ -170,6 +171,39 @@ def test_a_frozen_weight_stays_and_the_others_learn() -> None:
     after = parameters_of(policy.student)
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == before.keys() - {"net.0.weight"}
+
+
+# ---- networks of users ----
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("name", sorted(USER_POLICIES.keys() - {"bilinear"}))
+def test_a_users_network_learns_nearly_the_same(name: str) -> None:
+    exact = USER_POLICIES[name](engine="torch", device="cpu", seed=0)
+    rough = copy.deepcopy(exact)
+    rough.precision = "bf16"
+    for step in range(2):
+        batch = batch_of(32, seed=step, space=exact.observation_space)
+        for policy in (rough, exact):
+            policy.update(batch, step=step)
+        losses, expected = (
+            {key: metric for key, metric in policy.read_metrics().items() if key.endswith("loss")}
+            for policy in (rough, exact)
+        )
+        assert losses == pytest.approx(expected, rel=0.1)  # some of these networks magnify roundings
+        assert losses != expected
+
+
+@pytest.mark.global_rng
+def test_an_operation_that_needs_equal_dtypes_raises_with_the_remedy() -> None:
+    rough = USER_POLICIES["bilinear"](precision="bf16", device="cpu", seed=0)
+    with pytest.raises(RuntimeError, match="same dtype") as caught:
+        rough.update(batch_of(8), step=0)
+    assert caught.value.__notes__ == [
+        "In a policy with precision='bf16' weights are bfloat16 while it learns: convert them or the other tensor in "
+        "the network's forward, or choose another precision"
+    ]
+    assert all(type(parameter) is nn.Parameter for parameter in rough.parameters())
 
 
 # ---- the choice ----

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils import parametrize
 
 from trainkit.core.errors import Checks
 from trainkit.engine.flat_storage import Placement, joined
@@ -74,6 +75,7 @@ class _Bfloat16Networks:
     A network is any module within the policy that a loss calls. It runs under `torch.autocast`, on copies in bfloat16
     of the weights: the float32 parameters of modules that have one of two or more dimensions. All copies are in one
     tensor, which is written when the step first calls a network; their gradients are converted to float32 at once.
+    Weights that parametrizations compute are converted by autocast.
     """
 
     def __init__(self, policy: nn.Module, device: torch.device) -> None:
@@ -94,8 +96,9 @@ class _Bfloat16Networks:
         """Find the networks and weights of the policy, and make room for the copies."""
         self._forget()
         policy = self._policy
-        owners = [module for module in policy.modules() if module is not policy and _multiplies(module)]
-        self._networks = [m for m in policy.modules() if m is not policy and not set(owners).isdisjoint(m.modules())]
+        modules = [module for module in policy.modules() if module is not policy]
+        self._networks = [module for module in modules if any(map(_multiplies, module.modules()))]
+        owners = [m for m in modules if _multiplies(m) and not isinstance(m, parametrize.ParametrizationList)]
         tables = [(module._parameters, name, p) for module in owners for name, p in module._parameters.items()]
         self._weights = [(table, name, p) for table, name, p in tables if p is not None and p.dtype == torch.float32]
         weights = list(dict.fromkeys(p for _, _, p in self._weights))
@@ -147,8 +150,8 @@ class _Bfloat16Networks:
         """Replace the weights by their copies."""
         if self._used is None:
             with torch.no_grad():
-                weights, copies = zip(*self._runs, strict=True)
-                torch._foreach_copy_(copies, weights)
+                if self._runs:  # none where all weights are computed
+                    torch._foreach_copy_([copy for _, copy in self._runs], [weight for weight, _ in self._runs])
             trained = [parameter for parameter in self._trainable if parameter in self._copies]
             with torch.enable_grad():
                 apply: Callable[..., tuple[Tensor, ...]] = _Copies.apply
@@ -158,9 +161,19 @@ class _Bfloat16Networks:
             table[name] = self._used[weight]
         try:
             yield
+        except RuntimeError as error:
+            if "dtype" in str(error):  # of an operation that neither promotes types nor is known to autocast
+                error.add_note(_NOTE)
+            raise
         finally:
             for table, name, weight in self._weights:
                 table[name] = weight
+
+
+_NOTE = (
+    "In a policy with precision='bf16' weights are bfloat16 while it learns: convert them or the other tensor in the "
+    "network's forward, or choose another precision"
+)
 
 
 class _Copies(torch.autograd.Function):
