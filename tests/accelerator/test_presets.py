@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import trainkit as tk
 from tests.accelerator.runs import N_UPDATES, Mazes, assert_equal_runs, assert_repeated, make, tolerance_of
 from tests.helpers.learning import assert_same, observations
 from trainkit import load_policy, presets
@@ -59,6 +60,35 @@ def test_a_resumed_run_is_the_one_that_was_not_interrupted(
     with make(name, accelerator, **options, checkpoint=f"{tmp_path}/b") as first:
         next(iter(first))
     with make(name, accelerator, **options, resume_from=f"{tmp_path}/b") as second:
+        second.run()
+    assert_repeated(second.policy.training_state(), whole.policy.training_state(), accelerator)
+
+
+class SaveOnce(tk.Callback):
+    """Save the run in the middle of its first epoch."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        if trainer.env_step == 28:
+            trainer.save(self._folder)
+
+
+@pytest.mark.accelerator
+@pytest.mark.parametrize(
+    "order", [{"refresh_priorities": "late"}, {"refresh_priorities": "late", "overlap": True}], ids=str
+)
+def test_a_run_resumes_with_the_priorities_that_were_on_their_way(
+    order: dict[str, Any], accelerator: torch.device, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"max_epoch": 2, "evaluation": None, "n_updates": 8} | order
+    with make("rainbow", accelerator, **options) as whole:
+        whole.run()
+    with make("rainbow", accelerator, **options, callbacks=[SaveOnce(f"{tmp_path}/run")]) as first:
+        next(iter(first))
+    with make("rainbow", accelerator, **options, resume_from=f"{tmp_path}/run") as second:
+        assert len(second.state_dict()["updates"]["learnt"]) == 1
         second.run()
     assert_repeated(second.policy.training_state(), whole.policy.training_state(), accelerator)
 

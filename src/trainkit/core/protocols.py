@@ -151,8 +151,11 @@ class UpdateResult(Protocol):
         """Wait for the device and return the priorities [B], None where there are none or the update was skipped."""
         ...
 
-    def copy_priority(self) -> Callable[[], NDArray[np.float32] | None]:
-        """Start to copy the priorities to the CPU; return `read_priority` of this copy, which waits for it alone."""
+    def copy_priority(self, *, in_order: bool = False) -> Callable[[], NDArray[np.float32] | None]:
+        """Start to copy the priorities to the CPU; return `read_priority` of this copy, which waits for it alone.
+
+        With `in_order` any number of updates may be started before it is called, without it one.
+        """
         ...
 
 

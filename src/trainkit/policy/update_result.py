@@ -34,14 +34,17 @@ class UpdateResult:
             return None
         return self.priority if isinstance(self.priority, np.ndarray) else self.priority.numpy()
 
-    def copy_priority(self) -> Callable[[], NDArray[np.float32] | None]:
+    def copy_priority(self, *, in_order: bool = False) -> Callable[[], NDArray[np.float32] | None]:
         """Start to copy the priorities to the CPU; return `read_priority` of this copy, which waits for it alone.
 
-        One more update may be started before it is called, which the device then computes in the meantime.
+        Args:
+            in_order: copy them before the device starts with later updates, any number of which may be given to it
+                before the read. If not, the copy does not delay the next update, and only one may be given to it.
         """
         if not isinstance(self.priority, Tensor) or self.priority.is_cpu:
             return self.read_priority
-        copy = CopyToCpu(self._packed(self.priority), copy_stream(self.priority.device))
+        stream = None if in_order else copy_stream(self.priority.device)
+        copy = CopyToCpu(self._packed(self.priority), stream)
         return lambda: self._unpacked(copy.read())
 
     def _packed(self, priority: Tensor) -> Tensor:

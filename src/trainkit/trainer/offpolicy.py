@@ -213,8 +213,10 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._batches.popleft()  # only now: an exception in a callback must not lose it
         result = policy.update(batch, step=step)
         if buffer.prioritized:
-            is_read_at_once = self.refresh_priorities == "update"
-            read_priority = result.read_priority if is_read_at_once else result.copy_priority()
+            if self.refresh_priorities == "update":
+                read_priority = result.read_priority
+            else:
+                read_priority = result.copy_priority(in_order=self.refresh_priorities == "round")
             self._unwritten.append((batch.slots, read_priority))
         if self.refresh_priorities == "late":
             self._write_priorities(n_kept=1)
