@@ -1,9 +1,6 @@
 """Learners on the pretend device beside the CPU: parts, masks, images, graphs, acting on the CPU, overlap, export."""
 
 import copy
-from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,13 +10,8 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.accelerator.runs import assert_equal_runs, make, tolerance_of
-from tests.engine.test_cuda_graph import Curious
 from tests.engine.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
-from tests.helpers.tape import TapeCapture
-from tests.policy import test_sac
-from trainkit.engine import cuda_graph, engine
-from trainkit.errors import DeviceError
 from trainkit.testing import PretendDevice
 
 pytestmark = pytest.mark.accelerator
@@ -65,91 +57,6 @@ def test_the_copy_on_the_cpu_acts_as_the_device(kind: dict[str, Any], pretend: P
     with pretend.counting() as counts:
         one.action_values(batch.obs)
     assert (counts.waits, counts.copies_to_device) == (0, 0)
-
-
-# ---- graphs ----
-
-
-class Capture(TapeCapture):
-    """Record and play back on the pretend device, which rejects what CUDA cannot record."""
-
-    device: PretendDevice
-    inside: Counter[str]  # operations of the last replay
-
-    def warm_up(self, work: Callable[[], Any], *, forbids_waits: bool = False) -> Any:
-        with self.device.capturing() if forbids_waits else nullcontext():
-            return work()
-
-    def record(self, work: Callable[[], Any], generator: torch.Generator) -> tuple[Any, Callable[[], None]]:
-        with self.device.capturing():
-            results, play = super().record(work, generator)
-
-        def replay() -> None:
-            with self.device.counting() as counts:
-                play()
-            Capture.inside = counts.operations
-
-        return results, replay
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch, pretend: PretendDevice) -> None:
-    """Let the pretend device record graphs."""
-    monkeypatch.setattr(Capture, "device", pretend, raising=False)
-    monkeypatch.setattr(cuda_graph, "Capture", Capture)
-    monkeypatch.setattr(engine, "check_cuda_graph", lambda *given: None)
-
-
-@pytest.mark.usefixtures("graphs")
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_update_can_be_recorded_and_its_replay_copies_one_block(
-    kind: dict[str, Any], pretend: PretendDevice
-) -> None:
-    graph, plain = (made(**kind, device=pretend.device, engine=name) for name in ("cuda_graph", "torch"))
-    options = {"space": kind["space"]} if "space" in kind else {}
-    for step in range(8):
-        batch = batch_of(8, seed=step, **options)
-        plain.update(batch, step=step)
-        with pretend.counting() as counts:
-            graph.update(batch, step=step)
-    assert (counts.waits, counts.copies_to_device) == (0, 1)
-    tolerance = tolerance_of(pretend.device, kind.get("precision", "float32"))
-    assert_equal_runs(graph.get_weights(), plain.get_weights(), tolerance)
-
-
-@pytest.mark.usefixtures("graphs")
-def test_a_part_that_waits_is_found_by_the_last_warm_up_before_anything_is_recorded(
-    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Capture, "n_recorded", 0)
-    policy = made(backup=Curious(), device=pretend.device, engine="cuda_graph")
-    for step in range(2):
-        policy.update(batch_of(8), step=step)
-    before = policy.get_weights()
-    with pytest.raises(DeviceError, match="a CUDA graph cannot record aten::_local_scalar_dense"):
-        policy.update(batch_of(8), step=2)
-    assert_same(policy.get_weights(), before)
-    assert Capture.n_recorded == 0
-
-
-@pytest.mark.usefixtures("graphs")
-def test_few_operations_of_an_update_are_outside_of_its_graph(pretend: PretendDevice) -> None:
-    policy = made(device=pretend.device, engine="cuda_graph")
-    for step in range(8):
-        with pretend.counting() as counts:
-            policy.update(batch_of(8, seed=step), step=step)
-    outside = counts.operations - Capture.inside
-    metrics = {"aten::cat": 1, "aten::copy_": 1, "aten::add": 1}
-    assert outside == Counter(metrics) + Counter({"aten::copy_": 1})  # of the priorities
-
-
-@pytest.mark.usefixtures("graphs")
-def test_all_steps_of_sac_can_be_recorded(pretend: PretendDevice) -> None:
-    graph, plain = (test_sac.made(engine=name, device=pretend.device) for name in ("cuda_graph", "torch"))
-    for step in range(8):
-        for policy in (graph, plain):
-            policy.update(test_sac.rows(16, seed=step), step=step)
-    assert_equal_runs(graph.get_weights(), plain.get_weights(), tolerance_of(pretend.device))
 
 
 # ---- frames, runs, export ----

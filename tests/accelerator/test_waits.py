@@ -78,12 +78,12 @@ TABLE = [
     Row(VALUE_BASED, "prioritized, late", LATE, ACT, CHECK, None, LATER),
     Row(VALUE_BASED, "prioritized, round", PRIORITIZED | ROUND, ACT, CHECK, None, LATER),
     Row("dqn", "uniform, normalize_obs", {"normalize_obs": True}, Cost(1, 0, 2, 1), CHECK, None, SENT),
-    Row("sac", "uniform", {}, Cost(1, 0, 1, 2), CHECK, None, SENT),
-    Row("sac", "prioritized", PRIORITIZED, Cost(1, 0, 1, 2), CHECK, None, AT_ONCE),
-    Row("sac", "prioritized, late", LATE, Cost(1, 0, 1, 2), CHECK, None, LATER),
-    Row("sac", "uniform, ColoredNoise", {"exploration": tk.ColoredNoise()}, Cost(1, 0, 2, 2), CHECK, None, SENT),
-    Row("ppo a2c reinforce", "", {}, Cost(1, 0, 1, 4), CHECK, SENT, Cost()),
-    Row("ppo", "actions in a Box", {"env": Push}, Cost(1, 0, 1, 4), Cost(events=2, read=2), SENT, Cost()),
+    Row("sac", "uniform", {}, ACT, CHECK, None, SENT),
+    Row("sac", "prioritized", PRIORITIZED, ACT, CHECK, None, AT_ONCE),
+    Row("sac", "prioritized, late", LATE, ACT, CHECK, None, LATER),
+    Row("sac", "uniform, ColoredNoise", {"exploration": tk.ColoredNoise()}, ACT, CHECK, None, SENT),
+    Row("ppo a2c reinforce", "", {}, ACT, CHECK, SENT, Cost()),
+    Row("ppo", "actions in a Box", {"env": Push}, ACT, Cost(events=2, read=2), SENT, Cost()),
     Row("bc bcq cql", "", {}, None, None, None, SENT),
 ]
 # fmt: on

@@ -1,11 +1,16 @@
-"""An update recorded as a graph: the numbers of one that is not, whatever happens on the way.
+"""CUDA graphs of updates and of acting, on the pretend device: the results of torch, whatever happens on the way.
 
-A tape stands in for CUDA here: it plays back what torch was asked to do on the memory it was asked to do it on.
+A tape stands in for a graph: it repeats the operations of torch on the memory of the recording, and rejects what a
+capture of CUDA rejects.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +19,22 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
+from torch.optim.lr_scheduler import OneCycleLR
 
-from tests.engine.test_compiling import MORE_PARTS, ON_POLICY, batches, learn_alike, learn_rollouts_alike
-from tests.engine.test_gradient_step import Ours, Reference, assert_nets_close, small_net, square_loss
-from tests.helpers.engine import torch_only
-from tests.helpers.learning import PARTS, Spaces, assert_same, batch_of, made, parameters_of
+from tests.engine.test_compiling import MORE_PARTS, ON_POLICY, batches, learn_alike
+from tests.engine.test_gradient_step import small_net
+from tests.helpers import rollouts
+from tests.helpers.accelerator import load_pretend_device
+from tests.helpers.learning import (
+    FOUR_NUMBERS,
+    NEVER,
+    Spaces,
+    assert_same,
+    batch_of,
+    made,
+    observations,
+    parameters_of,
+)
 from tests.helpers.tape import TapeCapture
 from tests.policy import test_sac
 from trainkit import (
@@ -29,132 +45,202 @@ from trainkit import (
     ConservativePenalty,
     DiscreteBCQPolicy,
     DQNPolicy,
+    EpsilonGreedy,
     ExpectedValue,
     MaxBackup,
     Policy,
     Target,
     load_policy,
 )
-from trainkit.core import tree
-from trainkit.engine import cuda_graph, engine
+from trainkit.engine import Loss, TensorBatch, cuda_graph
 from trainkit.errors import DeviceError, DivergedError
-from trainkit.policy import base
+from trainkit.policy import ActOutput
+from trainkit.testing import DeviceCounts, PretendDevice
 
+DEVICE = "pretend"
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
-ALL_PARTS = [
-    *MORE_PARTS,
-    pytest.param({"precision": "bf16", "double": True, "space": IMAGES, "channels_last": True}, id="bf16 images"),
-]
+PUSH = test_sac.PUSH
 N_WARM_UPS = cuda_graph._N_WARM_UPS
 NAN = np.full(16, np.nan, np.float32)
 
 
 @pytest.fixture
-def taped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU record and play back."""
-    monkeypatch.setattr(cuda_graph, "Capture", TapeCapture)
-    monkeypatch.setattr(engine, "check_cuda_graph", lambda *given: None)
-    monkeypatch.setattr(Policy, "_replay", _with_tensors(Policy._replay))
+def taped(monkeypatch: pytest.MonkeyPatch) -> PretendDevice:
+    """Let the pretend device record and repeat."""
+    pretend = load_pretend_device()
+    monkeypatch.setitem(cuda_graph.CAPTURES, pretend.device.type, TapeCapture)
     monkeypatch.setattr(TapeCapture, "n_recorded", 0)
+    return pretend
 
 
-def _with_tensors(replay: Callable[..., Any]) -> Callable[..., Any]:
-    """Hand over tensors, as on CUDA, in the place of the arrays that updates on the CPU are made of."""
-
-    def tensor_of(leaf: Any) -> Any:
-        return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-    return lambda policy, given, *frames, step: replay(policy, tree.map_tree(tensor_of, given), *frames, step=step)
-
-
-def never_recorded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DQNPolicy:
-    """Make a policy that does what is recorded, and never records it."""
-    policy = made(**options, engine="cuda_graph")
-    assert policy._graph is not None
-    monkeypatch.setattr(
-        policy._graph,
-        "_warm_up_or_record",
-        lambda shapes, inputs, fixed, facts: policy._graph_steps(inputs, fixed, **facts),
-    )
-    return policy
+def there(**options: Any) -> DQNPolicy:
+    """Make a Q-learner on the pretend device."""
+    return made(**{"engine": "cuda_graph", "device": DEVICE} | options)
 
 
 def learn(policy: DQNPolicy, steps: range, **options: Any) -> list[Any]:
     return [policy.update(batch_of(16, seed=step, **options), step=step).read_priority() for step in steps]
 
 
-# ---- the same numbers ----
+def n_recordings(policy: Policy) -> dict[str, int]:
+    """Return the number of recordings by the function's name; "" are updates."""
+    return {name: graph.n_recordings for (_, name), graph in policy.engine._graphs.items()}
 
 
-@pytest.mark.fast_cases(5)
-@pytest.mark.usefixtures("taped")
-@pytest.mark.parametrize("parts", ALL_PARTS)
-def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
-    parts = {"target": Target(3, "updates")} | parts
-    learn_alike(made(**parts, engine="cuda_graph"), torch_only(made(**parts)), batches(10, parts.get("space")))
-    assert TapeCapture.n_recorded == 1
+# ---- every learner ----
 
 
-@pytest.mark.usefixtures("taped")
-@pytest.mark.parametrize("parts", PARTS)
-def test_a_recording_changes_no_bit(parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = made(**parts, engine="cuda_graph"), never_recorded(monkeypatch, **parts)
-    assert_same(learn(one, range(10)), learn(other, range(10)))
-    assert_same(one.training_state(), other.training_state())
-    assert one.read_metrics() == other.read_metrics()
-    assert TapeCapture.n_recorded == 1
+class Modeler(Policy):
+    """A user's policy: a model of the next observation, and a critic that learns from its errors, with noise."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.model = small_net((4, 8, 4))
+        self.critic = small_net()
+        self.add_gradient_step("model", self.model, Adam(1e-3), loss=self.model_loss)
+        self.add_gradient_step("critic", self.critic, Adam([(0, 1e-3), (5, 0.0)]), Clip(0.5), loss=self.critic_loss)
+        self.target_critic = self.add_target("critic", self.critic, Target(every=1, unit="updates", tau=0.1))
+
+    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+        return {"share": 1.0 / (1 + step), "shift": np.full((n_rows, 1), step, np.float32)}
+
+    def loss_noise(self, n_rows: int) -> dict[str, Any]:
+        return {"noise": torch.randn(n_rows, 4, generator=self.generator, device=self.device)}
+
+    def model_loss(self, rows: TensorBatch) -> Loss:
+        guess = self.model(rows.obs + rows.inputs["noise"]) + rows.inputs["shift"]
+        error = (guess - rows.next_obs).square().mean(dim=1)
+        return Loss(error, metrics={"error": error.mean()}, outputs={"error": error})
+
+    def critic_loss(self, rows: TensorBatch) -> Loss:
+        with torch.no_grad():
+            target = rows.reward + rows.discount * self.target_critic(rows.next_obs).amax(dim=1)
+        td = self.critic(rows.obs).gather(1, rows.action[:, None]).squeeze(1) - target
+        return Loss(td.square() + rows.inputs["share"] * rows.inputs["error"], td.detach().abs())
+
+    def values(self, given: Any) -> Mapping[str, Tensor]:
+        obs, noise = given
+        return {"values": self.critic(self.preprocess(obs)) if noise is None else self.critic(obs) + noise}
+
+    def act(self, obs: Any, *, step: int = 0, explore: bool = False, **rest: Any) -> ActOutput:
+        def draw() -> Tensor:
+            return torch.randn(len(obs), 3, generator=self.generator, device=self.device)
+
+        values = self.engine.call("values", self.values, (obs, None), draw=draw if explore else None)["values"]
+        return ActOutput(values.argmax(axis=1), {}, None)
 
 
-@pytest.mark.usefixtures("taped")
-def test_both_networks_of_bcq_learn_as_without() -> None:
-    recorded, plain = (
-        DiscreteBCQPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", seed=0, engine=engine)
-        for engine in ("cuda_graph", "torch")
+class Learner(NamedTuple):
+    """A policy to make, and what it learns from."""
+
+    make: Callable[..., Any]
+    space: Any = FOUR_NUMBERS
+    actions: Any = None  # as made up for the batches; None: three actions
+    is_on_policy: bool = False
+    tolerance: float = 1e-5
+
+    def learn(self, policy: Any, step: int) -> Any:
+        """Take an update, or eight on a rollout; return the priorities, if there are any."""
+        if self.is_on_policy:
+            rollout = rollouts.played(copy.deepcopy(self.make(device="cpu")), self.space, [20, 13, 7], seed=step)
+            for _ in policy.learn(rollout, step=step, batch_size=10, repeat=2):
+                pass
+            return None
+        columns = {} if self.actions is None else {"action": observations(self.actions, 16, step)}
+        return policy.update(batch_of(16, seed=step, space=self.space, **columns), step=step).read_priority()
+
+
+def q_learner(parts: dict[str, Any], tolerance: float = 1e-5) -> Learner:
+    parts = {"target": NEVER, "exploration": EpsilonGreedy(0.0)} | parts
+    return Learner(
+        lambda **how: made(**copy.deepcopy(parts), **how), parts.get("space", FOUR_NUMBERS), None, False, tolerance
     )
-    learn_alike(recorded, plain, batches(8))
-    assert TapeCapture.n_recorded == 1
 
 
-@pytest.mark.usefixtures("taped")
-def test_all_gradient_steps_of_sac_are_learned_as_without() -> None:
-    recorded, plain = (test_sac.made(engine=engine) for engine in ("cuda_graph", "torch"))
-    learn_alike(recorded, plain, [test_sac.rows(16, seed=seed) for seed in range(8)])
-    assert TapeCapture.n_recorded == 1
+def by_spaces(kind: Any, actions: Any = None, **options: Any) -> Learner:
+    envs = Spaces() if actions is None else Spaces(FOUR_NUMBERS, actions)
+    return Learner(lambda **how: kind.for_envs(envs, hidden=(8,), seed=0, **options, **how), FOUR_NUMBERS, actions)
 
 
-@pytest.mark.usefixtures("taped")
-def test_a_cloner_learns_as_without() -> None:
-    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
-    recorded, plain = (BCPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("cuda_graph", "torch"))
-    learn_alike(recorded, plain, batches(8))
-    assert TapeCapture.n_recorded == 1
+def on_policy(kind: Any, space: Any, options: Any) -> Learner:
+    return Learner(lambda **how: rollouts.made(kind, space, **options | how), space, None, True)
 
 
-@pytest.mark.usefixtures("taped")
-@pytest.mark.parametrize(("kind", "space", "options"), ON_POLICY)
-def test_an_on_policy_learner_learns_as_without(kind: Any, space: Any, options: Any) -> None:
-    learn_rollouts_alike(kind, 3, space, ("cuda_graph", "torch"), **options)
-    assert TapeCapture.n_recorded == 1
+LEARNERS = {
+    **{str(case.id): q_learner(case.values[0]) for case in MORE_PARTS},
+    "images bf16": q_learner({"precision": "bf16", "space": IMAGES, "hidden": None, "head": (8,)}, 0.05),
+    "bcq": by_spaces(DiscreteBCQPolicy),
+    "bc": by_spaces(BCPolicy),
+    "bc mse": by_spaces(BCPolicy, PUSH, loss="mse"),
+    "sac": Learner(test_sac.made, FOUR_NUMBERS, PUSH),
+    "sac scheduled": Learner(lambda **how: test_sac.made(temperature=[(0, 1.0), (9, 0.1)], **how), FOUR_NUMBERS, PUSH),
+    **{str(case.id): on_policy(*case.values) for case in ON_POLICY},
+    "of a user": Learner(lambda **how: Modeler(**Spaces()._asdict(), seed=0, **how)),
+}
+EVERY = pytest.mark.parametrize("name", LEARNERS)
 
 
-@pytest.mark.usefixtures("taped")
-def test_every_update_counts_once_those_that_warm_up_too() -> None:
-    policy = made(engine="cuda_graph")
-    for n_updates in range(1, N_WARM_UPS + 4):
-        learn(policy, range(n_updates, n_updates + 1))
-        moments = policy.training_state()["optimizers"]["network"]["state"]
-        assert {float(moment["step"]) for moment in moments.values()} == {n_updates}
+def both(name: str) -> tuple[Any, Any]:
+    """Return a learner by graphs and one by torch, both on the pretend device."""
+    graph, plain = (LEARNERS[name].make(device=DEVICE, engine=engine) for engine in ("cuda_graph", "torch"))
+    return graph, plain
 
 
-@pytest.mark.parametrize("clip", [None, Clip(0.5), Clip(0.2, by="norm"), Clip(0.02, by="value")], ids=str)
-def test_a_step_that_looks_at_nothing_moves_like_torchs_adam(clip: Clip | None) -> None:
-    net, adam = small_net(), Adam([(0, 1e-2), (30, 1e-3)], weight_decay=0.1)
-    ours, reference = Ours(copy.deepcopy(net), adam, clip), Reference(net, adam, clip)
-    for i in range(40):
-        lr = torch.tensor(ours.step.lr(i), dtype=torch.float32)
-        norm = float(ours.step(lambda i=i: square_loss(ours.net, i), step=i, lr=lr).norm)
-        torch.testing.assert_close([norm], reference.train(range(i, i + 1)), rtol=1e-4, atol=1e-6)
-    assert_nets_close(ours.net, reference.net)
+@pytest.mark.fast_cases(9)
+@EVERY
+def test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch(
+    name: str, taped: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a target network that moves in every update, and the columns of a rollout, take further launches."""
+    learner, (graph, plain) = LEARNERS[name], both(name)
+    counted: list[tuple[DeviceCounts, Counter[str]]] = []
+    own_learn = Policy._learn
+
+    def learn_once(policy: Policy, *given: Any, **facts: Any) -> Any:
+        with taped.counting() as counts:
+            results = own_learn(policy, *given, **facts)
+        if policy is graph:
+            counted.append((counts, counts.operations - TapeCapture.inside))
+        return results
+
+    monkeypatch.setattr(Policy, "_learn", learn_once)
+    for step in range(2 if learner.is_on_policy else N_WARM_UPS + 3):
+        priorities = [learner.learn(policy, step) for policy in (graph, plain)]
+        if priorities[1] is not None:
+            np.testing.assert_allclose(*priorities, rtol=learner.tolerance, atol=learner.tolerance)
+    assert n_recordings(graph) == {"": 1}
+    weights, close = plain.get_weights(), {"rtol": learner.tolerance, "atol": learner.tolerance}
+    for path, weight in graph.get_weights().items():
+        np.testing.assert_allclose(weight, weights[path], **close, err_msg=path)
+    close = {"rel": 10 * learner.tolerance, "abs": 10 * learner.tolerance}
+    expected = {metric: pytest.approx(number, **close) for metric, number in plain.read_metrics().items()}
+    assert graph.read_metrics() == expected
+    n_moved = sum(target.spec.every == 1 for target in graph._targets.values())
+    for counts, outside in counted[N_WARM_UPS + 1 :]:
+        assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (0, 1, 0)
+        assert outside.pop("aten::lerp", 0) == n_moved
+        assert set(outside) <= ({"aten::copy_"} if learner.is_on_policy else set())
+
+
+@pytest.mark.fast_cases(9)
+@EVERY
+def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped: PretendDevice) -> None:
+    learner, (graph, plain) = LEARNERS[name], both(name)
+    for call in range(N_WARM_UPS + 2):
+        for explore in (False, True):
+            for n_rows in (4, 1):
+                obs = observations(learner.space, n_rows, seed=call)
+                with taped.counting() as counts:
+                    mine = graph.act(obs, explore=explore)
+                theirs = plain.act(obs, explore=explore)
+                assert_same(mine.action, theirs.action)
+                assert_same(mine.extras, theirs.extras)
+    assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (1, 1, 1)
+    assert counts.operations == TapeCapture.inside
+    ((_, n_recorded),) = n_recordings(graph).items()
+    has_noise = not isinstance(graph, DQNPolicy) or graph.network.noise_size
+    assert n_recorded == (4 if has_noise else 2)
+    assert_same(graph.streams_state(), plain.streams_state())
 
 
 # ---- what comes in and what goes out ----
@@ -162,7 +248,7 @@ def test_a_step_that_looks_at_nothing_moves_like_torchs_adam(clip: Clip | None) 
 
 @pytest.mark.usefixtures("taped")
 def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
-    one, other = made(engine="cuda_graph"), made(engine="cuda_graph")
+    one, other = there(), there()
     for step in range(8):
         kept, spoilt = (batch_of(16, seed=step) for _ in range(2))
         one.update(kept, step=step)
@@ -174,7 +260,7 @@ def test_a_batch_may_be_overwritten_as_soon_as_update_returns() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_batches_stay_as_they_were() -> None:
-    policy, given = made(engine="cuda_graph"), batches(8)
+    policy, given = there(), batches(8)
     for step, batch in enumerate(given):
         policy.update(batch, step=step)
     for batch, before in zip(given, batches(8), strict=True):
@@ -182,25 +268,49 @@ def test_batches_stay_as_they_were() -> None:
 
 
 @pytest.mark.usefixtures("taped")
-def test_priorities_may_be_read_after_the_next_updates() -> None:
-    late, at_once = made(engine="cuda_graph"), made(engine="cuda_graph")
-    results = [late.update(batch_of(16, seed=step), step=step) for step in range(8)]
-    assert_same([result.read_priority() for result in results], learn(at_once, range(8)))
+@pytest.mark.parametrize("on_nan", ["raise", "skip"])
+def test_priorities_last_until_the_second_update_after_theirs(on_nan: Any) -> None:
+    late, at_once = there(), there(engine="torch")
+    late.on_nan = at_once.on_nan = on_nan
+    results, expected = [], []
+    for step in range(10):
+        reward = {"reward": NAN} if on_nan == "skip" and step in (3, 7) else {}
+        results.append(late.update(batch_of(16, seed=step, **reward), step=step))
+        expected.append(at_once.update(batch_of(16, seed=step, **reward), step=step).read_priority())
+        for one, priority in zip(results[-2:], expected[-2:], strict=True):
+            mine = one.read_priority()
+            assert (mine is None) == (priority is None)
+            assert mine is None or mine == pytest.approx(priority, rel=1e-5)
 
 
 @pytest.mark.usefixtures("taped")
 def test_batches_of_another_size_have_a_recording_of_their_own() -> None:
     sizes = [batch for n in (16, 5, 16, 5, 3) for batch in batches(4, n_rows=n)]
-    learn_alike(made(engine="cuda_graph"), torch_only(made()), sizes)
+    learn_alike(there(), there(engine="torch"), sizes)
     assert TapeCapture.n_recorded == 3
 
 
 @pytest.mark.usefixtures("taped")
+def test_the_recordings_of_most_shapes_are_bounded_and_the_least_recently_used_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda_graph, "_MOST_RECORDINGS", 3)
+    policy, plain = there(), there(engine="torch")
+    for n_rows in (1, 2, 3, 4, 2, 1):
+        for call in range(N_WARM_UPS + 2):
+            obs = observations(FOUR_NUMBERS, n_rows, call)
+            assert_same(policy.action_values(obs), plain.action_values(obs))
+    assert n_recordings(policy) == {"q_values": 3}
+    assert TapeCapture.n_recorded == 5  # not again of two rows
+
+
+@pytest.mark.usefixtures("taped")
 def test_acting_between_updates_changes_nothing() -> None:
-    recorded, plain = made(noisy=True, engine="cuda_graph"), torch_only(made(noisy=True))
+    recorded, plain = there(noisy=True), there(noisy=True, engine="torch")
     for start, batch in enumerate(batches(8)):
         for policy in (recorded, plain):
             policy.act(batch.obs, explore=True)
+            policy.act(batch.obs[:3])
         learn_alike(recorded, plain, [batch], start)
 
 
@@ -275,7 +385,7 @@ ELSEWHERE = [load_all, load_twice, assign, seed_again, move_the_target, replace_
 @pytest.mark.parametrize("meddle", [*IN_PLACE, *ELSEWHERE])
 def test_training_continues_from_what_is_replaced(meddle: Callable[[DQNPolicy], None]) -> None:
     options: dict[str, Any] = {"noisy": True, "double": True, "normalize_obs": True}
-    recorded, plain = made(**options, engine="cuda_graph"), torch_only(made(**options))
+    recorded, plain = there(**options), there(**options, engine="torch")
     given = batches(14)
     learn_alike(recorded, plain, given[:6])
     for policy in (recorded, plain):
@@ -286,7 +396,7 @@ def test_training_continues_from_what_is_replaced(meddle: Callable[[DQNPolicy], 
 
 @pytest.mark.usefixtures("taped")
 def test_a_copy_learns_on_by_itself() -> None:
-    one, plain = made(noisy=True, engine="cuda_graph"), torch_only(made(noisy=True))
+    one, plain = there(noisy=True), there(noisy=True, engine="torch")
     learn_alike(one, plain, batches(6))
     other = copy.deepcopy(one)
     learn_alike(other, copy.deepcopy(plain), batches(12)[6:])
@@ -299,7 +409,7 @@ def test_a_copy_learns_on_by_itself() -> None:
 
 @pytest.mark.usefixtures("taped")
 def test_a_step_that_is_not_finite_is_skipped_and_reported_at_the_next_read() -> None:
-    policy = made(engine="cuda_graph")
+    policy = there()
     learn(policy, range(6))
     policy.read_metrics()
     before = copy.deepcopy(policy.training_state())
@@ -314,7 +424,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_reported_at_the_next_read() ->
 
 @pytest.mark.usefixtures("taped")
 def test_a_skipped_update_has_no_priorities() -> None:
-    policy = made(engine="cuda_graph")
+    policy = there()
     policy.on_nan = "skip"
     learn(policy, range(6))
     assert policy.update(batch_of(16, reward=NAN), step=6).read_priority() is None
@@ -325,7 +435,7 @@ def test_a_skipped_update_has_no_priorities() -> None:
 
 
 class Hungry(MaxBackup):
-    """A backup that runs out of memory when it is told to."""
+    """A backup that runs out of memory when it is recorded."""
 
     n_calls = 0
 
@@ -337,58 +447,152 @@ class Hungry(MaxBackup):
 
 
 @pytest.mark.usefixtures("taped")
-def test_memory_that_runs_out_while_recording_is_told_as_such_and_nothing_is_freed(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("engine", ["auto", "cuda_graph"])
+def test_memory_that_runs_out_while_recording_is_reported_and_nothing_is_freed(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def empty_cache() -> None:
         pytest.fail("no memory may be freed while a graph is recorded")
 
     monkeypatch.setattr(torch.accelerator, "empty_cache", empty_cache)
-    policy = made(backup=Hungry(), engine="cuda_graph")
+    policy = there(backup=Hungry(), engine=engine)
     monkeypatch.setattr(Hungry, "n_calls", 0)
-    monkeypatch.setattr(base, "CPU", torch.device("meta"))  # so that the CPU is a device whose memory may run out
-    monkeypatch.setattr(base, "PinnedBatch", lambda arrays: arrays)
     learn(policy, range(N_WARM_UPS))
-    with pytest.raises(DeviceError, match=r"cannot record an update, which does not fit .* lower batch_size"):
+    with pytest.raises(DeviceError, match=r"a CUDA graph of an update cannot be recorded, as it does not fit .* lower"):
         learn(policy, range(1))
-    monkeypatch.setattr(Hungry, "n_calls", 100)
-    learn(policy, range(N_WARM_UPS + 2))
 
 
 class Curious(MaxBackup):
-    """A backup that looks at a number."""
+    """A backup that reads a number."""
 
     def __call__(self, *given: Any) -> tuple[Tensor, Tensor]:
         after, reward = super().__call__(*given)
         return after, reward * 2 if float(reward.sum()) > 0 else reward
 
 
+class Reader(DQNPolicy):
+    """A policy that reads a number while it acts."""
+
+    def _q_values(self, given: Any) -> dict[str, Tensor]:
+        values = super()._q_values(given)["q_values"]
+        return {"q_values": values if float(values.sum()) > 0 else 2 * values}
+
+
+WAITING = {
+    "an update": lambda **how: made(backup=Curious(), device=DEVICE, **how),
+    "the function 'q_values'": lambda **how: Reader.for_envs(Spaces(), hidden=(8,), device=DEVICE, seed=0, **how),
+}
+
+
 @pytest.mark.usefixtures("taped")
-def test_a_part_that_looks_at_a_number_is_refused_when_it_is_recorded() -> None:
-    policy = made(backup=Curious(), engine="cuda_graph")
-    learn(policy, range(N_WARM_UPS))
-    before = parameters_of(policy)
-    with pytest.raises(
-        ConfigError, match="engine='cuda_graph' cannot record an update: a part of it waits for the device"
-    ):
-        learn(policy, range(1))
-    assert_same(parameters_of(policy), before)
-    learn(policy, range(N_WARM_UPS))
-    assert all(tensor.isfinite().all() for tensor in parameters_of(policy).values())
+@pytest.mark.parametrize("name", WAITING)
+def test_auto_uses_torch_for_what_waits_before_it_is_recorded(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trainkit.engine.engine")
+    policy, plain = (WAITING[name](engine=engine) for engine in ("auto", "torch"))
+    assert str(policy.engine) == "cuda_graph (on pretend)"
+    for step in range(N_WARM_UPS + 3):
+        batch = batch_of(16, seed=step)
+        assert_same(policy.act(batch.obs).action, plain.act(batch.obs).action)
+        mine, theirs = (one.update(batch, step=step).read_priority() for one in (policy, plain))
+        assert mine == pytest.approx(theirs, rel=1e-5)
+    assert policy.engine.name == "torch"
+    assert policy.engine.reason.startswith(f"{name} waits for the device, or makes a tensor from Python numbers, at /")
+    assert "test_cuda_graph.py:" in policy.engine.reason
+    assert len(n_recordings(policy)) == 0
+    assert caplog.messages == [f"{type(policy).__name__} uses the engine torch: {policy.engine.reason}"]
+    resumed = WAITING[name](engine="auto")
+    resumed.load_training_state(policy.training_state())
+    assert str(resumed.engine) == str(policy.engine)
 
 
-def test_it_is_refused_without_cuda() -> None:
+@pytest.mark.usefixtures("taped")
+def test_a_fallback_to_numpy_does_not_concern_graphs() -> None:
+    policy = there(engine="auto")
+    state = policy.training_state() | {"engine": {"gave_up": "a loss calls item", "counts": []}}
+    policy.load_training_state(state)
+    assert policy.engine.name == "cuda_graph"
+
+
+@pytest.mark.usefixtures("taped")
+@pytest.mark.parametrize("name", WAITING)
+def test_a_policy_that_waits_raises_where_graphs_are_required_before_it_is_recorded(name: str) -> None:
+    policy = WAITING[name](engine="cuda_graph")
+    match = f"engine 'cuda_graph' cannot execute its functions: {name} waits for the device.* Use 'auto' or 'torch'"
+
+    def train() -> None:
+        for step in range(2 * N_WARM_UPS):
+            policy.act(batch_of(16).obs)
+            policy.update(batch_of(16), step=step)
+
+    with pytest.raises(ConfigError, match=match):
+        train()
+    assert TapeCapture.n_recorded == 0
+    policy.engine = "torch"
+    policy.act(batch_of(16).obs)
+    assert policy.update(batch_of(16), step=9).read_priority() is not None
+
+
+@pytest.mark.usefixtures("taped")
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"optimizer": torch.optim.SGD}, "the CPU has to know whether to skip a step of SGD"),
+        ({"lr": partial(OneCycleLR, max_lr=1e-2, total_steps=20)}, "OneCycleLR changes betas"),
+    ],
+    ids=["sgd", "one cycle"],
+)
+def test_auto_uses_torch_for_optimizers_that_cannot_be_recorded(options: Any, reason: str) -> None:
+    policy, plain = there(**options, engine="auto"), there(**options, engine="torch")
+    for _ in range(2):
+        learn_alike(policy, plain, batches(5))
+        assert str(policy.engine).startswith(f"torch ({reason}")
+        policy.load_training_state(policy.training_state())
+    with pytest.raises(ConfigError, match=f"engine 'cuda_graph' cannot execute its functions: {reason}"):
+        learn(there(**options), range(2))
+
+
+@pytest.mark.usefixtures("taped")
+def test_auto_uses_torch_where_an_attribute_changes_before_every_update(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trainkit.engine.engine")
+    policy, plain = there(engine="auto"), there(engine="torch")
+    for step in range(12):
+        for one in (policy, plain):
+            one.network.counter = step  # type: ignore[assignment]
+            one.update(batch_of(16, seed=step), step=step)
+    assert_same(policy.get_weights(), plain.get_weights())
+    assert str(policy.engine) == "torch (QNetwork.counter changes between all calls of an update)"
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_hook_is_called_at_every_update_and_action() -> None:
+    policy, calls = there(engine="auto"), []
+    learn(policy, range(N_WARM_UPS + 2))
+    handle = policy.network.register_forward_hook(lambda *given: calls.append(1))
+    for step in range(N_WARM_UPS + 2):
+        learn(policy, range(step, step + 1))
+        policy.act(batch_of(4).obs)
+    assert len(calls) == 2 * (N_WARM_UPS + 2)
+    assert policy.engine.name == "torch"
+    assert "a hook is registered, so torch executes an update" in policy.engine.reason
+    handle.remove()
+    learn(policy, range(N_WARM_UPS + 2))
+    assert n_recordings(policy)[""] == 1
+    assert policy.engine.name == "cuda_graph"
+
+
+def test_it_is_rejected_without_cuda() -> None:
     with pytest.raises(ConfigError, match="engine='cuda_graph' needs a policy on CUDA, got device cpu: use 'auto'"):
         made(engine="cuda_graph")
 
 
 @pytest.mark.usefixtures("taped")
 def test_who_saved_a_policy_with_a_graph_needs_none_to_load_it(tmp_path: Path) -> None:
-    policy = made(value=ExpectedValue("mse"), engine="cuda_graph")
+    policy = there(value=ExpectedValue("mse"))
     learn(policy, range(5))
     loaded = load_policy(policy.save(tmp_path / "saved"), device="cpu")
-    assert loaded._graph is None
-    assert_same(parameters_of(loaded), parameters_of(policy))
+    assert loaded.engine.name == "numpy"
+    assert_same(loaded.get_weights(), policy.get_weights())
 
 
 # ---- torch's side of it, as far as it shows without a GPU ----
@@ -415,6 +619,15 @@ class Pretended:
     def device(self, device: Any) -> Any:
         return nullcontext()
 
+    def graph_pool_handle(self) -> str:
+        return "pool"
+
+    def get_sync_debug_mode(self) -> int:
+        return 0
+
+    def set_sync_debug_mode(self, mode: int | str) -> None:
+        self.log.append(f"debug {mode}")
+
     def CUDAGraph(self) -> "Pretended":  # noqa: N802 - torch's name
         return self
 
@@ -422,8 +635,8 @@ class Pretended:
         self.log.append(f"register {generator}")
 
     @contextmanager
-    def graph(self, graph: Any, stream: "Stream", capture_error_mode: str) -> Iterator[None]:
-        self.log.append(f"record on {stream.name}, {capture_error_mode}")
+    def graph(self, graph: Any, pool: str, stream: "Stream", capture_error_mode: str) -> Iterator[None]:
+        self.log.append(f"record on {stream.name} in {pool}, {capture_error_mode}")
         yield
         self.log.append("recorded")
 
@@ -441,7 +654,7 @@ class Stream(NamedTuple):
 
 def test_work_is_warmed_up_on_the_stream_that_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pretended = Pretended()
-    for name in ("Stream", "current_stream", "stream", "device", "CUDAGraph", "graph"):
+    for name in ("Stream", "current_stream", "stream", "device", "CUDAGraph", "graph", "graph_pool_handle"):
         monkeypatch.setattr(torch.cuda, name, getattr(pretended, name))
     log, capture = pretended.log, cuda_graph.Capture(torch.device("cuda"))
 
@@ -450,6 +663,42 @@ def test_work_is_warmed_up_on_the_stream_that_records_it(monkeypatch: pytest.Mon
     log.clear()
     result, replay = capture.record(lambda: log.append("work") or "result", "generator")  # type: ignore[arg-type, func-returns-value]
     assert result == "result"
-    assert log == ["register generator", "enter main", "record on side, thread_local", "work", "recorded", "leave main"]
+    assert log == [
+        "register generator",
+        "enter main",
+        "record on side in pool, thread_local",
+        "work",
+        "recorded",
+        "leave main",
+    ]
     replay()
     assert log[-1] == "replay"
+
+
+def test_the_last_warm_up_reports_the_line_that_waits_and_repeats_other_warnings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretended = Pretended()
+    for name in (
+        "Stream",
+        "current_stream",
+        "stream",
+        "graph_pool_handle",
+        "get_sync_debug_mode",
+        "set_sync_debug_mode",
+    ):
+        monkeypatch.setattr(torch.cuda, name, getattr(pretended, name))
+    capture = cuda_graph.Capture(torch.device("cuda"))
+
+    def work() -> str:
+        warnings.warn("called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp)", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        return "done"
+
+    with pytest.warns(UserWarning, match="something else") as caught:
+        results, line = capture.rehearse(work)
+    assert (results, len(caught)) == ("done", 1)
+    assert line is not None
+    assert line.startswith(f"{__file__}:")
+    assert [entry for entry in pretended.log if "debug" in entry] == ["debug warn", "debug 0"]
+    assert capture.rehearse(lambda: "done") == ("done", None)

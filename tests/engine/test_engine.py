@@ -237,10 +237,10 @@ class Optional(DQNPolicy):
     def loss_inputs(self, n_rows: int, *, step: int) -> Any:
         bonus = np.full(n_rows, 1.0 + step, np.float32)
         own = {"more": bonus, "less": None} if step % 2 else {"more": None, "less": bonus}
-        return {"draws": super().loss_inputs(n_rows, step=step), **own}
+        return super().loss_inputs(n_rows, step=step) | own
 
     def loss(self, rows: TensorBatch) -> Loss:
-        result = super().loss(rows._replace(inputs=rows.inputs["draws"]))
+        result = super().loss(rows)
         more, less = rows.inputs["more"], rows.inputs["less"]
         return replace(result, per_row=result.per_row * more if less is None else result.per_row / less)
 

@@ -508,8 +508,8 @@ def slow_loss(
 def test_updates_equal_those_of_a_slow_reference(is_double: bool, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: dict[str, Any] = {"backup": DoubleBackup()} if is_double else {}
     policy = spied(optimizer=Adam(1e-2), engine=engine, **parts)
-    draw, drawn = policy.loss_inputs, []
-    monkeypatch.setattr(policy, "loss_inputs", lambda *rows, **at: drawn.append(draw(*rows, **at)) or drawn[-1])
+    draw, drawn = policy.loss_noise, []
+    monkeypatch.setattr(policy, "loss_noise", lambda *rows, **at: drawn.append(draw(*rows, **at)) or drawn[-1])
     net = copy.deepcopy(policy.network)
     target, optimizer = copy.deepcopy(net), torch.optim.Adam(net.parameters(), 1e-2)
     for step in range(5):

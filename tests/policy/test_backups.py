@@ -337,7 +337,7 @@ class TestInTheUpdate:
         chosen |= {"discount": np.zeros(2, np.float32), "weight": np.array([0.25, 2.0], np.float32)}
         batch = batch_of(2, obs=obs, next_obs=obs, **chosen)
         policy = echo(penalty=ConservativePenalty(3.0))
-        rows = policy.tensors(batch)._replace(inputs=policy.loss_inputs(2, step=0))
+        rows = policy.tensors(batch)._replace(inputs=policy.loss_noise(2))
         first, second = 3.0 * (math.log(5.0) - LN3), 3.0 * LN3
         assert_close(objective(policy.loss, rows)["loss"], torch.tensor((0.25 * first + 2.0 * second) / 2))
 

@@ -32,7 +32,7 @@ def loss_of_an_update(policy: DQNPolicy) -> Callable[[], Tensor]:
     policy.double()
     batch = batch_of(6)
     wide = {name: getattr(batch, name).astype(np.float64) for name in ("obs", "next_obs")}
-    rows = policy.tensors(replace(batch, **wide))._replace(inputs=policy.loss_inputs(6, step=0))
+    rows = policy.tensors(replace(batch, **wide))._replace(inputs=policy.loss_noise(6))
     return lambda: objective(policy.loss, rows)["loss"]
 
 

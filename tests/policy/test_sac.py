@@ -78,13 +78,10 @@ def drawn(mean: float, log_std: float, noise: float) -> tuple[float, float]:
 def with_noise(policy: SACPolicy, monkeypatch: pytest.MonkeyPatch, here: float, following: float) -> None:
     """Fix the noise of this observation's action and of the next one's."""
 
-    own = policy.loss_inputs
+    def noise(n_rows: int) -> dict[str, Any]:
+        return {"noise": torch.full((n_rows, 1), here), "next_noise": torch.full((n_rows, 1), following)}
 
-    def inputs(n_rows: int, *, step: int) -> dict[str, Any]:
-        noise = {"noise": torch.full((n_rows, 1), here), "next_noise": torch.full((n_rows, 1), following)}
-        return own(n_rows, step=step) | noise
-
-    monkeypatch.setattr(policy, "loss_inputs", inputs)
+    monkeypatch.setattr(policy, "loss_noise", noise)
 
 
 def one_row(**columns: Any) -> TransitionBatch:
@@ -251,9 +248,9 @@ def test_the_actors_loss_leaves_the_critics_gradients_and_the_critics_free_to_le
     def gradients() -> list[Tensor]:
         return [parameter.grad.clone() for parameter in policy.critics.parameters() if parameter.grad is not None]
 
-    def watch(own: Engine, gradient_step: Any, name: str, *given: Any, step: int) -> Any:
+    def watch(own: Engine, gradient_step: Any, name: str, *given: Any, **options: Any) -> Any:
         before = gradients()
-        taken = minimize(own, gradient_step, name, *given, step=step)
+        taken = minimize(own, gradient_step, name, *given, **options)
         if name == "actor":
             seen.append(all(map(torch.equal, before, gradients())))
             assert len(before) == len(list(policy.critics.parameters()))

@@ -1,51 +1,57 @@
-"""CUDA graphs: the work of an update on the device, recorded once and replayed by one launch.
+"""CUDA graphs: work on the device, recorded once and replayed by one launch.
 
-A graph repeats the same work on the same memory. So its inputs must be copied to fixed tensors, its outputs are written
-to fixed tensors, and nothing recorded may read a number on the CPU or change Python objects. `CudaGraph` copies the
+A graph repeats the same work on the same memory. So its inputs are copied to fixed tensors, its results are written to
+fixed tensors, and nothing recorded may read a number on the CPU or change Python objects. `CudaGraph` copies the
 inputs, and records again when a tensor that the graph uses was replaced or moved.
 """
 
 import contextlib
-import copy
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from functools import partial
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import is_
+from threading import RLock
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trainkit.core import tree
 from trainkit.core.errors import ConfigError, DeviceError, TrainkitError
 from trainkit.engine.changes import Changes
-from trainkit.engine.device import PinnedBatch, convolutions_timed
+from trainkit.engine.device import BatchMemory, PinnedBatch, as_array, convolutions_timed, to_device
+from trainkit.engine.numpy_function import GaveUpError
 
 _N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
-
-
-def check_cuda_graph(subject: str, device: torch.device) -> None:
-    """Raise `ConfigError` for a device that has no graphs."""
-    if device.type != "cuda":
-        raise ConfigError(f"{subject}.engine='cuda_graph' needs a policy on CUDA, got device {device}: use 'auto'")
+_MOST_RECORDINGS = 32  # of one function, each for other shapes
+_MOST_IN_A_ROW = 8  # times that recordings are dropped before a second replay
+_N_KEPT = 2  # replays for which kept results last
 
 
 class Capture:
-    """A stream on which work is warmed up and recorded."""
+    """A stream on which work is warmed up and recorded, and the memory that its recordings share."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
 
-    def warm_up(self, work: Callable[[], Any], *, forbids_waits: bool = False) -> Any:
-        """Run the work on the stream on which it will be recorded; let torch raise where it waits for the device."""
+    def warm_up(self, work: Callable[[], Any]) -> Any:
+        """Run the work on the stream on which it will be recorded."""
         here = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
-        watch = _waits_raise() if forbids_waits else contextlib.nullcontext()
-        with torch.cuda.stream(self._stream), watch, convolutions_timed(self._device):
+        with torch.cuda.stream(self._stream), convolutions_timed(self._device):
             results = work()
         here.wait_stream(self._stream)
         return results
+
+    def rehearse(self, work: Callable[[], Any]) -> tuple[Any, str | None]:
+        """Warm up for the last time; return (its results, the line that waits for the device or None)."""
+        with _waits() as lines:
+            results = self.warm_up(work)
+        return results, lines[0] if lines else None
 
     def record(self, work: Callable[[], Any], generator: torch.Generator) -> tuple[Any, Callable[[], None]]:
         """Record the work without running it; return (its results, which replays write; the function that replays)."""
@@ -53,150 +59,259 @@ class Capture:
         graph.register_generator_state(generator)  # else every replay would draw the same numbers
         back = torch.cuda.stream(torch.cuda.current_stream(self._device))  # torch does not restore it after an error
         # Other threads may allocate in the meantime, which the default mode takes for an error of the recording.
-        recording = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
-        with torch.cuda.device(self._device), back, recording:
+        how: dict[str, Any] = {"pool": self._pool, "stream": self._stream, "capture_error_mode": "thread_local"}
+        with torch.cuda.device(self._device), back, torch.cuda.graph(graph, **how):
             results = work()
         return results, graph.replay
 
 
 @contextlib.contextmanager
-def _waits_raise() -> Iterator[None]:
-    """Let torch raise where the CPU waits for the device."""
+def _waits() -> Iterator[list[str]]:
+    """Collect the lines inside the block at which the CPU waits for the device."""
+    lines: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lines
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for one in caught:
+        if "called a synchronizing" in str(one.message):
+            lines.append(f"{one.filename}:{one.lineno}")
+        elif "Synchronization debug mode is a prototype" not in str(one.message):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+CAPTURES: dict[str, Callable[[torch.device], Capture]] = {"cuda": Capture}  # by type of device
+
+
+def check_cuda_graph(subject: str, device: torch.device) -> None:
+    """Raise `ConfigError` for a device that has no graphs."""
+    if device.type not in CAPTURES:
+        raise ConfigError(f"{subject}.engine='cuda_graph' needs a policy on CUDA, got device {device}: use 'auto'")
 
 
 class CudaGraph:
-    """A function of tensors that is replayed as a graph, one for each set of shapes, from its fourth call on.
+    """A function that is replayed as a graph, one for each set of shapes, from its fourth call on.
 
     Every call does the function's work exactly once: the first three call it, to warm up; the fourth records it, which
-    does nothing on the device, and replays it, as all later ones do. The results are overwritten by the next call.
+    does nothing on the device, and replays it, as all later ones do. The third also finds out whether the function
+    waits for the device: then it cannot be recorded, and after a failed recording torch may not recover.
 
     Args:
-        function: (inputs, fixed, **facts) -> a tree of tensors. Inputs are a tree of tensors or None; `fixed` is a tree
-            of objects that keep their memory, as the policy's tensors do; facts are for the function's errors alone.
+        name: of the function, for errors.
         policy: where something of it changed that `Changes` watches, or its generator, the next calls warm up again.
         ignored: attributes of the policy that the function does not read.
 
     Attributes:
+        lock: for calls from several threads, held until the results were read.
+        n_recordings: how many it has now, at most 32; others replace the one that was used least recently.
         is_recording: whether the function is being recorded now, so that nothing may wait or free memory.
     """
 
-    def __init__(self, function: Callable[..., Any], policy: Any, ignored: frozenset[str]) -> None:
-        self._function, self._policy, self._ignored = function, policy, ignored
-        self._capture = Capture(policy.device)
+    def __init__(self, name: str, policy: Any, ignored: frozenset[str]) -> None:
+        self._name, self._policy, self.lock = name, policy, RLock()
+        self._changes = Changes(policy, ignored)
         self.is_recording = False
-        self._n_calls: dict[Hashable, int] = {}  # of each set of shapes
-        self._recordings: dict[Hashable, _Recording] = {}
-        self._changes: Changes | None = None  # since the last recording
+        self._n_dropped = 0  # times in a row that recordings were dropped before a second replay
+        self._slot = 0  # of the last call's kept results
+        self._start()
+
+    def _start(self) -> None:
+        """Start without recordings."""
+        self._capture = CAPTURES[self._policy.device.type](self._policy.device)  # also frees shared memory
+        self._warm_ups: dict[Hashable, _WarmUp] = {}  # of each set of shapes
+        self._recordings: dict[Hashable, _Recording] = {}  # the least recently used first
         self._generator: torch.Generator | None = None  # of all recordings
         self._fixed: list[weakref.ref[Any] | None] = []  # of all recordings
 
-    def __call__(self, inputs: Any, fixed: Any = None, **facts: Any) -> Any:
-        """Return the function's results for inputs: tensors on the device, possibly with a `PinnedBatch` among them.
+    @property
+    def n_recordings(self) -> int:
+        return len(self._recordings)
 
-        `fixed` objects are read where they are; after other ones, calls warm up again.
+    @property
+    def reason_for_torch(self) -> str | None:
+        """Why torch executes the function now; None where a graph does, or will."""
+        return f"a hook is registered, so torch executes {self._name}" if self._changes.has_hooks() else None
+
+    def __call__(
+        self,
+        function: Callable[[Any, Any], tuple[Any, Any]],
+        inputs: Any,
+        fixed: Any = None,
+        *,
+        memory: BatchMemory | None = None,
+        variant: Hashable = None,
+    ) -> tuple[Any, Any]:
+        """Return a function's results: those that it keeps for two calls, and others, which the next call overwrites.
+
+        Args:
+            function: (inputs on the device, fixed) -> (a tree of tensors to keep, other results).
+            inputs: a tree of arrays, numbers, tensors on the device and None.
+            fixed: a tree of objects that are read where they are; after other ones, calls warm up again.
+            memory: has some of the arrays in pinned memory already.
+            variant: what else a recording depends on.
+
+        Raises:
+            GaveUpError: the function cannot be recorded; it has the call's results.
+            DeviceError: a recording does not fit into the device's memory.
+            ConfigError: a recording has failed.
         """
-        if self._changes is not None and self._has_changed(self._changes, fixed):
-            self._forget()
-        shapes = tuple((path, *_shape_of(leaf)) for path, leaf in tree.named_leaves(inputs) if leaf is not None)
-        recording = self._recordings.get(shapes)
+        if self._has_changed(fixed):
+            self._n_dropped += 1
+            changed = self._changes.first()
+            self._start()
+            self._changes.look()
+            if self._n_dropped > _MOST_IN_A_ROW:
+                reason = f"{changed or 'the memory that it uses'} changes between all calls of {self._name}"
+                raise GaveUpError(reason, function(to_device(inputs, self._policy.device), fixed))
+        if self._changes.is_observed:
+            return function(to_device(inputs, self._policy.device), fixed)
+        self._slot = (self._slot + 1) % _N_KEPT
+        given = _Inputs(inputs, self._slot, memory)
+        key = variant, given.layout
+        recording = self._recordings.pop(key, None)
         if recording is None:
-            return self._warm_up_or_record(shapes, inputs, fixed, facts)
-        torch._foreach_copy_(recording.inputs, _tensors_of(inputs), non_blocking=True)
-        recording.replay()
-        return recording.results
+            warm_up = self._warm_ups.setdefault(key, _WarmUp())
+            if warm_up.n_calls < _N_WARM_UPS:
+                return self._warm_up(warm_up, lambda: function(given.on(self._policy.device)[0], fixed))
+            recording = self._record(function, given, fixed, warm_up)
+            del self._warm_ups[key]
+            if len(self._recordings) == _MOST_RECORDINGS:
+                del self._recordings[next(iter(self._recordings))]
+        else:
+            self._n_dropped = 0
+        self._recordings[key] = recording
+        return recording(given)
 
-    def _warm_up_or_record(self, shapes: Hashable, inputs: Any, fixed: Any, facts: Mapping[str, Any]) -> Any:
-        """Call the function while it warms up; record it after that."""
-        device, policy = self._policy.device, self._policy
+    def _warm_up(self, warm_up: "_WarmUp", work: Callable[[], Any]) -> tuple[Any, Any]:
+        """Call the function before it is recorded; the last time, find out whether that will be possible."""
+        line: str | None = None
+        if warm_up.n_calls < _N_WARM_UPS - 1:
+            results = self._capture.warm_up(work)
+        else:
+            results, line = self._capture.rehearse(work)
+            warm_up.kept = tree.map_tree(lambda one: one.new_empty((_N_KEPT, *one.shape)), results[0])
+        warm_up.n_calls += 1
+        self._changes.look()  # a first call makes what later ones read
+        if line is not None:
+            reason = f"{self._name} waits for the device, or makes a tensor from Python numbers, at {line}"
+            raise GaveUpError(reason, results)
+        kept, others = results
+        return kept, others
 
-        def copied(leaf: Any) -> Tensor | None:
-            source = leaf.block if isinstance(leaf, PinnedBatch) else leaf
-            return None if source is None else source.to(device, non_blocking=True, copy=True)
+    @torch.inference_mode(False)
+    def _record(
+        self, function: Callable[[Any, Any], tuple[Any, Any]], given: "_Inputs", fixed: Any, warm_up: "_WarmUp"
+    ) -> "_Recording":
+        """Record the function on memory of its own."""
+        block = given.batch.block.to(self._policy.device, non_blocking=True, copy=True)
+        tensors = [tensor.detach().clone() for tensor in given.tensors]
+        inputs, is_slot = given.views(block, tensors)
 
-        own = tree.map_tree(copied, inputs)
-        work = partial(self._function, tree.map_tree(_as_given, inputs, own), fixed, **facts)
-        n_calls = self._n_calls.get(shapes, 0)
-        if n_calls < _N_WARM_UPS - 1:
-            self._n_calls[shapes] = n_calls + 1
-            return self._capture.warm_up(work)
+        def work() -> Any:
+            results, others = function(inputs, fixed)
+            with torch.no_grad():
+                for one, kept in zip(tree.leaves(results), tree.leaves(warm_up.kept), strict=True):
+                    torch.where(is_slot.view(-1, *[1] * one.dim()), one, kept, out=kept)
+            return others
+
+        self.is_recording = True
         try:
-            if n_calls < _N_WARM_UPS:  # the last time: after a failed recording torch may not recover
-                results = self._capture.warm_up(work, forbids_waits=True)
-                self._n_calls[shapes] = n_calls + 1
-                return results
-            self.is_recording = True
-            results, replay = self._capture.record(work, policy.generator)
+            others, replay = self._capture.record(work, self._policy.generator)
         except RuntimeError as error:
+            self._start()  # as gradients may be left in the failed recording
             if isinstance(error, TrainkitError):
                 raise
             raise self._failure(error) from error
         finally:
             self.is_recording = False
-        self._changes, self._generator = Changes(policy, self._ignored), policy.generator
+        self._generator = self._policy.generator
         self._fixed = [None if leaf is None else weakref.ref(leaf) for leaf in tree.leaves(fixed)]
-        self._recordings[shapes] = _Recording(_tensors_of(own), results, replay)
-        replay()
-        return results
+        kept = [tree.map_tree(lambda one, i=i: one[i], warm_up.kept) for i in range(_N_KEPT)]
+        return _Recording(block, tensors, kept, others, replay)
 
     def _failure(self, error: RuntimeError) -> Exception:
-        """Return the error to raise for an error of the last warm-up or of the recording."""
-        self._forget()  # as gradients may be left in the failed recording
-        subject = f"{type(self._policy).__name__}.engine='cuda_graph' cannot record an update"
-        remedy = " and start the process again" if self.is_recording else ""
+        """Return the error to raise for an error of a recording."""
+        subject = f"{type(self._policy).__name__}: a CUDA graph of {self._name} cannot be recorded"
+        remedy = "start the process again with engine='torch'"
         if isinstance(error, torch.OutOfMemoryError):
             return DeviceError(
-                f"{subject}, which does not fit into the device's memory: lower batch_size, or choose another "
-                f"engine{remedy}. torch says: {error}"
+                f"{subject}, as it does not fit into the device's memory: lower batch_size, or {remedy}. torch says: "
+                f"{error}"
             )
-        return ConfigError(
-            f"{subject}: a part of it waits for the device, or makes a tensor from Python numbers. Choose another "
-            f"engine, or fix the part{remedy}. torch says: {error}"
-        )
+        return ConfigError(f"{subject}: fix the part that torch names, or {remedy}. torch says: {error}")
 
-    def _has_changed(self, changes: Changes, fixed: Any) -> bool:
+    def _has_changed(self, fixed: Any) -> bool:
         """Return whether an object that recordings use was replaced, or moved in memory."""
-        if changes.has_changed() or self._generator is not self._policy.generator:
+        if self._changes.has_changed():
             return True
-        return [ref and ref() for ref in self._fixed] != tree.leaves(fixed)
-
-    def _forget(self) -> None:
-        """Warm up and record again for all shapes."""
-        self._n_calls, self._recordings, self._changes = {}, {}, None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy all but the recordings, which use the original's tensors."""
-        clone = copy.copy(self)
-        clone._function, clone._policy = copy.deepcopy((self._function, self._policy), memo)
-        clone._forget()
-        return clone
+        if not self._recordings:
+            return False
+        if self._generator is not self._policy.generator:
+            return True
+        before, now = list(map(_referred, self._fixed)), tree.leaves(fixed)
+        return len(before) != len(now) or not all(map(is_, before, now))
 
 
-def _tensors_of(inputs: Any) -> list[Tensor]:
-    """List the leaves that are not None; a `PinnedBatch` is represented by its block."""
-    return [leaf.block if isinstance(leaf, PinnedBatch) else leaf for leaf in tree.leaves(inputs) if leaf is not None]
+class _Inputs:
+    """The inputs of a call: arrays and numbers in one block of pinned memory, and tensors on the device.
+
+    Args:
+        inputs: a tree of arrays, numbers, tensors and None.
+        slot: the kept results that the call overwrites.
+        memory: see `PinnedBatch`.
+
+    Attributes:
+        layout: what inputs with the same arrangement have in common.
+    """
+
+    def __init__(self, inputs: Any, slot: int, memory: BatchMemory | None) -> None:
+        self.slot = slot
+        self.batch = PinnedBatch((tree.map_tree(as_array, inputs), np.arange(_N_KEPT) == slot), memory)
+        named = [(path, leaf) for path, leaf in tree.named_leaves(inputs) if isinstance(leaf, Tensor)]
+        self.tensors = [leaf for _, leaf in named]
+        self.layout = self.batch.layout, tuple((path, leaf.shape, leaf.dtype) for path, leaf in named)
+
+    def on(self, device: torch.device) -> tuple[Any, Tensor]:
+        """Return (inputs, which slot is overwritten [2]) on the device."""
+        on_device: tuple[Any, Tensor] = self.batch.on(device)
+        return on_device
+
+    def views(self, block: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, Tensor]:
+        """Return the same as views of a copy of the block, with copies of the tensors."""
+        copies = {id(tensor): copy for tensor, copy in zip(self.tensors, tensors, strict=True)}
+        inputs, is_slot = self.batch.views(block)
+        return tree.map_tree(lambda leaf: copies.get(id(leaf), leaf), inputs), is_slot
 
 
-def _as_given(leaf: Any, copy: Any) -> Any:
-    """Return the recording's copy of an input, as the same type as the input."""
-    return leaf.views(copy) if isinstance(leaf, PinnedBatch) else copy
+@dataclass(slots=True)
+class _WarmUp:
+    """Calls of one set of shapes before its recording."""
+
+    n_calls: int = 0
+    kept: Any = None  # memory of the kept results, each [2, ...]
 
 
-def _shape_of(leaf: Any) -> tuple[Any, ...]:
-    """Return the properties of an input that a recording depends on."""
-    return (leaf.layout,) if isinstance(leaf, PinnedBatch) else (leaf.shape, leaf.dtype)
-
-
-class _Recording(NamedTuple):
+class _Recording:
     """A recorded function on memory of its own."""
 
-    inputs: list[Tensor]  # from which it reads
-    results: Any  # to which it writes
-    replay: Callable[[], None]
+    def __init__(
+        self, block: Tensor, tensors: list[Tensor], kept: list[Any], others: Any, replay: Callable[[], None]
+    ) -> None:
+        self.block, self.tensors = block, tensors  # from which it reads
+        self._kept, self._others = kept, others  # to which it writes
+        self._replay = replay
+
+    def __call__(self, given: _Inputs) -> tuple[Any, Any]:
+        self.block.copy_(given.batch.block, non_blocking=True)
+        if self.tensors:
+            torch._foreach_copy_(self.tensors, given.tensors)
+        self._replay()
+        return self._kept[given.slot], self._others
+
+
+def _referred(reference: "weakref.ref[Any] | None") -> Any:
+    return None if reference is None else reference()

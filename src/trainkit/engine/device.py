@@ -137,11 +137,33 @@ def to_device(arrays: Any, device: torch.device) -> Any:
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Return tensors as arrays, after one wait for their device; those on the CPU in the same memory."""
-    copies = {name: tensor.to(CPU, non_blocking=True) for name, tensor in tensors.items()}
-    for device in {tensor.device for tensor in tensors.values()} - {CPU}:
-        torch.accelerator.current_stream(device).synchronize()
-    return {name: tensor.numpy() for name, tensor in copies.items()}
+    """Return tensors as arrays, after one copy from their device; those on the CPU in the same memory."""
+    return DeviceBlock(tensors).read()
+
+
+class DeviceBlock:
+    """Tensors by name, copied into one block of bytes on their device, which the CPU reads by one copy."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(tensors)
+        there = [(name, tensor) for name, tensor in tensors.items() if not tensor.is_cpu]
+        there.sort(key=lambda item: -item[1].element_size())  # so that each is aligned
+        parts = [tensor.reshape(-1).view(torch.uint8) for _, tensor in there]
+        self._block = torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
+        self._named = [name for name, _ in there]
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        """Wait for the device and return the tensors as arrays."""
+        tensors = self._tensors
+        if self._block is not None:
+            block, start = self._block.to(CPU, non_blocking=True), 0
+            torch.accelerator.current_stream(self._block.device).synchronize()
+            for name in self._named:
+                one = tensors[name]
+                end = start + one.numel() * one.element_size()
+                tensors = {**tensors, name: block[start:end].view(one.dtype).view(one.shape)}
+                start = end
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 class CopyToCpu:
@@ -208,6 +230,11 @@ class DelayedRead:
 
 def _is_array(leaf: Any) -> bool:
     return not (leaf is None or isinstance(leaf, Tensor))
+
+
+def as_array(leaf: Any) -> Any:
+    """Return a number as an array [] of float32; arrays, tensors and None stay."""
+    return np.asarray(leaf, np.float32) if isinstance(leaf, _NUMBERS) else leaf
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:

@@ -6,14 +6,14 @@
 | "numpy" | recorded once, derived into numpy calls, compared with torch | small networks on the CPU |
 | "compile" | `torch.compile` of the same loss | larger networks |
 | "cuda_graph" | one launch of a recorded CUDA graph, optimizer included | CUDA |
-| "auto" | "numpy" on the CPU, for functions that are not large and can be recorded, else "torch" | the default |
+| "auto" | "numpy" on the CPU, "cuda_graph" on CUDA, for functions that can be recorded, else "torch" | the default |
 
 All execute the same functions; nothing outside this package depends on which one does.
 """
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.changes import Changes
 from trainkit.engine.compiling import check_compiler
-from trainkit.engine.cuda_graph import check_cuda_graph
-from trainkit.engine.device import to_arrays, to_device
+from trainkit.engine.cuda_graph import CAPTURES, CudaGraph, check_cuda_graph
+from trainkit.engine.device import BatchMemory, DeviceBlock, to_arrays, to_device
 from trainkit.engine.gradient_step import GradientStep, Taken, denormals_flushed
 from trainkit.engine.numpy_function import Function, GaveUpError, NumpyFunction
 from trainkit.engine.precision import Precision
@@ -48,7 +48,8 @@ class Engine:
     Attributes:
         wanted: as given.
         is_numpy: whether functions are derived into numpy, as far as they can be.
-        gave_up: why numpy is not used any more, None while it is.
+        is_graph: whether functions are recorded in CUDA graphs, as far as they can be.
+        gave_up: why numpy or graphs are not used any more, None while they are.
     """
 
     def __init__(
@@ -78,23 +79,29 @@ class Engine:
         """Start with the chosen engine and without recordings."""
         self._functions: dict[tuple[str, str, str], NumpyFunction] = {}  # by name, purpose and the policy's mode
         self._counts: dict[tuple[str, str, str], dict[str, int]] = {}  # of functions when a state was saved
+        self._graphs: dict[tuple[str, str], CudaGraph] = {}  # by purpose and name
         self.gave_up: str | None = None
         is_possible = self._device.type == "cpu" and self._precision != "bf16"
         self.is_numpy = is_possible and self.wanted in ("auto", "numpy")
+        self.is_graph = not self.is_numpy and self._device.type in CAPTURES and self.wanted in ("auto", "cuda_graph")
 
     @property
     def name(self) -> str:
         """The engine that executes now: never "auto"."""
-        if self.wanted in ("compile", "cuda_graph"):
+        if self.wanted == "compile":
             return self.wanted
-        return "numpy" if self.is_numpy and None in self._reasons_for_torch() else "torch"
+        if (self.is_numpy or self.is_graph) and None in self._reasons_for_torch():
+            return "numpy" if self.is_numpy else "cuda_graph"
+        return "torch"
 
     @property
     def reason(self) -> str:
         """The reason why this engine executes."""
         if self.gave_up is not None:
             return self.gave_up
-        if self.is_numpy and (reasons := [reason for reason in self._reasons_for_torch() if reason is not None]):
+        if (self.is_numpy or self.is_graph) and (
+            reasons := [reason for reason in self._reasons_for_torch() if reason is not None]
+        ):
             return "; ".join(reasons)
         if self.wanted != "auto":
             return "as requested"
@@ -104,9 +111,10 @@ class Engine:
 
     def _reasons_for_torch(self) -> list[str | None]:
         """Return why torch executes each function for now, None for one that numpy executes."""
-        if not self._functions:  # none has been called
+        functions: list[NumpyFunction | CudaGraph] = [*self._functions.values(), *self._graphs.values()]
+        if not functions:  # none has been called
             return ["a hook is registered" if Changes(self._policy, self._ignored).is_observed else None]
-        return [function.reason_for_torch for function in self._functions.values()]
+        return [function.reason_for_torch for function in functions]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
@@ -153,14 +161,79 @@ class Engine:
 
             return gradient_step(loss_and_results, step=step, lr=lr)
 
-    def call(self, name: str, function: Function, inputs: Any) -> dict[str, NDArray[Any]]:
-        """Return a function's results by name, in arrays, without gradients."""
+    def update(
+        self,
+        work: Callable[[Any, Any], tuple[Mapping[str, Any], Mapping[str, Any]]],
+        inputs: Any,
+        fixed: Any = None,
+        *,
+        memory: BatchMemory | None = None,
+        variant: Hashable = None,
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Do the work of an update, which takes gradient steps, by a CUDA graph if `is_graph`.
+
+        Args:
+            work: (inputs, fixed) -> (results to keep, other results). Of a graph, the first are overwritten by the
+                second update after this one, the others by the next.
+            inputs: a tree of arrays, numbers, tensors on the device and None: all that changes from call to call.
+            fixed: a tree of objects that a graph reads and writes where they are.
+            memory: has some of the arrays in pinned memory already.
+            variant: what else a graph depends on.
+        """
+        if not self.is_graph:
+            return work(inputs, fixed)
+        results: tuple[Mapping[str, Any], Mapping[str, Any]]
+        results = self._by_graph(self._graph("update"), work, inputs, fixed, memory=memory, variant=variant)
+        return results
+
+    def call(
+        self, name: str, function: Function, inputs: Any, *, draw: Callable[[], Tensor] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return a function's results by name, in arrays, without gradients.
+
+        Args:
+            name: of the function.
+            function: inputs -> tensors by name.
+            inputs: a tree of arrays, numbers and None.
+            draw: samples the last of `inputs`, which is None, on the policy's generator; a CUDA graph does so itself.
+        """
+        if self.is_graph:
+
+            def work(given: Any, _: Any) -> tuple[Any, DeviceBlock]:
+                with torch.no_grad():
+                    return (), DeviceBlock(function(_drawn(given, draw)))
+
+            graph = self._graph("call", name)
+            with graph.lock:  # all replays write to the same memory
+                block: DeviceBlock = self._by_graph(graph, work, inputs, variant=draw is not None)[1]
+                return block.read()
+        inputs = _drawn(inputs, draw)
         if self.is_numpy:
             results = self._by_numpy(name, function, inputs)
             if results is not None:
                 return results
         with torch.no_grad():
             return to_arrays(function(to_device(inputs, self._device)))
+
+    def _graph(self, purpose: str, name: str = "") -> CudaGraph:
+        """Return the graphs of a function."""
+        if (purpose, name) not in self._graphs:
+            subject = f"the function {name!r}" if name else "an update"
+            self._graphs[purpose, name] = CudaGraph(subject, self._policy, self._ignored)
+        return self._graphs[purpose, name]
+
+    def _by_graph(self, graph: CudaGraph, *given: Any, **facts: Any) -> Any:
+        """Return a function's results by a CUDA graph."""
+        try:
+            return graph(*given, **facts)
+        except GaveUpError as error:
+            self.give_up(str(error))
+            return error.results
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a CUDA graph is being recorded now, so that nothing may wait or free memory."""
+        return any(graph.is_recording for graph in self._graphs.values())
 
     def _by_numpy(
         self, name: str, function: Function, inputs: Any, gradient_step: GradientStep | None = None
@@ -175,17 +248,18 @@ class Engine:
             return self._functions[key](function, inputs, gradient_step)
         except GaveUpError as error:
             self.give_up(str(error))
-            return error.results
+            results: Results | None = error.results
+            return results
 
     def give_up(self, reason: str) -> None:
-        """Use torch instead of numpy from now on."""
-        if self.wanted == "numpy":
+        """Use torch from now on, instead of numpy or graphs."""
+        if self.wanted != "auto":
             raise ConfigError(
-                f"{type(self._policy).__name__}.engine 'numpy' cannot execute its functions: {reason}. "
+                f"{type(self._policy).__name__}.engine {self.wanted!r} cannot execute its functions: {reason}. "
                 "Use 'auto' or 'torch'"
             )
-        self.gave_up, self.is_numpy = reason, False
-        self._functions.clear()
+        self.gave_up, self.is_numpy, self.is_graph = reason, False, False
+        self.forget()
         _log.info("%s uses the engine torch: %s", type(self._policy).__name__, reason)
 
     # ---- copies and checkpoints ----
@@ -193,25 +267,33 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which a resumed run continues with the same bits."""
         counts = {key: {"n_changed": one.n_changed, "n_new": one.n_new} for key, one in self._functions.items()}
-        return {"gave_up": self.gave_up, "counts": [[*key, own] for key, own in counts.items() if any(own.values())]}
+        state = {"gave_up": self.gave_up, "counts": [[*key, own] for key, own in counts.items() if any(own.values())]}
+        return state if self.gave_up is None else {**state, "device": self._device.type}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state."""
         self._start()
         self._counts = {(name, purpose, mode): counts for name, purpose, mode, counts in state.get("counts", ())}
         reason = state["gave_up"]
-        if reason is not None and self.is_numpy:
+        is_same = state.get("device", "cpu") == self._device.type
+        if reason is not None and is_same and (self.is_numpy or self.is_graph):
             self.give_up(str(reason))
 
     def forget(self) -> None:
         """Record everything again."""
         self._functions.clear()
+        self._graphs.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         clone = copy.copy(self)
         memo[id(self)] = clone
-        clone._policy, clone._functions = copy.deepcopy(self._policy, memo), {}
+        clone._policy, clone._functions, clone._graphs = copy.deepcopy(self._policy, memo), {}, {}
         return clone
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_functions": {}}
+        return {**vars(self), "_functions": {}, "_graphs": {}}
+
+
+def _drawn(inputs: Any, draw: Callable[[], Tensor] | None) -> Any:
+    """Return inputs with what `draw` samples as the last of them."""
+    return inputs if draw is None else (*inputs[:-1], draw())

@@ -67,7 +67,6 @@ class GradientStep:
         compile: compute loss and gradients in one compiled graph from the second step on. A parameter without a
             gradient at the first step never moves then.
         precision: of networks' products in the loss and its backward pass; None is float32.
-        recorded: a CUDA graph will record the steps.
 
     Attributes:
         optimizer: as given; a factory as `TorchOptimizer`.
@@ -84,7 +83,6 @@ class GradientStep:
         loss: Callable[[Any], Any] | None = None,
         compile: bool = False,
         precision: LearningPrecision | None = None,
-        recorded: bool = False,
     ) -> None:
         check_parameters(module)
         self.module, self.loss = module, loss
@@ -95,18 +93,17 @@ class GradientStep:
         self._rule = rule_for(self.optimizer, [parameter for _, parameter in self._named])
         self._look()
         self._n_warm_ups = 0  # steps so far, up to `_N_WARM_UPS`
-        self.use(compile=compile, precision=precision, recorded=recorded)
+        self.use(compile=compile, precision=precision)
 
-    def use(self, *, compile: bool, precision: LearningPrecision | None, recorded: bool) -> None:
-        """Compute the next steps' gradients in a compiled graph, or without one, and in a precision.
-
-        Raises:
-            ConfigError: a CUDA graph cannot record the optimizer's steps.
-        """
-        if recorded:
-            self._rule.check_recordable()
+    def use(self, *, compile: bool, precision: LearningPrecision | None) -> None:
+        """Compute the next steps' gradients in a compiled graph, or without one, and in a precision."""
         self._graph = LossGraph(self.module) if compile else None
         self._precision = LearningPrecision(self.module, "float32", CPU) if precision is None else precision
+
+    @property
+    def not_recordable(self) -> str | None:
+        """Why a CUDA graph cannot record steps; None where it can."""
+        return self._rule.not_recordable
 
     def lr(self, step: int) -> float:
         """Return the learning rate of an update at an environment step, of the first group of parameters."""

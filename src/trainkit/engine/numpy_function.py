@@ -27,13 +27,13 @@ _TOLERANCE = {"loss": 1e-4, "gradient": 1e-4}  # of a comparison, relative; 1e-3
 
 
 class GaveUpError(Exception):
-    """Numpy cannot be used for a function any more.
+    """Numpy, or a CUDA graph, cannot be used for a function any more.
 
     Attributes:
         results: those of the call in which that was found, by torch; None where torch has not computed them.
     """
 
-    def __init__(self, reason: str, results: Results | None = None) -> None:
+    def __init__(self, reason: str, results: Any = None) -> None:
         super().__init__(reason)
         self.results = results
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainkit.core.errors import CheckpointError, ConfigError
+from trainkit.core.errors import CheckpointError
 from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.optimizers import Adam, Rate, TorchOptimizer, has_scheduler, options_of
 
@@ -21,15 +21,13 @@ class UpdateRule(Protocol):
         name: of the optimizer's class.
         is_adam: whether states are those of Adam: step, exp_avg, exp_avg_sq.
         rate: its learning rate.
+        not_recordable: why a CUDA graph cannot record its steps; None where it can.
     """
 
     name: str
     is_adam: bool
     rate: Rate
-
-    def check_recordable(self) -> None:
-        """Raise `ConfigError` if a CUDA graph cannot record steps."""
-        ...
+    not_recordable: str | None
 
     def options(self) -> list[dict[str, Any]]:
         """Return the options of each group of parameters, for checkpoints."""
@@ -110,10 +108,7 @@ class FusedAdam:
         self._group = group
         self._flat: list[FlatMoments] = []  # of the groups, in their order
         self._kept: dict[int, State] = {}  # of parameters that are in no group
-        self._is_recorded = False
-
-    def check_recordable(self) -> None:
-        """Do nothing: steps can be recorded."""
+        self.not_recordable: str | None = None
 
     def options(self) -> list[dict[str, Any]]:
         """Return the options that torch's Adam has, too."""
@@ -123,11 +118,9 @@ class FusedAdam:
         """Step the scheduler of the learning rate, if there is one, after an update."""
         betas = self._group["betas"]
         self.rate.advance()
-        if self._is_recorded and self._group["betas"] != betas:
-            raise ConfigError(
-                f"{type(self.rate.scheduler).__name__} changes betas, which are constants of a CUDA graph: give it "
-                "cycle_momentum=False, or choose another engine"
-            )
+        if self._group["betas"] != betas:
+            scheduler = type(self.rate.scheduler).__name__
+            self.not_recordable = f"{scheduler} changes betas, which needs cycle_momentum=False to be recorded"
 
     def state(self) -> dict[int, State]:
         """Return {parameter's index: step, exp_avg, exp_avg_sq}."""
@@ -167,7 +160,6 @@ class FusedAdam:
         """Move the parameters by one fused call."""
         group = self._group
         beta1, beta2 = group["betas"]
-        self._is_recorded = lr is not None
         for flat in self._flat:
             flat.count_step(skipped)
         (torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_)(
@@ -243,12 +235,8 @@ class TorchRule:
         self._spec, self._optimizer, self._parameters = spec, optimizer, parameters
         self.rate = Rate("TorchOptimizer", spec.lr, optimizer)
         self._groups: Sequence[FlatGroup] = ()
-
-    def check_recordable(self) -> None:
-        """Raise `ConfigError`: a CUDA graph cannot skip the step of any optimizer."""
-        raise ConfigError(
-            f"engine='cuda_graph' records the steps of Adam and AdamW, not of {self.name}, for which the CPU has to "
-            "know whether to skip one: choose another engine, or one of the two"
+        self.not_recordable: str | None = (
+            f"the CPU has to know whether to skip a step of {self.name}, unlike one of Adam or AdamW"
         )
 
     def options(self) -> list[dict[str, Any]]:
@@ -297,8 +285,7 @@ class TorchRule:
 
     def step(self, step: int, *, scale: Tensor | None, skipped: Tensor | None, lr: Tensor | None) -> None:
         """Move the parameters by the optimizer's own step."""
-        if lr is not None:
-            self.check_recordable()
+        assert lr is None, "steps cannot be recorded"
         if skipped is not None and bool(skipped):
             return
         if scale is not None:

@@ -1,6 +1,7 @@
 """`ActorPolicy`, the base class of policies that act by a distribution of actions: PPO, A2C, REINFORCE, SAC and BC."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,10 @@ class ActorPolicy(Policy):
         check_flag(self, "act(explore=)", explore)
         checked_legal(obs, env_ids)
         self.enter(training=False)
-        noise = self._draw_noise(len(tree.first_leaf(obs)), env_ids, starts) if explore else None
-        results = self._engine.call("act", self._act, (obs, noise))
+        n_rows = len(tree.first_leaf(obs))
+        correlated = self._correlated_noise(n_rows, env_ids, starts) if explore else None
+        draw = partial(self.distribution.draw_noise, n_rows, self.generator) if explore else None
+        results = self._engine.call("act", self._act, (obs, correlated, None), draw=draw)
         outputs = results["outputs"]
         if explore and self._action_std is not None:
             self._action_std.add(outputs)
@@ -82,13 +85,13 @@ class ActorPolicy(Policy):
             that is not finite, or whose mask allows no action, log_prob or value is not finite.
         """
         self.enter(training=False)
-        noise = self.distribution.draw_noise(len(tree.first_leaf(obs)), self.generator) if explore else None
+        draw = partial(self.distribution.draw_noise, len(tree.first_leaf(obs)), self.generator) if explore else None
         with torch.no_grad():
             if self.device == CPU:  # where nothing waits, and the engine is faster
-                arrays = self._engine.call("act", self._act, (tree.map_tree(np.asarray, obs), noise))
+                arrays = self._engine.call("act", self._act, (tree.map_tree(np.asarray, obs), None, None), draw=draw)
                 results = {name: torch.from_numpy(column) for name, column in arrays.items()}
             else:
-                results = self._act((obs, noise))
+                results = self._act((obs, None, None if draw is None else draw()))
             if explore and self._action_std is not None:
                 self._action_std.add(results["outputs"])
             return self._output(results)
@@ -99,8 +102,13 @@ class ActorPolicy(Policy):
         return self._in_space(results["action"]), {name: stored[name] for name in self._extras_spec}
 
     def _act(self, given: Any) -> dict[str, Tensor]:
-        """Act on raw observations on the device with noise [K, N] or None; actions of a Box are in policy units."""
-        obs, noise = given
+        """Act on raw observations with noise on the device; actions of a Box are in policy units.
+
+        The noise is [K, N] or None; correlated noise [K, D] replaces its last columns, a normal distribution's.
+        """
+        obs, correlated, noise = given
+        if correlated is not None:
+            noise = torch.cat([noise[:, : -correlated.shape[1]], correlated], dim=1)
         legal, family = legal_mask(obs), self.distribution
         outputs, others = self._actor(self.preprocess(obs))
         action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
@@ -124,13 +132,11 @@ class ActorPolicy(Policy):
             )
         self._noise_sequences = NoiseSequences(exploration, normal.n_dimensions)
 
-    def _draw_noise(self, n_rows: int, env_ids: EnvIds, starts: Starts) -> Tensor:
-        """Sample the noise of actions, [K, N]; that of a normal distribution has the last columns."""
-        noise = self.distribution.draw_noise(n_rows, self.generator)
-        if self._noise_sequences is not None and (env_ids is not None or starts is not None):
-            correlated = self._noise_sequences.step(n_rows, env_ids, starts, self.rng)
-            noise[:, -correlated.shape[1] :] = to_device(correlated, noise.device)
-        return noise
+    def _correlated_noise(self, n_rows: int, env_ids: EnvIds, starts: Starts) -> NDArray[np.float32] | None:
+        """Return the next correlated noise [K, D] of these environments, None where noise is independent."""
+        if self._noise_sequences is None or (env_ids is None and starts is None):
+            return None
+        return self._noise_sequences.step(n_rows, env_ids, starts, self.rng)
 
     def start_streams(self, root: int) -> None:
         """Restart the random streams from a root seed, and nothing else."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
@@ -32,7 +31,6 @@ from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
-from trainkit.engine.cuda_graph import CudaGraph
 from trainkit.engine.device import CPU, BatchMemory, PinnedBatch, resolve_device, to_device, with_room
 from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
@@ -90,7 +88,7 @@ class Policy(nn.Module):
       `add_gradient_step(name, module, optimizer, loss=...)` and the target networks with `add_target`;
     - `act`: the actions for K observations;
     - each loss, a method `rows -> Loss`: `rows` is a `TensorBatch`, with what `loss_inputs` returned in `rows.inputs`;
-    - `loss_inputs`, if a loss needs noise or numbers on a schedule.
+    - `loss_inputs` and `loss_noise`, if a loss needs numbers on a schedule, or noise.
 
     An update then takes the gradient steps in order, updates the target networks and returns the priorities. Weighting,
     clipping, the divergence check, metrics, seeds, saving and loading are inherited. Optional are `greedy` (for
@@ -177,7 +175,6 @@ class Policy(nn.Module):
         self._divergence = DivergenceGuard(name, self.device)
         self._memory = BatchMemory()
         self._extras_spec: Mapping[str, ArraySpec] = {}
-        self._graph: CudaGraph | None = None
         self._precision = LearningPrecision(self, precision, self.device)
         own = {"_engine", "_ignored", "recipe"}
         self._ignored = frozenset(vars(self)) | own | self.unwatched  # attributes that no loss reads
@@ -309,9 +306,15 @@ class Policy(nn.Module):
 
     def _use_engine(self, wanted: EngineName) -> None:
         self._engine = Engine(self, wanted, self.device, self.precision, self._ignored)
-        self._graph = CudaGraph(self._graph_steps, self, self._ignored) if wanted == "cuda_graph" else None
         for gradient_step in self._gradient_steps.values():
             gradient_step.use(**self._gradient_options)
+        self._check_recordable()
+
+    def _check_recordable(self) -> None:
+        """Give up CUDA graphs if one cannot record a gradient step."""
+        for gradient_step in self._gradient_steps.values():
+            if self._engine.is_graph and gradient_step.not_recordable is not None:
+                self._engine.give_up(gradient_step.not_recordable)
 
     @property
     def precision(self) -> Precision:
@@ -331,7 +334,7 @@ class Policy(nn.Module):
     def _gradient_options(self) -> dict[str, Any]:
         """How gradient steps compute their gradients."""
         wanted = self._engine.wanted
-        return {"compile": wanted == "compile", "precision": self._precision, "recorded": wanted == "cuda_graph"}
+        return {"compile": wanted == "compile", "precision": self._precision}
 
     @property
     def n_threads(self) -> int:
@@ -448,6 +451,7 @@ class Policy(nn.Module):
                 trained = nn.ModuleList([module, self.auxiliary])
         how: dict[str, Any] = {"flush_denormals": flush_denormals, **self._gradient_options}
         self._gradient_steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
+        self._check_recordable()
         if self._seed is not None:
             for own_name in {name, "auxiliary"} & self._drawn.keys():
                 self._draw_weights(own_name, self._drawn[own_name], self._seed)
@@ -465,15 +469,26 @@ class Policy(nn.Module):
         return {name for name, is_there in has.items() if is_there}
 
     def loss_inputs(self, n_rows: int, *, step: int) -> Any:
-        """Return the inputs of losses in addition to the batch, such as noise and scheduled numbers, for `rows.inputs`.
+        """Return the inputs of losses in addition to the batch, such as scheduled numbers, for `rows.inputs`.
 
-        Everything that changes between updates must be here, or in a parameter or buffer; any other number that a loss
-        reads is a constant of its recording. A dict by name, or another tree, of numbers, which become scalars in
-        float32, of arrays, and of tensors on the device.
+        Everything that changes between updates must be here, in `loss_noise`, or in a parameter or buffer; any other
+        number that a loss reads is a constant of its recording. A dict by name, or another tree, of numbers, which
+        become scalars in float32, of arrays, and of tensors on the device.
 
         Args:
             n_rows: B.
             step: the environment step.
+        """
+        return {}
+
+    def loss_noise(self, n_rows: int) -> dict[str, Any]:
+        """Sample the random inputs of losses by name, for `rows.inputs`, with `self.generator` on the device.
+
+        It is called after `loss_inputs`, once per update. A CUDA graph records it, so that it must not depend on what
+        changes between updates; `loss_inputs` may sample, too, with more launches.
+
+        Args:
+            n_rows: B.
         """
         return {}
 
@@ -498,16 +513,42 @@ class Policy(nn.Module):
         if frames is not None and self._engine.is_numpy:
             batch, frames = gathered(batch), None
         columns = self._columns(batch)
-        if self.device != CPU:
-            pinned = PinnedBatch(columns, self._memory)
-            columns = pinned if self._graph is not None else self._with_room(partial(pinned.on, self.device), step)
-        given = columns, self.loss_inputs(len(batch), step=step)
-        results = (self._take_steps if self._graph is None else self._replay)(given, frames, step=step)
-        return self.end_update(step=step, priority=results.pop("priority", None), **results)
+        self._check_recordable()
+        if self.device != CPU and not self._engine.is_graph:
+            columns = self._with_room(partial(PinnedBatch(columns, self._memory).on, self.device), step)
+        return self._learn(columns, len(batch), frames, step=step)[0]
 
-    def _take_steps(
-        self, given: Any, frames: Any = None, *, step: int, rates: Mapping[str, Tensor] = MappingProxyType({})
-    ) -> dict[str, Any]:
+    def _learn(
+        self, columns: Any, n_rows: int, frames: Any = None, *, step: int
+    ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
+        """Take one update on the columns of B rows; return its result and its metrics."""
+        inputs = self.loss_inputs(n_rows, step=step)
+        rates: dict[str, float] = {}
+        if self._engine.is_graph:  # which reads them where they are copied to
+            rates = {name: gradient_step.lr(step) for name, gradient_step in self._gradient_steps.items()}
+        work = partial(self._work, n_rows=n_rows, step=step)
+        fixed = frames, self._metrics.device_sums, *self._divergence.memory
+        given = columns, inputs, rates
+        kept, metrics = self._engine.update(work, given, fixed, memory=self._memory, variant=self.on_nan)
+        self._count_update(step)
+        return UpdateResult(kept.get("priority"), is_lost=kept.get("is_lost")), metrics
+
+    def _work(
+        self, given: Any, fixed: Any, *, n_rows: int, step: int
+    ) -> tuple[dict[str, Scalar], Mapping[str, Scalar]]:
+        """Sample noise, take the gradient steps and add up their metrics; a CUDA graph records this.
+
+        Returns:
+            The priority [B] and whether the update was skipped, where they are known, and the metrics.
+        """
+        columns, inputs, rates = given
+        noise = self.loss_noise(n_rows)
+        results = self._take_steps((columns, {**inputs, **noise} if noise else inputs), fixed[0], rates, step=step)
+        kept = {"priority": results.pop("priority")} if "priority" in results else {}
+        is_lost = self._sum_up(results)
+        return kept if is_lost is None else {**kept, "is_lost": is_lost}, results
+
+    def _take_steps(self, given: Any, frames: Any, rates: Mapping[str, Tensor], *, step: int) -> dict[str, Any]:
         """Take the gradient steps that have a loss; return their metrics and the priority by name.
 
         `rates` are learning rates on the device, by gradient step, for steps that are recorded.
@@ -542,7 +583,7 @@ class Policy(nn.Module):
 
     def _with_room(self, take: Callable[[], T], step: int) -> T:
         """Do a part of an update; if the device runs out of memory, free torch's cache and do it again."""
-        if self._graph is not None and self._graph.is_recording:
+        if self._engine.is_recording:
             return take()
         return with_room(take, f"{type(self).__name__}: update {self.n_updates + 1} at step {step}")
 
@@ -558,24 +599,6 @@ class Policy(nn.Module):
         pending[f"{prefix}grad_norm"] = taken.norm
         pending["skipped"] = pending["skipped"] + taken.skipped if "skipped" in pending else taken.skipped
         return taken.results
-
-    def _graph_steps(self, given: Any, frames: Any, *, step: int) -> dict[str, Any]:
-        """Take the gradient steps for a CUDA graph, and return all metrics and the priority as tensors."""
-        *given, rates = given
-        results = self._take_steps(given, frames, step=step, rates=rates)
-        recorded, self._metrics.pending = self._metrics.pending, {}
-        return {**recorded, **results}
-
-    def _replay(self, given: Any, frames: Any = None, *, step: int) -> dict[str, Any]:
-        """Take the gradient steps by one launch of a CUDA graph, whose next launch overwrites its results."""
-        assert self._graph is not None, "there is no other caller"
-        columns, inputs = given
-        rates = {name: gradient_step.lr(step) for name, gradient_step in self._gradient_steps.items()}
-        numbers = to_device((inputs, rates), self.device)
-        results = {**self._graph((columns, *numbers), frames, step=step)}
-        if "priority" in results:
-            results["priority"] = results["priority"].clone()
-        return results
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on `loss`, a mean over rows; it may return `(loss, other)`, and `other` is returned.
@@ -601,6 +624,32 @@ class Policy(nn.Module):
             priority: [B], for a prioritized buffer.
             metrics: scalars on the device, the same names at every update.
         """
+        is_lost = self._sum_up(metrics)
+        self._count_update(step)
+        return UpdateResult(priority, is_lost)
+
+    def _sum_up(self, metrics: Mapping[str, Scalar]) -> Tensor | None:
+        """Add an update's metrics and those of its gradient steps to the sums for `read_metrics`.
+
+        Returns:
+            Whether the update was skipped, if it may be.
+        """
+        recorded, self._metrics.pending = self._metrics.pending, {}
+        if repeated := recorded.keys() & metrics.keys():
+            raise ConfigError(
+                f"{type(self).__name__}: the metrics {', '.join(sorted(repeated))} are those of gradient steps: "
+                "rename yours"
+            )
+        metrics = {**recorded, **metrics}
+        if self._divergence.on_nan == "raise":
+            self._metrics.sum_up(metrics)
+            return None
+        masked = self._divergence.mask_skipped(metrics)
+        self._metrics.sum_up(masked)
+        return masked["skipped"]
+
+    def _count_update(self, step: int) -> None:
+        """Count an update, move the target networks, and add the metrics that are known without the device."""
         self.n_updates += 1
         self.last_step = step
         steps = self._gradient_steps
@@ -610,21 +659,9 @@ class Policy(nn.Module):
         moved = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
         if moved:
             plain["target_followed"] = sum(moved) / len(moved)
-        if repeated := self._metrics.pending.keys() & metrics.keys():
-            raise ConfigError(
-                f"{type(self).__name__}: the metrics {', '.join(sorted(repeated))} are those of gradient steps: "
-                "rename yours"
-            )
-        metrics = {**self._metrics.pending, **metrics}
-        self._metrics.pending.clear()
-        if self._divergence.on_nan == "raise":
-            self._metrics.add(metrics, **plain)
-            return UpdateResult(priority)
-        masked = self._divergence.mask_skipped(metrics)
-        self._metrics.add(masked, **plain)
-        if self.device == CPU:
+        self._metrics.count(**plain)
+        if self._divergence.on_nan == "skip" and self.device == CPU:
             self._divergence.check_skipped(self.n_updates)
-        return UpdateResult(priority, is_lost=masked["skipped"])
 
     @property
     def on_nan(self) -> OnNan:

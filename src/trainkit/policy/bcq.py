@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
 import torch
 from gymnasium import Space
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.core.data import Obs
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -159,15 +156,11 @@ class DiscreteBCQPolicy(DQNPolicy):
                 f"{(1, n_actions)} [B, A]"
             )
 
-    def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
-        """Return the expected return [K, A] of every action, -1e8 for those that are not plausible."""
-        q = super().action_values(obs, explore=explore)
-        plausible = self._engine.call("plausible", self._plausible, obs)["plausible"]
-        return np.where(plausible, q, np.float32(_NEVER))
-
-    def _plausible(self, obs: Any) -> dict[str, Tensor]:
-        """Return which actions are plausible [K, A] for raw observations on the device."""
-        return {"plausible": self.plausible(self.preprocess(obs), legal_mask(obs))}
+    def _q_values(self, given: Any) -> dict[str, Tensor]:
+        """Return the expected returns [K, A], -1e8 for actions that are not plausible."""
+        obs, _ = given
+        plausible = self.plausible(self.preprocess(obs), legal_mask(obs))
+        return {"q_values": super()._q_values(given)["q_values"].masked_fill(~plausible, _NEVER)}
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""

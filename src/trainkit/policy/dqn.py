@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -128,7 +129,7 @@ class DQNPolicy(Policy):
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("network", self.network, default, clip, loss=self.loss, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
-        is_ours = type(self).action_values is DQNPolicy.action_values
+        is_ours = all(getattr(type(self), name) is getattr(DQNPolicy, name) for name in ("action_values", "_q_values"))
         self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=is_ours)
         self.eval()
 
@@ -229,10 +230,11 @@ class DQNPolicy(Policy):
         check_flag(self, "action_values(explore=)", explore)
         self.enter(training=False)
         n_noise = self.network.noise_size if explore else 0
-        noise = sample_noise(len(tree.first_leaf(obs)), n_noise, self.generator) if n_noise else None
+        draw = partial(sample_noise, len(tree.first_leaf(obs)), n_noise, self.generator) if n_noise else None
         if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
-            return self._cpu_copy.action_values(obs, noise, n_updates=self.n_updates)
-        q_values: NDArray[np.float32] = self._engine.call("q_values", self._q_values, (obs, noise))["q_values"]
+            return self._cpu_copy.action_values(obs, None if draw is None else draw(), n_updates=self.n_updates)
+        results = self._engine.call("q_values", self._q_values, (obs, None), draw=draw)
+        q_values: NDArray[np.float32] = results["q_values"]
         return q_values
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
@@ -299,7 +301,7 @@ class DQNPolicy(Policy):
             batch = replace(batch, action=self._joint.numbers(batch.action))
         return super().update(batch, step=step)
 
-    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+    def loss_noise(self, n_rows: int) -> dict[str, Any]:
         """Sample the noise and the quantile fractions of the "online" and of the "target" network."""
         n_noise, value = self.network.noise_size, self.value
         noise = [sample_noise(1, n_noise, self.generator) if n_noise else None for _ in range(2)]
@@ -353,7 +355,7 @@ class DQNPolicy(Policy):
         extras = blank_columns(self.columns, {**COLUMN_SPECS, **self.extras_spec}, self.device)
         if extras is not None:
             streams = self.streams_state()
-            inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device)
+            inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device) | self.loss_noise(1)
             self.load_streams_state(streams)
             rows = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
             check_loss(

@@ -227,10 +227,8 @@ class OnpolicyPolicy(ActorPolicy):
             if self.device == CPU:
                 shuffled = shuffled.in_arrays()
             for batch in shuffled.split(n_batches):
-                given = tuple(batch), self.loss_inputs(len(batch.action), step=step)
-                metrics = (self._take_steps if self._graph is None else self._replay)(given, step=step)
-                metrics.pop("priority", None)
-                yield self.end_update(step=step, **metrics)
+                result, metrics = self._learn(tuple(batch), len(batch.action), step=step)
+                yield result
                 if self._should_stop(metrics):
                     return
 

@@ -185,13 +185,14 @@ class SACPolicy(ActorPolicy):
     # ---- learning ----
 
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
-        """Sample noise [B, D] for this and for the next observation's action; add a scheduled temperature."""
+        """Return a scheduled temperature."""
+        return {} if self._schedule is None else {"temperature": self._schedule(step)}
+
+    def loss_noise(self, n_rows: int) -> dict[str, Any]:
+        """Sample noise [B, D] for this and for the next observation's action."""
         how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
         noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
-        inputs: dict[str, Any] = {"noise": noise, "next_noise": next_noise}
-        if self._schedule is not None:
-            inputs["temperature"] = self._schedule(step)
-        return inputs
+        return {"noise": noise, "next_noise": next_noise}
 
     def critic_loss(self, rows: TensorBatch) -> Loss:
         """Return half the squared TD errors of all critics (equations 5 and 6); the priority is their mean size."""

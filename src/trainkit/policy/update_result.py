@@ -21,7 +21,7 @@ _ADVICE = "lower the learning rate or clip the reward"
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """The result of an update, on the device."""
+    """The result of an update, on the device, where it lasts until the second update after it is started."""
 
     priority: Tensor | NDArray[np.float32] | None  # [B]
     is_lost: Tensor | None = None  # whether the update was skipped; None where it cannot be
@@ -62,44 +62,57 @@ class MeanMetrics:
 
     Attributes:
         pending: scalars of the update in progress.
+        n_updates: since the last read.
+        device_sums: of the scalars on a device, where they stay until their names change; None before.
     """
 
     def __init__(self) -> None:
         self.pending: dict[str, Scalar] = {}
-        self.n_updates = 0  # since the last read
+        self.n_updates = 0
         self._device_names: tuple[str, ...] = ()
-        self._device_sums: Tensor | None = None
+        self.device_sums: Tensor | None = None
         self._delayed = DelayedRead()
         self._sums: dict[str, float] = {}  # of scalars on the CPU
         self._plain_sums: dict[str, float] = {}  # of scalars that count in skipped updates too
 
     def add(self, metrics: Mapping[str, Scalar], **plain: float) -> None:
         """Add the scalars of one update; `plain` are those that count in skipped updates too."""
-        for name, number in plain.items():
-            self._plain_sums[name] = self._plain_sums.get(name, 0.0) + number
+        self.sum_up(metrics)
+        self.count(**plain)
+
+    def sum_up(self, metrics: Mapping[str, Scalar]) -> None:
+        """Add scalars of an update that `count` has yet to count; in a CUDA graph this is recorded."""
         on_device: dict[str, Tensor] = {}
         for name, scalar in metrics.items():
             if isinstance(scalar, Tensor) and not scalar.is_cpu:
                 on_device[name] = scalar
             else:
                 self._sums[name] = self._sums.get(name, 0.0) + float(scalar)
-        if on_device:
-            values = torch.stack(list(on_device.values())).double()  # so that sums hardly depend on when they are read
-            names = tuple(on_device)
-            if self._device_sums is not None and names != self._device_names:
-                raise ConfigError(
-                    f"metrics must have the same names at every update, got {list(names)} after "
-                    f"{list(self._device_names)}: report the missing ones too"
-                )
-            self._device_names = names
-            self._device_sums = values if self._device_sums is None else self._device_sums + values
+        if not on_device:
+            return
+        values = torch.stack(list(on_device.values())).double()  # so that sums hardly depend on when they are read
+        names = tuple(on_device)
+        if self.device_sums is not None and names == self._device_names:
+            self.device_sums += values
+            return
+        if self.n_updates and self.device_sums is not None:
+            raise ConfigError(
+                f"metrics must have the same names at every update, got {list(names)} after "
+                f"{list(self._device_names)}: report the missing ones too"
+            )
+        self._device_names, self.device_sums = names, values
+
+    def count(self, **plain: float) -> None:
+        """Count an update whose scalars were added; `plain` are those that count in skipped updates too."""
+        for name, number in plain.items():
+            self._plain_sums[name] = self._plain_sums.get(name, 0.0) + number
         self.n_updates += 1
 
     def delayed_total(self, name: str) -> float:
         """Return the sum of a scalar as of the previous call, without waiting for the device; 0 at first."""
-        if self._device_sums is None:
+        if self.device_sums is None or not self.n_updates:
             return 0.0
-        return self._delayed(self._device_sums[self._device_names.index(name)])
+        return self._delayed(self.device_sums[self._device_names.index(name)])
 
     def total(self, name: str) -> float:
         """Wait for the device and return the sum of a scalar since the last read."""
@@ -118,13 +131,15 @@ class MeanMetrics:
         if skipped is not None:
             means[skipped] = sums[skipped] / self.n_updates
         plain = {name: total / self.n_updates for name, total in self._plain_sums.items()}
-        self._device_sums, self._sums, self._plain_sums, self.n_updates = None, {}, {}, 0
+        self._sums, self._plain_sums, self.n_updates = {}, {}, 0
+        if self.device_sums is not None:
+            self.device_sums.zero_()
         return {**means, **plain}
 
     def _totals(self) -> dict[str, float]:
-        if self._device_sums is None:
+        if self.device_sums is None:
             return self._sums
-        return self._sums | dict(zip(self._device_names, self._device_sums.tolist(), strict=True))
+        return self._sums | dict(zip(self._device_names, self.device_sums.tolist(), strict=True))
 
 
 class DivergenceGuard:
@@ -146,6 +161,11 @@ class DivergenceGuard:
         self._n_in_a_row = torch.zeros((), device=device, dtype=torch.float32)
         self._longest = torch.zeros((), device=device, dtype=torch.float32)
         self._delayed = DelayedRead()
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """The tensors that `mask_skipped` reads and writes."""
+        return self._n_in_a_row, self._longest
 
     def error(self, taken: Taken, *, update: int, step: int, lr: float) -> DivergedError:
         """Return the error of a gradient step that was not applied."""
@@ -176,8 +196,8 @@ class DivergenceGuard:
             for name, value in metrics.items()
         }
         is_skipped = tensors["skipped"] > 0
-        self._n_in_a_row = (self._n_in_a_row + 1) * is_skipped
-        self._longest = torch.maximum(self._longest, self._n_in_a_row)
+        self._n_in_a_row.add_(1).mul_(is_skipped)
+        torch.maximum(self._longest, self._n_in_a_row, out=self._longest)
         masked = {name: torch.where(is_skipped, 0.0, value) for name, value in tensors.items()}
         return masked | {"skipped": is_skipped.to(torch.float32)}
 
@@ -187,7 +207,7 @@ class DivergenceGuard:
         if longest > _MAX_SKIPPED_IN_A_ROW:
             self._delayed = DelayedRead()
             self._n_in_a_row.zero_()
-            self._longest = torch.zeros_like(self._longest)
+            self._longest.zero_()
             raise DivergedError(
                 f"{self._subject}: {longest} updates in a row up to update {n_updates} had a loss or gradient that was "
                 f"not finite; none was taken, and on_nan='skip' lets {_MAX_SKIPPED_IN_A_ROW} pass: {_ADVICE}"

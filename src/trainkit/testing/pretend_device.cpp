@@ -102,8 +102,8 @@ struct Generator final : c10::GeneratorImpl {
   explicit Generator(at::Generator cpu = at::detail::createCPUGenerator())
       : GeneratorImpl(kDevice, DispatchKeySet(DispatchKey::PrivateUse1)), cpu(std::move(cpu)) {}
   void set_current_seed(uint64_t seed) override { cpu.set_current_seed(seed); }
-  void set_offset(uint64_t offset) override { cpu.set_offset(offset); }
-  uint64_t get_offset() const override { return cpu.get_offset(); }
+  void set_offset(uint64_t) override {}  // which the state includes
+  uint64_t get_offset() const override { return 0; }
   uint64_t current_seed() const override { return cpu.current_seed(); }
   uint64_t seed() override { return cpu.seed(); }
   void set_state(const c10::TensorImpl& state) override { cpu.unsafeGetGeneratorImpl()->set_state(state); }

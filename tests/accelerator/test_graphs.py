@@ -1,0 +1,45 @@
+"""Presets by CUDA graphs on the pretend device: runs, evaluations and priorities are those of torch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.accelerator.runs import make
+from tests.engine.test_cuda_graph import taped
+from tests.helpers.learning import assert_same
+from trainkit import presets
+from trainkit.testing import PretendDevice
+
+__all__ = ["taped"]  # a fixture
+
+LONG = {"update_per_step": 2.0, "updates_per_round": 4}
+ORDERS: list[Any] = [
+    pytest.param("dqn", {"refresh_priorities": "round", **LONG}, id="round"),
+    pytest.param("dqn", {"refresh_priorities": "late"}, id="late"),
+    pytest.param("rainbow", {"refresh_priorities": "late", "overlap": True}, id="late overlap"),
+]
+EVERY = [pytest.param(name, {}, id=name, marks=pytest.mark.accelerator) for name in presets.PRESETS]
+
+
+@pytest.mark.usefixtures("taped")
+@pytest.mark.parametrize(("name", "options"), [*ORDERS, *EVERY])
+def test_a_run_by_graphs_is_that_of_torch(name: str, options: Any, pretend: PretendDevice) -> None:
+    runs = []
+    for engine in ("auto", "torch"):
+        own = options | ({"prioritized": True} if "refresh_priorities" in options else {})
+        with make(name, pretend.device, n_updates=9, **own) as trainer:
+            trainer.policy.engine = engine
+            (epoch,) = list(trainer)
+        priorities = trainer.buffer.sample(256, horizon=trainer.policy.horizon).weight if "prioritized" in own else None
+        runs.append((epoch.stats, trainer.policy, priorities))
+    (mine, policy, weight), (theirs, plain, expected) = runs
+    assert (policy.engine.name, plain.engine.name) == ("cuda_graph", "torch")
+    assert policy.engine._graphs["update", ""].n_recordings > 0 or name == "reinforce"  # whose rollouts differ in size
+    for path, tensor in plain.get_weights().items():
+        np.testing.assert_allclose(policy.get_weights()[path], tensor, rtol=1e-4, atol=1e-5, err_msg=path)
+    for key, number in theirs.update.items():
+        np.testing.assert_allclose(mine.update[key], number, rtol=1e-3, atol=1e-4, err_msg=key)
+    if expected is not None:
+        np.testing.assert_allclose(weight, expected, rtol=1e-3)
+    assert_same(policy.streams_state(), plain.streams_state())
