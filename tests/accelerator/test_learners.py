@@ -11,6 +11,7 @@ from gymnasium import spaces
 import trainkit as tk
 from tests.accelerator.runs import assert_equal_runs, make, tolerance_of
 from tests.engine.test_device_frames import MIXED, STACKED, Source
+from tests.engine.test_optimizers import ADAMW, COSINE, SGD, without_decay_of_biases
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
 from trainkit.testing import PretendDevice
 
@@ -40,6 +41,22 @@ def test_a_q_learner_acts_and_learns_as_on_the_cpu(kind: dict[str, Any], acceler
         np.testing.assert_allclose(priorities[1], priorities[0], rtol=tolerance, atol=tolerance)
     assert_equal_runs(there.get_weights(), here.get_weights(), tolerance)
     assert_equal_runs(there.read_metrics(), here.read_metrics(), tolerance)
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD, without_decay_of_biases], ids=["AdamW", "SGD", "groups"])
+def test_every_optimizer_and_scheduler_learns_as_on_the_cpu(optimizer: Any, accelerator: torch.device) -> None:
+    options: dict[str, Any] = {"optimizer": optimizer, "lr": COSINE, "engine": "torch", "clip": tk.Clip(0.5)}
+    here, there = (made(**options, device=device) for device in ("cpu", accelerator))
+    for step in range(6):
+        batch = batch_of(8, seed=step)
+        if step == 4:  # skipped on both
+            for policy in (here, there):
+                policy.on_nan = "skip"
+                policy.update(batch_of(8, reward=np.full(8, np.nan, np.float32)), step=step)
+        for policy in (here, there):
+            policy.update(batch, step=step)
+    assert_equal_runs(there.get_weights(), here.get_weights(), tolerance_of(accelerator))
+    assert_equal_runs(there.read_metrics(), here.read_metrics(), tolerance_of(accelerator))
 
 
 @pytest.mark.parametrize("kind", KINDS)

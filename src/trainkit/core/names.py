@@ -31,7 +31,7 @@ def _is(libraries: str, *options: str, note: str = "") -> Ours:
 
 _EXPLORING = "epsilon and other explorations are a part: exploration=EpsilonGreedy(...), or epsilon= of a preset"
 _ENDS = "evaluations do not explore: give evaluation=Evaluation(collector, explore=True) if they shall"
-_OPTIMIZER = "give lr=, or optimizer=Adam(...)"
+_OPTIMIZER = "give lr=, or optimizer=Adam(...) or a class such as torch.optim.AdamW"
 _NETWORK = "give for_envs(envs, hidden=...), or a network of your own as the first argument"
 
 OPTIONS_ELSEWHERE: dict[str, Ours] = {
@@ -102,7 +102,9 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "learning_rate": _is("SC", "lr", "optimizer=Adam(lr)"),
     "learning_rates": _is("", "lr"),
     "logdir": _is("T", "logger"),
-    "lr_scheduler": _is("T", "lr=[(0, 1e-3), (steps, 0.0)]", "optimizer=Adam([(0, 1e-3), (steps, 0.0)])"),
+    "lr_scheduler": _is(
+        "T", "lr=lambda optimizer: CosineAnnealingLR(optimizer, steps)", "optimizer=TorchOptimizer(factory, lr)"
+    ),
     "max_batchsize": _is("T", note="there is no such limit: leave it out"),
     "max_epochs": _is("T", "max_epoch"),
     "minibatch_size": _is("R", "batch_size"),
@@ -131,6 +133,7 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "num_workers": _is("R", 'backend="async"', "n_envs", "n"),
     "online_sample_size": _is("T", "quantiles", "n"),
     "optim": _is("T", "optimizer", note=_OPTIMIZER),
+    "optimizer_class": _is("S", "optimizer", note=_OPTIMIZER),
     "optimize_memory_usage": _is("S", note="a frame is stored once, always: leave it out"),
     "policy_kwargs": _is("S", "hidden", note=_NETWORK),
     "recompute_advantage": _is("T", note="advantages are computed once per rollout: leave it out"),
