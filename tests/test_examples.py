@@ -117,6 +117,12 @@ def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFix
     assert all(mean > 0 for mean in returns.values())
 
 
+def test_ppo_trains_in_a_simulator(capsys: pytest.CaptureFixture[str]) -> None:
+    returns = load("ppo_simulator").main(n=64, max_epoch=2).returns
+    assert returns.count == 100
+    assert "epoch 2 | 2,048 steps" in capsys.readouterr().out
+
+
 class TestTwoAgents:
     def test_both_ways_train_and_report_each_agent(self) -> None:
         example = load("two_agents")

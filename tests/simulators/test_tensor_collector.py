@@ -201,7 +201,7 @@ NAN_OBS[2, 1] = torch.nan
             {"reward": torch.tensor([0.0, torch.inf, 0.0, 0.0])},
             "reward that is not finite in env 1, vector step 3 of the 4",
         ),
-        ({"obs": NAN_OBS}, "obs that is not finite in env 2, vector step 4 of the 4"),
+        ({"obs": NAN_OBS}, "obs that is not finite in env 2, vector step 3 of the 4"),
         ({"final_obs": NAN_OBS, "truncated": torch.ones(N, dtype=torch.bool)}, "final_obs that is not finite in env 2"),
         ({"reward": torch.zeros(N, 1)}, r"return reward as a tensor float32\[4\] on cpu, got float32\[4, 1\] on cpu"),
         ({"terminated": torch.zeros(N)}, r"return terminated as a tensor bool\[4\] on cpu, got float32\[4\]"),
@@ -289,7 +289,7 @@ WRONG_USES: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "correlated noise": (
         lambda simulator: TensorCollector(ppo(Pendulum(2), exploration=tk.policy.ColoredNoise()), Pendulum(2)),
-        "PPOPolicy.exploration must be None, got a ColoredNoise",
+        "PPOPolicy.exploration must be None, as .* got a ColoredNoise",
     ),
     "a column": (
         lambda simulator: TensorCollector(ppo(simulator), simulator).buffer.read(columns=["t"]),

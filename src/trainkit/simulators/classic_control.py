@@ -63,7 +63,7 @@ class ClassicControl(ABC):
     def _uniform(self, *high: float) -> Tensor:
         """Draw states [N, S], each number between -high and high."""
         drawn = torch.rand((self.n, len(high)), generator=self._generator, device=self.device, dtype=torch.float32)
-        return (2.0 * drawn - 1.0) * torch.stack([torch.full((), one, device=self.device) for one in high])
+        return torch.stack([(2.0 * column - 1.0) * one for column, one in zip(drawn.unbind(1), high, strict=True)], 1)
 
     @abstractmethod
     def _drawn(self) -> Tensor:

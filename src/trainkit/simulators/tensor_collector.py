@@ -15,7 +15,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.errors import BadEnvDataError, Checks, ConfigError, DivergedError
 from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
-from trainkit.core.stats import NO_VALUES, CollectStats, Summary, html_table
+from trainkit.core.stats import CollectStats, Summary, html_table
 from trainkit.engine.device import to_arrays
 from trainkit.policy.base import Policy
 from trainkit.policy.on_policy import OnpolicyPolicy
@@ -74,9 +74,8 @@ class TensorCollector:
             shaped(policy.horizon.reward, torch.zeros(0))
             if policy.exploration is not None:
                 raise ConfigError(
-                    f"TensorCollector: {type(policy).__name__}.exploration must be None, got a "
-                    f"{type(policy.exploration).__name__}: "
-                    "sequences of correlated noise are made on the CPU"
+                    f"TensorCollector: {type(policy).__name__}.exploration must be None, as sequences of correlated "
+                    f"noise are made on the CPU, got a {type(policy.exploration).__name__}: leave it out"
                 )
         except BaseException:
             envs.release()
@@ -92,7 +91,9 @@ class TensorCollector:
         self._n_left = 0  # steps of the current collect; negative where the last one made more
         self._metric = reward_metric
         self._recent: deque[float] = deque(maxlen=100)
-        self._running = torch.zeros((2, envs.n), device=envs.device)  # return and length of the current episodes
+        self._running = torch.zeros(
+            (2, envs.n), device=envs.device, dtype=torch.float32
+        )  # return and length of the current episodes
         self._finished: list[Tensor] = []  # [2, N] of each step of this collect, nan where no episode ended
         self._seconds = dict.fromkeys(("all", "act", "env", "store"), 0.0)  # of this collect
 
@@ -170,7 +171,6 @@ class TensorCollector:
         self._running.zero_()
         seed = seeding.derive(self._root, "simulator", self._n_resets) % 2**31  # simulators accept no larger one
         self._n_resets += 1
-        self.buffer.reserve(0)
         self.buffer.start(self.envs.reset(seed))
         self._needs_reset = False
 
@@ -203,7 +203,7 @@ class TensorCollector:
     def _stats(self, read: dict[str, NDArray[Any]]) -> CollectStats:
         """Return the statistics of this collect; discard it and raise if a number of it is not finite."""
         if not read:
-            return CollectStats(recent_returns=self._recent_returns)
+            return CollectStats(recent_returns=Summary.of(self._recent))
         finished, n_steps, seconds = read.pop("finished"), len(self._finished), self._seconds
         self._check(n_steps, {name: int(position) for name, position in read.items()})
         has_ended = ~np.isnan(finished[:, 1])
@@ -221,9 +221,9 @@ class TensorCollector:
         return CollectStats(
             n_step=n_steps * self.envs.n,
             n_episode=len(returns),
-            returns=Summary.of(returns.tolist()) if len(returns) else NO_VALUES,
-            lengths=Summary.of(lengths.tolist()) if len(returns) else NO_VALUES,
-            recent_returns=self._recent_returns,
+            returns=Summary.of(returns.tolist()),
+            lengths=Summary.of(lengths.tolist()),
+            recent_returns=Summary.of(self._recent),
             seconds=seconds["all"],
             n_vector_step=n_steps,
             action_std=self.policy.read_action_std(),
@@ -235,10 +235,6 @@ class TensorCollector:
             other_ms=(seconds["all"] - parts_seconds) * per_step,
         )
 
-    @property
-    def _recent_returns(self) -> Summary:
-        return Summary.of(self._recent) if self._recent else NO_VALUES
-
     def _check(self, n_steps: int, invalid: dict[str, int]) -> None:
         """Raise for the first number that is not finite."""
         order = ("obs", "extras", "reward", "final_obs")  # in which a step computes them
@@ -249,7 +245,8 @@ class TensorCollector:
         self._needs_reset, self.is_interrupted = True, False
         position, _, name = min(found)
         step, env_id = divmod(position, self.envs.n)
-        where = f"env {env_id}, vector step {step + 1} of the {n_steps} of this collect"
+        made_in = step if name == "obs" else step + 1  # 0 is the reset, or the last collect
+        where = f"env {env_id}, vector step {made_in} of the {n_steps} of this collect"
         if name == "extras":
             raise DivergedError(
                 f"{type(self.policy).__name__} gives a log_prob or value that is not finite for {where}: it diverged, "
@@ -284,7 +281,6 @@ class TensorCollector:
         self._running.copy_(state["running"])
         self._finished = [one.to(self.envs.device) for one in state["finished"]]
         if "obs" in state:
-            self.buffer.reserve(0)
             self.buffer.start(tree.from_plain(state["obs"]))
         if "simulator" in state and self.envs.stateful is not None:
             self.envs.stateful.load_state_dict(state["simulator"])
