@@ -120,10 +120,10 @@ def main() -> None:
         "",
         measured_at(),
         "",
-        f"`python -m benchmarks.simulators` on {platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
-        "one thread. PPO with a 64-64 network per torso learns CartPole: in 8 environments of gymnasium by `Collector`, "
-        "and in 4,096 of `tk.simulators.CartPole` by `TensorCollector`, all on the CPU. Rates are environment steps per "
-        "second of CPU time, of collecting and learning together; medians of "
+        f"`python -m benchmarks.simulators` on {platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__},"
+        " one thread. PPO with a 64-64 network per torso learns CartPole: in 8 environments of gymnasium by `Collector`"
+        ", and in 4,096 of `tk.simulators.CartPole` by `TensorCollector`, all on the CPU. Rates are environment steps "
+        "per second of CPU time, of collecting and learning together; medians of "
         f"{options.rounds} turns. The first two rows have settings that suit their number of environments: few of them "
         "learn from each row more often. In the others each has the other's number of passes over a rollout.",
         "",
@@ -137,9 +137,9 @@ def main() -> None:
         lines.append(f"| {' | '.join(map(str, cells))} | {per_second / first:.1f} |")
     lines += [
         "",
-        "How soon the mean return of 100 greedy episodes of gymnasium's CartPole-v1, on new seeds every 5,120 and every "
-        f"65,536 steps, is {SOLVED:.0f}, with seeds {', '.join(map(str, options.seeds))}. So many environments make more "
-        "steps per second, and need more of them.",
+        "How soon the mean return of 100 greedy episodes of gymnasium's CartPole-v1, on new seeds every 5,120 and "
+        f"every 65,536 steps, is {SOLVED:.0f}, with seeds {', '.join(map(str, options.seeds))}. So many environments make "
+        "more steps per second, and need more of them.",
         "",
         "| environments | CPU seconds | steps |",
         "|---|---|---|",
