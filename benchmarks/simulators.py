@@ -138,8 +138,8 @@ def main() -> None:
     lines += [
         "",
         "How soon the mean return of 100 greedy episodes of gymnasium's CartPole-v1, on new seeds every 5,120 and "
-        f"every 65,536 steps, is {SOLVED:.0f}, with seeds {', '.join(map(str, options.seeds))}. So many environments make "
-        "more steps per second, and need more of them.",
+        f"every 65,536 steps, is {SOLVED:.0f}, with seeds {', '.join(map(str, options.seeds))}. So many environments "
+        "make more steps per second, and need more of them.",
         "",
         "| environments | CPU seconds | steps |",
         "|---|---|---|",

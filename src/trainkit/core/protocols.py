@@ -60,15 +60,15 @@ class Simulator(EnvSpaces, Protocol):
         """Reset every environment and all random streams; return the observations [N, ...]."""
         ...
 
-    def step(self, action: Any) -> tuple[Obs, Any, Any, Any, Obs]:
+    def step(self, action: Any) -> tuple[Any, ...]:
         """Step every environment, and reset those whose episode ended, within the same step.
 
         Args:
             action: [N, ...].
 
         Returns:
-            obs [N, ...], to act on next: where an episode ended, the first of the next episode;
-            reward [N], of floats; terminated [N] and truncated [N], of bools;
+            five tensors, or trees of them: obs [N, ...], to act on next, where an episode ended the first of the next;
+            reward [N], float32; terminated [N] and truncated [N], bool;
             final_obs [N, ...], before any reset: read only where an episode ended.
         """
         ...
