@@ -52,7 +52,9 @@ from trainkit import (
     Target,
     load_policy,
 )
+from trainkit.core import tree
 from trainkit.engine import Loss, TensorBatch, cuda_graph
+from trainkit.engine.device import to_device
 from trainkit.errors import DeviceError, DivergedError
 from trainkit.policy import ActOutput
 from trainkit.testing import DeviceCounts, PretendDevice
@@ -241,6 +243,25 @@ def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped
     has_noise = not isinstance(graph, DQNPolicy) or graph.network.noise_size
     assert n_recorded == (4 if has_noise else 2)
     assert_same(graph.streams_state(), plain.streams_state())
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("name", [name for name, learner in LEARNERS.items() if learner.is_on_policy])
+def test_acting_on_tensors_waits_for_nothing_and_its_results_last(name: str, taped: PretendDevice) -> None:
+    graph, plain = both(name)
+    results: list[Any] = []
+    expected: list[Any] = []
+    for call in range(N_WARM_UPS + 3):
+        obs = to_device(observations(LEARNERS[name].space, 4, seed=call), taped.device)
+        with taped.counting() as counts:
+            results.append(graph.act_on_device(obs))
+        expected.append(plain.act_on_device(obs))
+    assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (0, 0, 0)
+    assert n_recordings(graph) == {"act": 1}
+    n_leaves = len(tree.leaves(obs))
+    assert counts.operations - TapeCapture.inside == Counter({"aten::copy_": n_leaves + 1})  # of inputs, of results
+    for mine, theirs in zip(results, expected, strict=True):
+        assert_same(mine, theirs)
 
 
 # ---- what comes in and what goes out ----

@@ -104,6 +104,7 @@ class CudaGraph:
         name: of the function, for errors.
         policy: where something of it changed that `Changes` watches, or its generator, the next calls warm up again.
         ignored: attributes of the policy that the function does not read.
+        keeps: whether the function returns results to keep.
 
     Attributes:
         lock: for calls from several threads, held until the results were read.
@@ -111,12 +112,12 @@ class CudaGraph:
         is_recording: whether the function is being recorded now, so that nothing may wait or free memory.
     """
 
-    def __init__(self, name: str, policy: Any, ignored: frozenset[str]) -> None:
+    def __init__(self, name: str, policy: Any, ignored: frozenset[str], *, keeps: bool) -> None:
         self._name, self._policy, self.lock = name, policy, RLock()
         self._changes = Changes(policy, ignored)
         self.is_recording = False
         self._n_dropped = 0  # times in a row that recordings were dropped before a second replay
-        self._slot = 0  # of the last call's kept results
+        self._keeps, self._slot = keeps, 0  # of the last call's kept results
         self._start()
 
     def _start(self) -> None:
@@ -170,13 +171,13 @@ class CudaGraph:
         if self._changes.is_observed:
             return function(to_device(inputs, self._policy.device), fixed)
         self._slot = (self._slot + 1) % _N_KEPT
-        given = _Inputs(inputs, self._slot, memory)
+        given = _Inputs(inputs, self._slot if self._keeps else None, memory)
         key = variant, given.layout
         recording = self._recordings.pop(key, None)
         if recording is None:
             warm_up = self._warm_ups.setdefault(key, _WarmUp())
             if warm_up.n_calls < _N_WARM_UPS:
-                return self._warm_up(warm_up, lambda: function(given.on(self._policy.device)[0], fixed))
+                return self._warm_up(warm_up, lambda: function(given.on(self._policy.device), fixed))
             recording = self._record(function, given, fixed, warm_up)
             del self._warm_ups[key]
             if len(self._recordings) == _MOST_RECORDINGS:
@@ -215,6 +216,7 @@ class CudaGraph:
             results, others = function(inputs, fixed)
             with torch.no_grad():
                 for one, kept in zip(tree.leaves(results), tree.leaves(warm_up.kept), strict=True):
+                    assert is_slot is not None, "the function keeps results"
                     torch.where(is_slot.view(-1, *[1] * one.dim()), one, kept, out=kept)
             return others
 
@@ -261,27 +263,27 @@ class _Inputs:
 
     Args:
         inputs: a tree of arrays, numbers, tensors and None.
-        slot: the kept results that the call overwrites.
+        slot: the kept results that the call overwrites; None if there are none.
         memory: see `PinnedBatch`.
 
     Attributes:
         layout: what inputs with the same arrangement have in common.
     """
 
-    def __init__(self, inputs: Any, slot: int, memory: BatchMemory | None) -> None:
+    def __init__(self, inputs: Any, slot: int | None, memory: BatchMemory | None) -> None:
         self.slot = slot
-        self.batch = PinnedBatch((tree.map_tree(as_array, inputs), np.arange(_N_KEPT) == slot), memory)
+        is_slot = None if slot is None else np.arange(_N_KEPT) == slot
+        self.batch = PinnedBatch((tree.map_tree(as_array, inputs), is_slot), memory)
         named = [(path, leaf) for path, leaf in tree.named_leaves(inputs) if isinstance(leaf, Tensor)]
         self.tensors = [leaf for _, leaf in named]
         self.layout = self.batch.layout, tuple((path, leaf.shape, leaf.dtype) for path, leaf in named)
 
-    def on(self, device: torch.device) -> tuple[Any, Tensor]:
-        """Return (inputs, which slot is overwritten [2]) on the device."""
-        on_device: tuple[Any, Tensor] = self.batch.on(device)
-        return on_device
+    def on(self, device: torch.device) -> Any:
+        """Return the inputs on the device."""
+        return (self.batch.on(device) if len(self.batch.block) else self.batch.views(self.batch.block))[0]
 
-    def views(self, block: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, Tensor]:
-        """Return the same as views of a copy of the block, with copies of the tensors."""
+    def views(self, block: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, Tensor | None]:
+        """Return (inputs, which slot is overwritten [2]): views of a copy of the block, and copies of the tensors."""
         copies = {id(tensor): copy for tensor, copy in zip(self.tensors, tensors, strict=True)}
         inputs, is_slot = self.batch.views(block)
         return tree.map_tree(lambda leaf: copies.get(id(leaf), leaf), inputs), is_slot
@@ -306,11 +308,12 @@ class _Recording:
         self._replay = replay
 
     def __call__(self, given: _Inputs) -> tuple[Any, Any]:
-        self.block.copy_(given.batch.block, non_blocking=True)
+        if len(self.block):
+            self.block.copy_(given.batch.block, non_blocking=True)
         if self.tensors:
             torch._foreach_copy_(self.tensors, given.tensors)
         self._replay()
-        return self._kept[given.slot], self._others
+        return self._kept[given.slot or 0], self._others
 
 
 def _referred(reference: "weakref.ref[Any] | None") -> Any:

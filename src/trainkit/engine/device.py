@@ -154,16 +154,25 @@ class DeviceBlock:
 
     def read(self) -> dict[str, NDArray[Any]]:
         """Wait for the device and return the tensors as arrays."""
-        tensors = self._tensors
-        if self._block is not None:
-            block, start = self._block.to(CPU, non_blocking=True), 0
-            torch.accelerator.current_stream(self._block.device).synchronize()
-            for name in self._named:
-                one = tensors[name]
-                end = start + one.numel() * one.element_size()
-                tensors = {**tensors, name: block[start:end].view(one.dtype).view(one.shape)}
-                start = end
-        return {name: tensor.numpy() for name, tensor in tensors.items()}
+        if self._block is None:
+            return {name: tensor.numpy() for name, tensor in self._tensors.items()}
+        block = self._block.to(CPU, non_blocking=True)
+        torch.accelerator.current_stream(self._block.device).synchronize()
+        return {name: tensor.numpy() for name, tensor in self._views(block).items()}
+
+    def copy(self) -> dict[str, Tensor]:
+        """Return copies of the tensors, made by one operation."""
+        return self._tensors if self._block is None else self._views(self._block.clone())
+
+    def _views(self, block: Tensor) -> dict[str, Tensor]:
+        """Return the tensors in a copy of the block."""
+        tensors, start = dict(self._tensors), 0
+        for name in self._named:
+            one = tensors[name]
+            end = start + one.numel() * one.element_size()
+            tensors[name] = block[start:end].view(one.dtype).view(one.shape)
+            start = end
+        return tensors
 
 
 class CopyToCpu:

@@ -198,15 +198,8 @@ class Engine:
             draw: samples the last of `inputs`, which is None, on the policy's generator; a CUDA graph does so itself.
         """
         if self.is_graph:
-
-            def work(given: Any, _: Any) -> tuple[Any, DeviceBlock]:
-                with torch.no_grad():
-                    return (), DeviceBlock(function(_drawn(given, draw)))
-
-            graph = self._graph("call", name)
-            with graph.lock:  # all replays write to the same memory
-                block: DeviceBlock = self._by_graph(graph, work, inputs, variant=draw is not None)[1]
-                return block.read()
+            with self._graph("call", name).lock:  # all replays write to the same memory
+                return self._call_by_graph(name, function, inputs, draw).read()
         inputs = _drawn(inputs, draw)
         if self.is_numpy:
             results = self._by_numpy(name, function, inputs)
@@ -215,11 +208,33 @@ class Engine:
         with torch.no_grad():
             return to_arrays(function(to_device(inputs, self._device)))
 
+    def call_on_device(
+        self, name: str, function: Function, inputs: Any, *, draw: Callable[[], Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Return a function's results as `call` does, of tensors on the device, as tensors there, without waiting."""
+        if self.is_graph:
+            with self._graph("call", name).lock:
+                return self._call_by_graph(name, function, inputs, draw).copy()
+        with torch.no_grad():
+            return dict(function(to_device(_drawn(inputs, draw), self._device)))
+
+    def _call_by_graph(
+        self, name: str, function: Function, inputs: Any, draw: Callable[[], Tensor] | None
+    ) -> DeviceBlock:
+        """Return a function's results, without gradients, which the next call overwrites."""
+
+        def work(given: Any, _: Any) -> tuple[Any, DeviceBlock]:
+            with torch.no_grad():
+                return (), DeviceBlock(function(_drawn(given, draw)))
+
+        block: DeviceBlock = self._by_graph(self._graph("call", name), work, inputs, variant=draw is not None)[1]
+        return block
+
     def _graph(self, purpose: str, name: str = "") -> CudaGraph:
         """Return the graphs of a function."""
         if (purpose, name) not in self._graphs:
             subject = f"the function {name!r}" if name else "an update"
-            self._graphs[purpose, name] = CudaGraph(subject, self._policy, self._ignored)
+            self._graphs[purpose, name] = CudaGraph(subject, self._policy, self._ignored, keeps=purpose == "update")
         return self._graphs[purpose, name]
 
     def _by_graph(self, graph: CudaGraph, *given: Any, **facts: Any) -> Any:

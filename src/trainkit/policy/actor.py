@@ -91,7 +91,7 @@ class ActorPolicy(Policy):
                 arrays = self._engine.call("act", self._act, (tree.map_tree(np.asarray, obs), None, None), draw=draw)
                 results = {name: torch.from_numpy(column) for name, column in arrays.items()}
             else:
-                results = self._act((obs, None, None if draw is None else draw()))
+                results = self._engine.call_on_device("act", self._act, (obs, None, None), draw=draw)
             if explore and self._action_std is not None:
                 self._action_std.add(results["outputs"])
             return self._output(results)
