@@ -231,6 +231,17 @@ def test_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [DQNPolicy, SACPolicy, PPOPolicy])
+def test_activations_and_norms_are_as_exact_as_in_torch(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreement = Agreement(monkeypatch)
+    at = Spaces(VECTOR, FORCE if kind is SACPolicy else CHOICES)
+    for seed, (activation, norm) in enumerate([("silu", "layer"), ("elu", "rms"), ("gelu", "layer"), ("mish", None)]):
+        how: dict[str, Any] = {"hidden": (17, 9), "activation": activation, "norm": norm}
+        learn(kind.for_envs(at, device="cpu", seed=seed, engine="numpy", **how), Draw(seed))
+    check(agreement)
+
+
+@pytest.mark.slow
 def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement(monkeypatch)
     learn_at_random(range(N_FAST, N_ALL))

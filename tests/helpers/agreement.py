@@ -65,12 +65,12 @@ class Agreement:
         own: Numbers = {}
         minimize, call, move = Engine.minimize, Engine.call, GradientStep.apply
 
-        def noted_step(gradient_step: GradientStep, value: Any, shown: Any, *, step: int) -> Taken:
+        def noted_step(gradient_step: GradientStep, value: Any, shown: Any, **how: Any) -> Taken:
             own.clear()
             named = gradient_step.module.named_parameters()
             gradients = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
             own.update(_numbers({"loss": value, **shown, "gradient": gradients}))
-            return move(gradient_step, value, shown, step=step)
+            return move(gradient_step, value, shown, **how)
 
         def compared_step(
             engine: Engine,
@@ -81,6 +81,7 @@ class Agreement:
             given: Any,
             *,
             step: int,
+            lr: Tensor | None = None,
         ) -> Taken:
             def evaluate(policy: Any, given: Any) -> Numbers:
                 evaluator, own_step = _Evaluator(), policy._gradient_steps[name]
@@ -91,16 +92,17 @@ class Agreement:
 
             policy = engine._policy
             given, references = self._references(policy, tree.map_tree(_array_of_number, given), evaluate)
-            taken = minimize(engine, gradient_step, name, prepare, function, given, step=step)
+            taken = minimize(engine, gradient_step, name, prepare, function, given, step=step, lr=lr)
             self._compare(f"{type(policy).__name__}.{name}", own, references)
             return taken
 
-        def compared_call(engine: Engine, name: str, function: Any, inputs: Any) -> Any:
+        def compared_call(engine: Engine, name: str, function: Any, inputs: Any, *, draw: Any = None) -> Any:
             def evaluate(policy: Any, inputs: Any) -> Numbers:
                 with torch.no_grad():
                     return _numbers(getattr(policy, function.__name__)(inputs))
 
             policy = engine._policy
+            inputs = inputs if draw is None else (*inputs[:-1], draw())
             inputs, references = self._references(policy, inputs, evaluate)
             results: dict[str, NDArray[Any]] = call(engine, name, function, inputs)
             self._compare(f"{type(policy).__name__}.{name}", _numbers(results), references)

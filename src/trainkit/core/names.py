@@ -32,9 +32,10 @@ def _is(libraries: str, *options: str, note: str = "") -> Ours:
 _EXPLORING = "epsilon and other explorations are a part: exploration=EpsilonGreedy(...), or epsilon= of a preset"
 _ENDS = "evaluations do not explore: give evaluation=Evaluation(collector, explore=True) if they shall"
 _OPTIMIZER = "give lr=, or optimizer=Adam(...) or a class such as torch.optim.AdamW"
-_NETWORK = "give for_envs(envs, hidden=...), or a network of your own as the first argument"
+_NETWORK = "give for_envs(envs, hidden=..., encoder=...), or a network of your own as the first argument"
 
 OPTIONS_ELSEWHERE: dict[str, Ours] = {
+    "activation_fn": _is("S", "activation"),
     "action_noise": _is("S", "exploration=ColoredNoise()"),
     "advantage_normalization": _is("T", "normalize_advantage"),
     "alpha": _is("T", "temperature"),
@@ -87,7 +88,9 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
         "T", "explore", "exploration=ColoredNoise()", note="a collector with a buffer explores, one without does not"
     ),
     "explore_config": _is("R", "exploration", note=_EXPLORING),
+    "fcnet_activation": _is("R", "activation"),
     "fcnet_hiddens": _is("R", "hidden", note=_NETWORK),
+    "features_extractor_class": _is("S", "encoder"),
     "framework": _is("R", note="trainkit runs on PyTorch: leave it out"),
     "gae_lambda": _is("TSC", "lam"),
     "grad_clip": _is("R", "max_grad_norm", "clip=Clip(...)"),
@@ -117,6 +120,7 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "n_steps": _is("S", "n_step", "step_per_collect"),
     "net_arch": _is("S", "hidden", note=_NETWORK),
     "norm_adv": _is("C", "normalize_advantage"),
+    "norm_layer": _is("T", "norm"),
     "normalize_reward": _is("", 'reward="return_scale"', 'horizon=Horizon(reward="return_scale")'),
     "num_atoms": _is("T", "atoms"),
     "num_env_runners": _is("R", 'backend="async"', "n_envs", "n"),

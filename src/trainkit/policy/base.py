@@ -51,6 +51,8 @@ from trainkit.policy.update_result import DivergenceGuard, MeanMetrics, OnNan, U
 
 T = TypeVar("T")
 
+_MODELESS = {nn.Linear, nn.Conv2d, nn.ModuleList, nn.Flatten, nn.LayerNorm, nn.RMSNorm}  # which have no modes
+
 
 class PolicyOptions(TypedDict, total=False):
     """The keyword arguments of `Policy` that its subclasses' constructors pass on."""
@@ -353,10 +355,8 @@ class Policy(nn.Module):
     @cached_property
     def _depends_on_mode(self) -> bool:
         """Whether a module may depend on the mode: all modules except trainkit's and torch's simple layers."""
-        kinds = {type(module) for module in self.modules() if module is not self}
-        return any(
-            not kind.__module__.startswith("trainkit.") for kind in kinds - {nn.Linear, nn.Conv2d, nn.ModuleList}
-        )
+        kinds = {type(module) for module in self.modules() if module is not self} - _MODELESS
+        return any(not kind.__module__.startswith("trainkit.") for kind in kinds)
 
     def features(self, obs: Obs) -> Any:
         """Return raw observations [K, ...] as features on the device."""

@@ -41,6 +41,36 @@ def sigmoid_backward(b: Builder, node: Node, grad: Array, y: Array) -> Array:
     return f(np.multiply, grad, f(np.multiply, f(np.subtract, 1.0, y), y))
 
 
+def silu(b: Builder, node: Node, x: Array) -> Array:
+    f = apply_like(b, node)
+    return f(np.multiply, x, f(kernels.logistic, x))
+
+
+def silu_backward(b: Builder, node: Node, grad: Array, x: Array) -> Array:
+    """With s = sigmoid(x), grad * s * (1 + x (1 - s))."""
+    f = apply_like(b, node)
+    s = f(kernels.logistic, x)
+    slope = f(np.add, f(np.multiply, f(np.subtract, 1.0, s), x), 1.0)
+    return f(np.multiply, f(np.multiply, slope, s), grad)
+
+
+def elu(b: Builder, node: Node, x: Array, *scales: float) -> Array | None:
+    """max(x, 0) + exp(min(x, 0)) - 1, which never overflows."""
+    if any(scale != 1 for scale in scales):
+        return None
+    f, zeros = apply_like(b, node), full_like(b, x, 0.0, x.dtype)
+    return f(np.add, f(np.expm1, f(np.minimum, x, zeros)), f(np.maximum, x, zeros))
+
+
+def elu_backward(
+    b: Builder, node: Node, grad: Array, alpha: float, scale: float, input_scale: float, is_result: bool, x: Array
+) -> Array | None:
+    if is_result or not alpha == scale == input_scale == 1:
+        return None
+    f = apply_like(b, node)
+    return f(np.multiply, f(np.exp, f(np.minimum, x, full_like(b, x, 0.0, x.dtype))), grad)
+
+
 _LINEAR_FROM = 18  # where log(1 + exp(x)) is x in float32
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from trainkit.engine import kernels
-from trainkit.engine.operations import activations, elementwise, indexing, products, reductions, shapes
+from trainkit.engine.operations import activations, elementwise, indexing, normalization, products, reductions, shapes
 from trainkit.engine.operations.elementwise import Operation, predicate, ufunc
 from trainkit.engine.program import Array, Builder
 from trainkit.engine.recording import Call, Node, NotDerivableError
@@ -63,12 +63,18 @@ OPERATIONS: dict[str, Operation] = {  # by names without overloads and in-place 
     "tanh_backward": activations.tanh_backward,
     "sigmoid": activations.sigmoid,
     "sigmoid_backward": activations.sigmoid_backward,
+    "silu": activations.silu,
+    "silu_backward": activations.silu_backward,
+    "elu": activations.elu,
+    "elu_backward": activations.elu_backward,
     "softplus": activations.softplus,
     "softplus_backward": activations.softplus_backward,
     "_softmax": activations.softmax,
     "_softmax_backward_data": activations.softmax_backward,
     "_log_softmax": activations.log_softmax,
     "_log_softmax_backward_data": activations.log_softmax_backward,
+    "native_layer_norm": normalization.layer_norm,
+    "native_layer_norm_backward": normalization.layer_norm_backward,
     # losses
     "huber_loss": activations.huber_loss,
     "huber_loss_backward": activations.huber_loss_backward,
