@@ -5,10 +5,10 @@
     make gpu-day REHEARSE=1                              # as little as possible on the pretend device: does it run?
     python -m benchmarks.gpu --rehearse --device cpu     # or on the CPU
 
-Pieces: limits, tests, updates, frames, pong, profile. Each is a list of units, of seconds to minutes. A unit that is
-done is a line of `OUT/gpu.jsonl`; the next call starts with the first one that is not, after a kill too. A unit that
-raises is noted and not tried again; one during which the process died is tried once more. Pong continues from its
-checkpoint in `WORK`. The page `OUT/gpu.md` is written at the end of every call, and lists what has not run.
+Pieces: limits, tests, updates, frames, simulators, pong, profile. Each is a list of units, of seconds to minutes. A
+unit that is done is a line of `OUT/gpu.jsonl`; the next call starts with the first one that is not, after a kill too. A
+unit that raises is noted and not tried again; one during which the process died is tried once more. Pong continues from
+its checkpoint in `WORK`. The page `OUT/gpu.md` is written at the end of every call, and lists what has not run.
 """
 
 import argparse
@@ -22,14 +22,22 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu import frames, limits, page, pong, profiling, suite, updates
+from benchmarks.gpu import frames, limits, page, pong, profiling, simulators, suite, updates
 from benchmarks.gpu.record import MissingError, Piece, Record, Setup
 from benchmarks.provenance import code_commit
 from benchmarks.running import machine
 from trainkit.engine.device import resolve_device
 from trainkit.testing import PretendDevice
 
-PIECES = (limits.PIECE, suite.PIECE, updates.PIECE, frames.PIECE, pong.PIECE, profiling.PIECE)
+PIECES = (
+    limits.PIECE,
+    suite.PIECE,
+    updates.PIECE,
+    frames.PIECE,
+    simulators.PIECE,
+    pong.PIECE,
+    profiling.PIECE,
+)
 PUBLISHED = Path("benchmarks/results")
 FAILED = 3  # exit code of a process whose unit raised: another one continues, as a device may not recover
 GRACE_S = 60.0  # after its limit a process is killed

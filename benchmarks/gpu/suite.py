@@ -21,7 +21,7 @@ def tested(setup: Setup, path: str, marked: str, left_s: float) -> Row:
     report.unlink(missing_ok=True)
     words = ["-q", "-p", "no:cacheprovider", "-m", marked, f"--device={setup.device}", f"--junit-xml={report}", path]
     if setup.is_rehearsal:
-        words += ["-k", "dqn and not exported" if "accelerator" in path else "auto"]
+        words += ["-k", "learns_there_as and rainbow" if "accelerator" in path else "auto"]
     command = [sys.executable, "-m", "pytest", *words]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(left_s, 30.0), check=False)
     if not report.exists():

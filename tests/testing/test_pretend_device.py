@@ -73,6 +73,7 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bfloat16": lambda x: x.to(torch.bfloat16).float().cumsum(0),
     "storage": lambda x: torch.empty(2, device=x.device).set_(x.untyped_storage(), 3, (2, 2)),
     "resized": lambda x: x.clone().resize_(2, 2),
+    "mean loss": lambda x: nn.functional.mse_loss(x, x.flip(0)) + nn.functional.smooth_l1_loss(x, x.flip(0)),
 }
 
 

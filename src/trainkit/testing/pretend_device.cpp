@@ -554,6 +554,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", set_tensor);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
+  for (auto name : {"mse_loss", "smooth_l1_loss"}) {  // torch's default calls `out=` with a shape that it warns of
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
+  }
 }
 
 // ---- autocast: matrix products in the lower precision, sums, losses and exponentials in float32, as on CUDA ----
