@@ -2,14 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.record import MissingError, Piece, Record, Row, Setup, Unit
 from benchmarks.gpu.timing import rates, table
-from benchmarks.gpu.workloads import Workload
+from benchmarks.gpu.workloads import FRAMES, WORKLOADS, Workload
 
 PRECISIONS = ("float32", "tf32", "bf16")
 ADAM_BYTES = 28  # per parameter: reads gradient, parameter and two moments, writes three of them, four bytes each
@@ -17,13 +17,13 @@ ADAM_BYTES = 28  # per parameter: reads gradient, parameter and two moments, wri
 
 @contextlib.contextmanager
 def products_in(precision: str) -> Iterator[torch.dtype]:
-    """Let float32 products be computed in TF32, or not; yield the dtype to multiply."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    """Let CUDA's float32 products be computed in TF32, or not; yield the dtype to multiply."""
+    switch: Any = torch.backends.cuda.matmul  # whose annotations lack the switch
+    before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
     try:
         yield torch.bfloat16 if precision == "bf16" else torch.float32
     finally:
-        torch.set_float32_matmul_precision(before)
+        switch.fp32_precision = before
 
 
 def product(setup: Setup, precision: str) -> float:
@@ -51,6 +51,7 @@ def graph(setup: Setup) -> float:
     if not setup.device.startswith("cuda"):
         raise MissingError(f"{setup.device} has no CUDA graphs")
     one, recorded = torch.zeros((), device=setup.device), torch.cuda.CUDAGraph()
+    one.add_(1.0)  # loads the kernel
     with torch.cuda.graph(recorded):
         one.add_(1.0)
     return rates(recorded.replay, setup)[-1]
@@ -80,15 +81,23 @@ def _row(measure: Callable[[], float], left_s: float) -> Row:
 def floor_s(workload: Workload, n_rows: int, precision: str, record: Record) -> float | None:
     """Return the least seconds of an update: its products and Adam's memory at the device's best rates, or one launch.
 
-    None where the device's rates are not measured.
+    None where the device's rates are not measured. torch convolves float32 in TF32 by default.
     """
     best = {row["unit"]: row["rate"] for row in record.rows("limits")}
-    needed = best.get(f"product in {precision}"), best.get("copy")
-    if needed[0] is None or needed[1] is None:
+    multiplied = "tf32" if precision == "float32" and workload.obs is FRAMES else precision
+    product_rate, copy_rate = best.get(f"product in {multiplied}"), best.get("copy")
+    if product_rate is None or copy_rate is None:
         return None
-    work = workload.flops(n_rows) / needed[0] + ADAM_BYTES * workload.n_parameters() / needed[1]
-    launch = best.get("graph")
-    return max(work, 0.0 if launch is None else 1.0 / launch)
+    flops_per_row, n_parameters = counts_of(workload.name)
+    work = n_rows * flops_per_row / product_rate + ADAM_BYTES * n_parameters / copy_rate
+    return max(work, 1.0 / best["graph"] if "graph" in best else 0.0)
+
+
+@cache
+def counts_of(name: str) -> tuple[float, int]:
+    """Return the floating-point operations of a row's update, and the number of parameters, of a workload."""
+    (workload,) = (one for one in WORKLOADS if one.name == name)
+    return workload.flops(1), workload.n_parameters()
 
 
 UNITS = {"copy": (1e-9, "GB/s, read and written"), "product": (1e-12, "TFLOP/s")}

@@ -13,7 +13,8 @@ from trainkit.presets.base import ATARI_ENVS
 
 PONG = "ALE/Pong-v5"
 WON = 18.0
-MARGIN_S = 30.0  # for an evaluation and a checkpoint at the end of an epoch
+MARGIN_S = 30.0  # to save a checkpoint
+SAVED_EVERY = 4  # epochs
 
 SWITCHES: dict[str, dict[str, Any]] = {
     "as the preset is": {},
@@ -79,37 +80,39 @@ def collecting(setup: Setup, left_s: float) -> Row:
 def learning(setup: Setup, left_s: float) -> Row | None:
     """Train Rainbow until an evaluation reaches 18, or 2 million steps; continue at the next call where time is out.
 
-    The checkpoint of every epoch has the buffer and the curve, whose seconds include evaluations.
+    Every fourth epoch, and at the end of the time, the buffer, the weights and the curve are saved. The curve's seconds
+    include evaluations.
     """
-    ends = time.monotonic() + left_s - MARGIN_S
-    step_per_epoch, max_epoch = (60, 2) if setup.is_rehearsal else (50_000, 40)
-    options: dict[str, Any] = FASTEST | {
-        "n_envs": 32,
-        "step_per_collect": 4 if setup.is_rehearsal else 32,
-        "capacity": 500_000,
-        "learning_starts": 10_000,
-        "episode_per_test": 1 if setup.is_rehearsal else 8,
-        "n_test_envs": 1 if setup.is_rehearsal else 8,
-    }
+    ends, folder = time.monotonic() + left_s - MARGIN_S, setup.work / "pong"
     trainer = rainbow(
         setup,
-        max_epoch=max_epoch,
-        step_per_epoch=step_per_epoch,
+        n_envs=32,
+        step_per_collect=4 if setup.is_rehearsal else 32,
+        capacity=200_000,
+        learning_starts=10_000,
+        max_epoch=2 if setup.is_rehearsal else 40,
+        step_per_epoch=60 if setup.is_rehearsal else 50_000,
+        n_test_envs=1 if setup.is_rehearsal else 8,
+        episode_per_test=1 if setup.is_rehearsal else 8,
         stop_return=WON,
-        checkpoint=setup.work / "pong",
-        resume_from="auto",
-        **options,
+        resume_from=folder if folder.exists() else None,
+        **FASTEST,
     )
     longest_s, began = 0.0, time.monotonic()
     with trainer:
         while began + longest_s < ends:
             result = next(trainer, None)
             if result is None:
-                curve = [[row["env_step"], row["seconds"], row["test/returns/mean"]] for row in trainer.history]
-                best = max(score for _, _, score in curve)
-                return {"curve": curve, "best": best, "reached": best >= WON}
+                break
             longest_s, began = max(longest_s, time.monotonic() - began), time.monotonic()
-            print(f"  {result.info.env_step:,} steps, evaluation {result.stats.test.returns.mean:.1f}", flush=True)
+            print(f"  {result.info.env_step:,} steps, evaluation {result.stats.test.returns.mean}", flush=True)
+            if trainer.epoch % SAVED_EVERY == 0:
+                trainer.save(folder)
+        if trainer.is_finished and trainer.stop_reason in (None, "stop_fn", "max_epoch"):
+            curve = [[row["env_step"], row["seconds"], row["test/returns/mean"]] for row in trainer.history]
+            best = max(score for _, _, score in curve)
+            return {"curve": curve, "best": best, "reached": best >= WON}
+        trainer.save(folder)
     return None
 
 

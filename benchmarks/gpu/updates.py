@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import trainkit as tk
 from benchmarks.gpu import limits, peer
 from benchmarks.gpu.plain import LEARNERS
-from benchmarks.gpu.record import Piece, Record, Row, Setup, Unit
+from benchmarks.gpu.record import MissingError, Piece, Record, Row, Setup, Unit
 from benchmarks.gpu.timing import rates, table
 from benchmarks.gpu.workloads import WORKLOADS, Workload
 
@@ -16,8 +17,15 @@ PLAIN = "plain loop"
 
 
 def ours(setup: Setup, workload: Workload, n_rows: int, engine: str, precision: str) -> list[float]:
-    """Measure trainkit's updates."""
-    policy = workload.make(setup.device, engine=engine, precision=precision)
+    """Measure trainkit's updates.
+
+    Raises:
+        MissingError: the policy or this version of torch has no such engine or precision.
+    """
+    try:
+        policy = workload.make(setup.device, engine=engine, precision=precision)
+    except tk.errors.ConfigError as error:
+        raise MissingError(str(error)) from error
     return rates(workload.updates(policy, n_rows), setup)
 
 
@@ -45,7 +53,7 @@ def sides(setup: Setup, workload: Workload, n_rows: int) -> Iterator[Unit]:
         learner = partial(LEARNERS[workload.name], workload, n_rows, setup.device)
         yield unit(PLAIN, "float32", lambda: rates(learner().update, setup), 20)
     for engine in setup.engines:
-        for precision in workload.precisions:
+        for precision in limits.PRECISIONS:
             measure = partial(ours, setup, workload, n_rows, engine, precision)
             yield unit(f"{engine}, {precision}", precision, measure, 90 if engine == "compile" else 20)
     if workload.name in peer.LEARNERS:

@@ -32,7 +32,6 @@ class Workload:
         policy: its class.
         options: of `for_envs`.
         obs, action: the spaces.
-        precisions: those that the policy has.
     """
 
     name: str
@@ -40,13 +39,11 @@ class Workload:
     options: dict[str, Any]
     obs: Space[Any]
     action: Space[Any]
-    precisions: tuple[str, ...] = ("float32",)
 
     def make(self, device: str, *, engine: str = "torch", precision: str = "float32", **options: Any) -> Any:
         """Return a policy."""
-        own = self.options | options | ({} if precision == "float32" else {"precision": precision})
         at = Spaces(observation_space=self.obs, action_space=self.action)
-        return self.policy.for_envs(at, device=device, engine=engine, seed=1, **own)
+        return self.policy.for_envs(at, device=device, engine=engine, precision=precision, seed=1, **self.options, **options)
 
     def updates(self, policy: Any, n_rows: int) -> Update:
         """Return a function that takes one update with rows that are there already."""
@@ -128,7 +125,6 @@ def drawn(space: Space[Any], n_rows: int, rng: np.random.Generator) -> Any:
 
 
 TARGET = tk.Target(2_000, "updates")
-VALUES = ("float32", "bf16")  # of Q-learners
 WORKLOADS = [
     Workload(
         name="DQN, 256-256",
@@ -136,7 +132,6 @@ WORKLOADS = [
         options={"hidden": (256, 256), "double": True, "target": TARGET},
         obs=NUMBERS,
         action=SIX,
-        precisions=VALUES,
     ),
     Workload(
         name="DQN, Nature CNN",
@@ -144,7 +139,6 @@ WORKLOADS = [
         options={"double": True, "target": TARGET},
         obs=FRAMES,
         action=SIX,
-        precisions=VALUES,
     ),
     Workload(
         name="Rainbow, Nature CNN",
@@ -158,7 +152,6 @@ WORKLOADS = [
         },
         obs=FRAMES,
         action=SIX,
-        precisions=VALUES,
     ),
     Workload(
         name="IQN, Impala x2",
@@ -166,7 +159,6 @@ WORKLOADS = [
         options={"encoder": "impala_x2", "value": tk.ImplicitQuantileValue(64, target_quantiles=64), "target": TARGET},
         obs=FRAMES,
         action=SIX,
-        precisions=VALUES,
     ),
     Workload(name="SAC, 256-256", policy=tk.SACPolicy, options={"hidden": (256, 256)}, obs=NUMBERS, action=FORCES),
     Workload(name="PPO, 64-64", policy=tk.PPOPolicy, options={"hidden": (64, 64)}, obs=NUMBERS, action=FORCES),

@@ -82,12 +82,26 @@ def tolerance_of(device: torch.device, precision: str = "float32") -> float:
     return 1e-5 if device.type == "pretend" else 2e-3
 
 
+DRAW_ON_THE_DEVICE = {"noisy_dqn", "rainbow", "iqn", "ppo", "a2c", "reinforce", "sac"}  # noise, actions, orders of rows
+
+
+def draws_as_the_cpu(name: str, device: torch.device) -> bool:
+    """Return whether a preset draws the CPU's numbers: the pretend device's generator does, a GPU's does not."""
+    return device.type == "pretend" or name not in DRAW_ON_THE_DEVICE
+
+
 def assert_equal_runs(there: Any, here: Any, tolerance: float) -> None:
     """Compare the numbers of two runs by name."""
     assert there.keys() == here.keys()
     for name in here:
         own = 10 * tolerance if name.endswith("grad_norm") else tolerance  # a sum over all weights
         np.testing.assert_allclose(there[name], here[name], rtol=own, atol=own, err_msg=name)
+
+
+def assert_finite_runs(there: Any, here: Any) -> None:
+    """Compare the names of the numbers of two runs that drew other numbers, each of which is finite."""
+    assert there.keys() == here.keys()
+    assert [name for name, number in there.items() if not np.isfinite(number).all()] == []
 
 
 def assert_repeated(one: Any, other: Any, device: torch.device) -> None:

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.accelerator.runs import assert_equal_runs, make, tolerance_of
+from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, draws_as_the_cpu, make, tolerance_of
 from tests.engine.test_device_frames import MIXED, STACKED, Source
 from tests.engine.test_optimizers import ADAMW, COSINE, SGD, without_decay_of_biases
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
@@ -29,6 +29,8 @@ KINDS: list[Any] = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_q_learner_acts_and_learns_as_on_the_cpu(kind: dict[str, Any], accelerator: torch.device) -> None:
+    if accelerator.type != "pretend" and (kind.get("noisy") or isinstance(kind.get("value"), tk.ImplicitQuantileValue)):
+        pytest.skip("a GPU's generator draws other noise and fractions than the CPU's")
     here, there = (made(**copy.deepcopy(kind), engine="torch", device=device) for device in ("cpu", accelerator))
     options = {"space": kind["space"]} if "space" in kind else {}
     tolerance = tolerance_of(accelerator, kind.get("precision", "float32"))
@@ -104,7 +106,10 @@ def test_orders_of_work_learn_there_as_on_the_cpu(name: str, options: Any, accel
         with make(name, device, n_updates=12, prioritized=True, **options) as trainer:
             trainer.run()
         weights.append(trainer.policy.get_weights())
-    assert_equal_runs(weights[1], weights[0], tolerance_of(accelerator))
+    if draws_as_the_cpu(name, accelerator):
+        assert_equal_runs(weights[1], weights[0], tolerance_of(accelerator))
+    else:
+        assert_finite_runs(weights[1], weights[0])
 
 
 def test_a_preset_keeps_its_frames_there(accelerator: torch.device) -> None:
