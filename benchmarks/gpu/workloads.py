@@ -43,7 +43,9 @@ class Workload:
     def make(self, device: str, *, engine: str = "torch", precision: str = "float32", **options: Any) -> Any:
         """Return a policy."""
         at = Spaces(observation_space=self.obs, action_space=self.action)
-        return self.policy.for_envs(at, device=device, engine=engine, precision=precision, seed=1, **self.options, **options)
+        return self.policy.for_envs(
+            at, device=device, engine=engine, precision=precision, seed=1, **self.options, **options
+        )
 
     def updates(self, policy: Any, n_rows: int) -> Update:
         """Return a function that takes one update with rows that are there already."""
