@@ -16,6 +16,7 @@ from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, tolera
 from tests.test_examples import EXAMPLES, load
 from trainkit.engine.engine import Engine
 from trainkit.policy import base
+from trainkit.simulators import classic_control
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.timeout(600)]
 
@@ -63,6 +64,7 @@ RUNS = {
     "offline_cql": script("offline_cql", n_rows=300, max_epoch=1, update_per_epoch=4),
     "own_algorithm": script("own_algorithm"),
     "ppo_cartpole": script("ppo_cartpole"),
+    "ppo_simulator": script("ppo_simulator", n=8, max_epoch=2),
     "rainbow_atari": script("rainbow_atari", ATARI),
     "rainbow_cartpole": script("rainbow_cartpole"),
     "sac_pendulum": script("sac_pendulum"),
@@ -120,7 +122,8 @@ def test_an_example_learns_there_as_on_the_cpu(
         folder = tmp_path / device.type
         folder.mkdir()
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(base, "resolve_device", lambda given, device=device: device)
+        for module in (base, classic_control):
+            monkeypatch.setattr(module, "resolve_device", lambda given, device=device: device)
         RUNS[name](folder)
         assert {trainer.policy.device for trainer in trained} == {device}
         results.append([(trainer.policy.n_updates, trainer.policy.get_weights()) for trainer in trained])
