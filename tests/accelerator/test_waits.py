@@ -31,7 +31,9 @@ class Cost(NamedTuple):
 
     def __str__(self) -> str:
         units = {"waits": "wait", "events": "event", "sent": "sent", "read": "read"}
-        return ", ".join(f"{n} {units[name]}" for name, n in self._asdict().items() if n) or "0"
+        plural = {"wait": "waits", "event": "events"}
+        named = {units[name]: n for name, n in self._asdict().items() if n}
+        return ", ".join(f"{n} {unit if n == 1 else plural.get(unit, unit)}" for unit, n in named.items()) or "0"
 
     def times(self, n: int) -> "Cost":
         return Cost(*(n * one for one in self))
