@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainkit.collector.episodes import RewardMetric, Tally
 from trainkit.core import seeding, tree
 from trainkit.core.errors import BadEnvDataError, Checks, ConfigError, DivergedError
 from trainkit.core.protocols import Simulator
@@ -53,7 +54,7 @@ class TensorCollector:
         policy: Policy,
         simulator: Simulator,
         *,
-        reward_metric: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        reward_metric: RewardMetric | None = None,
         seed: int | None = None,
     ) -> None:
         with Checks("TensorCollector") as checks:
@@ -95,7 +96,7 @@ class TensorCollector:
             (2, envs.n), device=envs.device, dtype=torch.float32
         )  # return and length of the current episodes
         self._finished: list[Tensor] = []  # [2, N] of each step of this collect, nan where no episode ended
-        self._seconds = dict.fromkeys(("all", "act", "env", "store"), 0.0)  # of this collect
+        self._tally = Tally()  # of this collect
 
     def _repr_html_(self) -> str:
         rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
@@ -103,7 +104,7 @@ class TensorCollector:
             type(self).__name__, (rows | {"env_step": self.env_step, "n_episode": self.n_episode}).items()
         )
 
-    def use_reward_metric(self, metric: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> None:
+    def use_reward_metric(self, metric: RewardMetric) -> None:
         """Use `metric(returns [episodes])` for the reported returns of episodes that finish from now on."""
         self._metric = metric
 
@@ -143,7 +144,7 @@ class TensorCollector:
             checks.integer("n_step", n_step, low=1, optional=n_episode is not None)
         self._n_left += n_step or 0
         self._finished.clear()
-        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self._tally = Tally()
         self.is_interrupted = True
         return self.resume()
 
@@ -160,7 +161,7 @@ class TensorCollector:
                 self._vector_step()
             read = self._read()
         finally:
-            self._seconds["all"] += time.perf_counter() - started
+            self._tally.seconds += time.perf_counter() - started
         self.is_interrupted = False
         return self._stats(read)
 
@@ -176,7 +177,7 @@ class TensorCollector:
 
     def _vector_step(self) -> None:
         """Act, step and store once in every environment."""
-        clock = time.perf_counter
+        clock, tally = time.perf_counter, self._tally
         started = clock()
         action, extras = self.policy.act_on_device(self.buffer.obs)
         acted = clock()
@@ -191,49 +192,35 @@ class TensorCollector:
         self._needs_reset = False
         self._n_left -= self.envs.n
         self.env_step += self.envs.n
-        for name, seconds in (("act", acted - started), ("env", stepped - acted), ("store", clock() - stepped)):
-            self._seconds[name] += seconds
+        tally.n_step += self.envs.n
+        tally.n_vector_step += 1
+        tally.act_seconds += acted - started
+        tally.env_seconds += stepped - acted
+        tally.store_seconds += clock() - stepped
 
     def _read(self) -> dict[str, NDArray[Any]]:
         """Return the ends of episodes, [T, 2, N], and where numbers are not finite, after one wait for the device."""
-        if not self._finished:  # the last collect exceeded its steps by as many as this one was to make
+        if not self._finished:  # the last collect made as many steps too many as this one was to make
             return {}
         return to_arrays({"finished": torch.stack(self._finished), **self.buffer.find_invalid(len(self._finished))})
 
     def _stats(self, read: dict[str, NDArray[Any]]) -> CollectStats:
         """Return the statistics of this collect; discard it and raise if a number of it is not finite."""
-        if not read:
-            return CollectStats(recent_returns=Summary.of(self._recent))
-        finished, n_steps, seconds = read.pop("finished"), len(self._finished), self._seconds
-        self._check(n_steps, {name: int(position) for name, position in read.items()})
-        has_ended = ~np.isnan(finished[:, 1])
-        returns, lengths = (finished[:, i][has_ended].astype(np.float64) for i in range(2))
-        if self._metric is not None and len(returns):
-            returns = np.asarray(self._metric(returns), np.float64)
-            if returns.shape != lengths.shape:
-                raise ConfigError(
-                    f"reward_metric must give one number per episode [{len(lengths)}], got {returns.shape}"
-                )
-        self._recent.extend(returns.tolist())
-        self.n_episode += len(returns)
-        per_step = 1e3 / n_steps
-        parts_seconds = seconds["act"] + seconds["env"] + seconds["store"]
-        return CollectStats(
-            n_step=n_steps * self.envs.n,
-            n_episode=len(returns),
-            returns=Summary.of(returns.tolist()),
-            lengths=Summary.of(lengths.tolist()),
-            recent_returns=Summary.of(self._recent),
-            seconds=seconds["all"],
-            n_vector_step=n_steps,
-            action_std=self.policy.read_action_std(),
-            episode_returns=tuple(returns.tolist()),
-            episode_lengths=tuple(lengths.astype(np.int64).tolist()),
-            act_ms=seconds["act"] * per_step,
-            env_ms=seconds["env"] * per_step,
-            store_ms=seconds["store"] * per_step,
-            other_ms=(seconds["all"] - parts_seconds) * per_step,
-        )
+        if read:
+            finished = read.pop("finished")
+            self._check(len(finished), {name: int(position) for name, position in read.items()})
+            has_ended = ~np.isnan(finished[:, 1])  # [T, N]
+            returns, lengths = (finished[:, i][has_ended].astype(np.float64) for i in range(2))
+            if self._metric is not None and len(returns):
+                returns = np.asarray(self._metric(returns), np.float64)
+                if returns.shape != lengths.shape:
+                    raise ConfigError(
+                        f"reward_metric must give one number per episode [{len(lengths)}], got {returns.shape}"
+                    )
+            self._tally.returns, self._tally.lengths = returns.tolist(), lengths.astype(np.int64).tolist()
+            self._recent.extend(self._tally.returns)
+            self.n_episode += len(returns)
+        return self._tally.stats(Summary.of(self._recent), self.policy.read_action_std())
 
     def _check(self, n_steps: int, invalid: dict[str, int]) -> None:
         """Raise for the first number that is not finite."""
@@ -264,6 +251,7 @@ class TensorCollector:
         """Return counts, the open episodes and the simulator's state, with the rest of a collect."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
         state |= {"recent": list(self._recent), "running": self._running.clone(), "finished": [*self._finished]}
+        state["tally"] = self._tally.state_dict() if self.is_interrupted else {}
         if not self._needs_reset:
             state["obs"] = tree.to_plain(tree.map_tree(torch.clone, self.buffer.obs))
             if self.envs.stateful is not None:
@@ -277,7 +265,7 @@ class TensorCollector:
         """
         for name in _SAVED:
             setattr(self, name, state[name])
-        self._recent = deque(state["recent"], maxlen=100)
+        self._recent, self._tally = deque(state["recent"], maxlen=100), Tally(**state["tally"])
         self._running.copy_(state["running"])
         self._finished = [one.to(self.envs.device) for one in state["finished"]]
         if "obs" in state:
