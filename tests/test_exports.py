@@ -60,7 +60,8 @@ NAMESPACES = {
     """,
     "schedules": "Constant Linear Piecewise Schedule",
     "simulators": """
-        CartPole Pendulum Simulator SimulatorVectorEnv TensorCollector TensorEnvs TensorRolloutBuffer check_simulator
+        CartPole Pendulum Simulator SimulatorVectorEnv TensorCollector TensorEnvs TensorRollout TensorRolloutBuffer
+        check_simulator
     """,
     "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """

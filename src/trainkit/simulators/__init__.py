@@ -1,6 +1,7 @@
 """Simulators: environments that stay on a device, tensors in and out; how they are collected from and checked."""
 
 from trainkit.core.protocols import Simulator
+from trainkit.policy.advantages import TensorRollout
 from trainkit.simulators.check_simulator import check_simulator
 from trainkit.simulators.classic_control import CartPole, Pendulum
 from trainkit.simulators.tensor_collector import TensorCollector
@@ -15,6 +16,7 @@ __all__ = [
     "SimulatorVectorEnv",
     "TensorCollector",
     "TensorEnvs",
+    "TensorRollout",
     "TensorRolloutBuffer",
     "check_simulator",
 ]
