@@ -58,7 +58,7 @@ def test_the_gradient_is_the_mean_over_weighted_rows_of_the_terms_own() -> None:
 def test_every_policy_learns_it_by_every_engine(name: str) -> None:
     metrics, heads = [], []
     for engine in ("torch", "numpy"):
-        policy = learned(name, n_updates=3, engine=engine, auxiliary=RewardModel(8), encoder=Squares)
+        policy = learned(name, n_updates=2, engine=engine, auxiliary=RewardModel(8), encoder=Squares)
         assert policy.engine.name == engine
         metrics.append(policy.read_metrics())
         heads.append(policy.auxiliary.head.layers[0].weight.detach().clone())
@@ -71,7 +71,7 @@ def test_every_policy_learns_it_by_every_engine(name: str) -> None:
 
 
 @pytest.mark.global_rng
-@every_learner
+@pytest.mark.parametrize("name", ["bcq", "sac", "bc", "ppo"])
 def test_its_parameters_are_saved_and_acting_does_not_need_them(name: str, tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.WARNING)
     policy = learned(name, auxiliary=RewardModel(8), encoder=Squares)
