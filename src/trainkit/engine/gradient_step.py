@@ -8,7 +8,7 @@ lays them out again and keeps the optimizer's state.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -177,18 +177,17 @@ class GradientStep:
         for group in self.groups:
             group.gradient.zero_()
 
-    def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor | None]) -> None:
-        """Set the gradients of `trainable` (None for no gradient), and lay out parameters that are not laid out yet."""
-        given = {parameter: gradient for parameter, gradient in gradients.items() if gradient is not None}
+    def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Set the gradients of the parameters that have one, and lay out parameters that are not laid out yet."""
         is_current = self._is_current()
-        if is_current and given.keys() <= self._laid_out:
+        if is_current and gradients.keys() <= self._laid_out:
             for group in self.groups:
-                group.set_gradient(given)
+                group.set_gradient(gradients)
             return
         if not is_current:
             self._find_parameters()
         for _, parameter in self._named:
-            parameter.grad = given.get(parameter)
+            parameter.grad = gradients.get(parameter)
         self._lay_out()
 
     def _compute_gradients(self, loss: Closure) -> tuple[Tensor, Any]:
@@ -197,20 +196,20 @@ class GradientStep:
         if self._graph is not None and self._is_current():
             with self._precision.during_step(trainable, is_compiled=True):
                 return self._graph(loss, self.groups)
-        gradients: dict[nn.Parameter, Tensor | None] = {}
+        gradients: dict[nn.Parameter, Tensor] = {}
         with self._precision.during_step(trainable):
             with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
                 value, outputs = evaluate(loss)
             if trainable and value.requires_grad:
-                gradients = dict(zip(trainable, torch.autograd.grad(value, trainable, allow_unused=True), strict=True))
-        if all(gradient is None for gradient in gradients.values()):
+                gradients = present(trainable, torch.autograd.grad(value, trainable, allow_unused=True))
+        if not gradients:
             raise ConfigError(
                 f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "
                 "requires_grad=True: unfreeze one with requires_grad_(True), or do not update"
             )
         self.set_gradients(gradients)
-        for parameter, gradient in gradients.items():
-            if gradient is not None and parameter._post_accumulate_grad_hooks:  # autograd calls them in backward() only
+        for parameter in gradients:
+            if parameter._post_accumulate_grad_hooks:  # which autograd calls in backward() only
                 for hook in parameter._post_accumulate_grad_hooks.values():
                     hook(parameter)
         return value.detach(), outputs
@@ -291,6 +290,11 @@ class GradientStep:
         self.groups = [FlatGroup(self._named, indices) for indices in self._rule.partition(moving)]
         self._rule.lay_out(self.groups)
         self._laid_out = {parameter for group in self.groups for parameter in group.members}
+
+
+def present(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> dict[nn.Parameter, Tensor]:
+    """Return the gradients by parameter, without those that are None."""
+    return {p: gradient for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
 
 
 def check_parameters(module: nn.Module) -> None:

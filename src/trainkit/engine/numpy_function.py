@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trainkit.core import tree
 from trainkit.engine.changes import Changes
 from trainkit.engine.device import as_tensor
-from trainkit.engine.gradient_step import GradientStep
+from trainkit.engine.gradient_step import GradientStep, present
 from trainkit.engine.operations import aten_table
 from trainkit.engine.program import Array, Builder, Program
 from trainkit.engine.recording import Constant, Held, Input, Node, NotDerivableError, Pass, Results, torch_pass
@@ -146,9 +146,9 @@ class NumpyFunction:
             return None  # torch's own step says what is wrong
         targets: list[NDArray[np.float32]] = []
         if gradient_step is not None:
-            gradient_step.set_gradients(dict(zip(parameters, recorded.gradients, strict=True)))
-            pairs = zip(parameters, recorded.gradients, strict=True)
-            targets = [p.grad.numpy() for p, gradient in pairs if gradient is not None and p.grad is not None]
+            gradients = present(parameters, recorded.gradients)
+            gradient_step.set_gradients(gradients)
+            targets = [parameter.grad.numpy() for parameter in gradients if parameter.grad is not None]
             if changed is None and self._changes.has_changed():  # as the parameters are stored elsewhere now
                 self._forget()
         if changed is not None:
@@ -188,7 +188,7 @@ class NumpyFunction:
         derived.next_comparison = _next_comparison(derived.n_calls, derived.n_differences)
         if derived.n_differences == 2:
             if gradient_step is not None:
-                gradient_step.set_gradients(dict(zip(parameters, by_torch.gradients, strict=True)))
+                gradient_step.set_gradients(present(parameters, by_torch.gradients))
             reason = f"numpy and torch differ in {different} of {self._name}: it reads something that changes unseen"
             raise GaveUpError(reason, _as_numpy(by_torch.outputs))
 
